@@ -1,0 +1,20 @@
+"""One progress interface: silent unless asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def track(steps: Sequence[T], description: str, enabled: bool) -> Iterator[T]:
+    """Iterate over `steps`, drawing a progress bar on standard error when `enabled`."""
+    if not enabled:
+        yield from steps
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        yield from bar.track(steps, description=description)

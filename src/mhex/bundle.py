@@ -1,0 +1,30 @@
+"""A model with everything needed to use it: what `mhex.load` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model, its preprocessing and its names. `mhex.explain` takes it in place of a model.
+
+    Attributes:
+        name: As given to `mhex.load`.
+        model: In evaluation mode, on the CPU.
+        preprocess: From a PIL image to a tensor (C, H, W); None for text.
+        tokenizer: From strings to model inputs; None for images.
+        class_names: In the order of the outputs; None if unknown.
+        card: Data, recipe, accuracy, licence; empty if the model has none.
+    """
+
+    name: str
+    model: nn.Module
+    preprocess: Callable[[Any], Tensor] | None = None
+    tokenizer: Callable[..., Mapping[str, Any]] | None = None
+    class_names: Sequence[str] | None = None
+    card: Mapping[str, Any] = field(default_factory=dict)

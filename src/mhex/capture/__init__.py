@@ -1,0 +1,32 @@
+"""Seeing inside an unmodified model. The only room with hooks.
+
+`find_anatomy` says where things are, `observe` runs the model once and yields a `Trace` of what a method `Needs`.
+"""
+
+from mhex.capture.adapters import find_anatomy, known_anatomy
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Modality
+from mhex.capture.attention import AttentionRecord
+from mhex.capture.batch import Batch
+from mhex.capture.guard import untouched, unwrap
+from mhex.capture.needs import Needs
+from mhex.capture.observe import observe
+from mhex.capture.outputs import read_logits
+from mhex.capture.trace import BlockTrace, Trace
+
+__all__ = [
+    "Anatomy",
+    "AttentionRecord",
+    "Batch",
+    "Block",
+    "BlockTrace",
+    "FeatureLayer",
+    "Modality",
+    "Needs",
+    "Trace",
+    "find_anatomy",
+    "known_anatomy",
+    "observe",
+    "read_logits",
+    "untouched",
+    "unwrap",
+]

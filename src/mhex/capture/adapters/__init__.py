@@ -1,0 +1,34 @@
+"""One file per model family, and a generic route for the rest.
+
+An adapter is a function from a model to its `Anatomy`, or None if the model is of another family. To add a family,
+write a file with such a function and put it into `ADAPTERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from mhex.capture.adapters import cnn, generic, hf_text, hf_vision, swin, timm_vit, torchvision_vit
+from mhex.capture.anatomy import Anatomy
+from mhex.capture.batch import Batch
+
+ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
+    timm_vit.anatomy,
+    hf_vision.anatomy,
+    hf_text.anatomy,
+    torchvision_vit.anatomy,
+    swin.anatomy,
+    cnn.anatomy,
+)
+
+
+def known_anatomy(model: nn.Module) -> Anatomy | None:
+    """Anatomy of a model of a known family, read from its modules alone; None for other models."""
+    return next((found for adapter in ADAPTERS if (found := adapter(model)) is not None), None)
+
+
+def find_anatomy(model: nn.Module, batch: Batch) -> Anatomy:
+    """Anatomy of any model; one of an unknown family is watched in a forward pass of the first sample."""
+    return known_anatomy(model) or generic.anatomy(model, batch)

@@ -1,0 +1,39 @@
+"""Convolutional networks of torchvision and timm: where the last feature maps before pooling are."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mhex.capture.anatomy import Anatomy, FeatureLayer, first_of, is_a, name_of
+
+# package, class, name shown, last feature layer, stem (its first convolution tells the number of channels)
+_FAMILIES = (
+    ("torchvision.models", "ResNet", "torchvision ResNet", "layer4"),
+    ("timm.models", "ResNet", "timm ResNet", "layer4"),
+    ("torchvision.models", "ConvNeXt", "torchvision ConvNeXt", "features"),
+    ("timm.models", "ConvNeXt", "timm ConvNeXt", "stages"),
+    ("torchvision.models", "EfficientNet", "torchvision EfficientNet", "features"),
+    ("timm.models", "EfficientNet", "timm EfficientNet", "bn2"),
+)
+
+
+def anatomy(model: nn.Module) -> Anatomy | None:
+    """Anatomy of a known convolutional classifier, or None."""
+    for package, name, family, stage in _FAMILIES:
+        if is_a(model, package, name):
+            layer = first_of(model, (stage,))
+            if isinstance(layer, nn.Sequential):
+                layer = layer[-1]
+            return Anatomy(
+                family=family,
+                modality="image",
+                channels=image_channels(model),
+                features=FeatureLayer(layer, "nchw", name_of(model, layer)),
+                no_attention="it is a convolutional network without attention",
+            )
+    return None
+
+
+def image_channels(model: nn.Module) -> int | None:
+    """Input channels of the first convolution, which is where images enter the models of this room."""
+    return next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), None)

@@ -1,0 +1,55 @@
+"""Hugging Face text encoders: BERT, RoBERTa and DistilBERT sequence classifiers."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mhex.capture.anatomy import Anatomy, Block, first_of, is_a, linear_rows
+
+_CLASSES = (
+    "BertForSequenceClassification",
+    "RobertaForSequenceClassification",
+    "DistilBertForSequenceClassification",
+)
+
+
+def anatomy(model: nn.Module) -> Anatomy | None:
+    """Anatomy of a BERT-like sequence classifier, or None."""
+    if not is_a(model, "transformers.models", *_CLASSES):
+        return None
+    distilled = is_a(model, "transformers.models", "DistilBertForSequenceClassification")
+    layers = first_of(
+        model, ("bert.encoder.layer", "roberta.encoder.layer", "distilbert.transformer.layer", "distilbert.layers")
+    )
+    return Anatomy(
+        family=f"Hugging Face {type(model).__name__}",
+        modality="text",
+        blocks=tuple((_distilbert_block if distilled else _bert_block)(layer) for layer in layers.children()),
+        prefix_tokens=1,
+        readout="class",
+        embedding=model.get_input_embeddings(),  # type: ignore[operator]
+        # The last hidden state of the class token enters the pooler (BERT) or the classification head.
+        head=first_of(model, ("pre_classifier", "bert.pooler", "classifier")),
+    )
+
+
+def _bert_block(layer: nn.Module) -> Block:
+    return Block(
+        module=layer,
+        attention_output=first_of(layer, ("attention.output.dense",)),
+        mlp_input=first_of(layer, ("intermediate",)),
+        mlp_output=first_of(layer, ("output.dense",)),
+        value_projection=linear_rows(first_of(layer, ("attention.self.value",))),
+        output_projection=linear_rows(first_of(layer, ("attention.output.dense",))),
+    )
+
+
+def _distilbert_block(layer: nn.Module) -> Block:
+    return Block(
+        module=layer,
+        attention_output=first_of(layer, ("attention.out_lin",)),
+        mlp_input=first_of(layer, ("ffn",)),
+        mlp_output=first_of(layer, ("ffn",)),
+        value_projection=linear_rows(first_of(layer, ("attention.v_lin",))),
+        output_projection=linear_rows(first_of(layer, ("attention.out_lin",))),
+    )

@@ -1,0 +1,75 @@
+"""Hugging Face vision Transformers: ViT, DeiT (with and without teacher), DINOv2 (with and without registers)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Readout, first_of, is_a, linear_rows, name_of
+
+_READOUTS: dict[str, Readout] = {
+    "ViTForImageClassification": "class",
+    "DeiTForImageClassification": "class",
+    "DeiTForImageClassificationWithTeacher": "class+distilled",
+    "Dinov2ForImageClassification": "class+mean",
+    "Dinov2WithRegistersForImageClassification": "class+mean",
+}
+
+
+def anatomy(model: nn.Module) -> Anatomy | None:
+    """Anatomy of a Hugging Face ViT-like image classifier, or None."""
+    if not is_a(model, "transformers.models", *_READOUTS):
+        return None
+    readout = next(r for name, r in _READOUTS.items() if is_a(model, "transformers.models", name))
+    backbone = first_of(model, ("vit", "deit", "dinov2", "dinov2_with_registers"))
+    layers = first_of(backbone, ("layers", "encoder.layer", "encoder.layers"))
+    blocks = tuple(_block(layer) for layer in layers.children())
+    embeddings = first_of(backbone, ("embeddings",))
+    config = model.config
+    size, patch = _pair(config.image_size), _pair(config.patch_size)  # type: ignore[union-attr]
+    interpolates = is_a(model, "transformers.models.dinov2")  # these fit their position embeddings to the image
+    first = blocks[-1].norm1
+    return Anatomy(
+        family=f"Hugging Face {type(model).__name__}",
+        modality="image",
+        blocks=blocks,
+        prefix_tokens=_prefix_tokens(embeddings),
+        readout=readout,
+        patch=patch,
+        image_size=None if interpolates or "Dinov2" in type(model).__name__ else size,
+        channels=int(config.num_channels),  # type: ignore[union-attr,arg-type]
+        features=None if first is None else FeatureLayer(first, "tokens", name_of(model, first)),
+        head=first_of(model, ("classifier", "cls_classifier")),
+    )
+
+
+def _prefix_tokens(embeddings: nn.Module) -> int:
+    """Class, distillation and register tokens, counted from the learned parameters."""
+    names = ("cls_token", "distillation_token", "register_tokens")
+    return sum(t.shape[1] for name in names if isinstance(t := getattr(embeddings, name, None), Tensor))
+
+
+def _block(layer: nn.Module) -> Block:
+    attention = first_of(layer, ("attention",))
+    mlp = first_of(layer, ("mlp", "output"))
+    return Block(
+        module=layer,
+        norm1=first_of(layer, ("layernorm_before", "norm1")),
+        attention_output=attention,
+        mlp_input=first_of(layer, ("mlp", "intermediate")),
+        mlp_output=mlp,
+        value_projection=linear_rows(first_of(attention, ("v_proj", "attention.value"))),
+        output_projection=linear_rows(first_of(attention, ("o_proj", "output.dense"))),
+        attention_scale=_scale(layer, "layer_scale1"),
+        mlp_scale=_scale(layer, "layer_scale2"),
+    )
+
+
+def _scale(layer: nn.Module, name: str) -> Tensor | None:
+    factor = getattr(getattr(layer, name, None), "lambda1", None)
+    return factor.detach() if isinstance(factor, Tensor) else None
+
+
+def _pair(value: object) -> tuple[int, int]:
+    if isinstance(value, (tuple, list)):
+        return int(value[0]), int(value[1])
+    return int(value), int(value)  # type: ignore[call-overload]

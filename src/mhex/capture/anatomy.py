@@ -1,0 +1,161 @@
+"""Where things are inside a model: the map that an adapter draws and `observe` follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from mhex.errors import CaptureError
+
+Modality = Literal["image", "text"]
+Readout = Literal["class", "class+distilled", "class+mean", "mean", "pool", "measured"]
+Layout = Literal["nchw", "nhwc", "tokens"]
+Projection = Callable[[], tuple[Tensor, Tensor | None]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One Transformer block: the modules whose inputs and outputs are worth seeing.
+
+    Attributes:
+        module: The block itself; its first argument is the residual stream `X`.
+        norm1: The norm before the attention; None in post-norm models, where `X` itself enters it.
+        attention_output: Module whose output is the attention branch before it is added to the stream.
+        mlp_input: Module whose input is what enters the MLP.
+        mlp_output: Module whose output is the MLP branch before it is added.
+        value_projection: Returns `(W, b)` of the value projection, `W` of shape (H d, D).
+        output_projection: Returns `(W, b)` of the output projection, `W` of shape (D, H d).
+        attention_scale: LayerScale factor of the attention branch, (D,), where there is one.
+        mlp_scale: LayerScale factor of the MLP branch, (D,), where there is one.
+    """
+
+    module: nn.Module
+    norm1: nn.Module | None = None
+    attention_output: nn.Module | None = None
+    mlp_input: nn.Module | None = None
+    mlp_output: nn.Module | None = None
+    value_projection: Projection | None = None
+    output_projection: Projection | None = None
+    attention_scale: Tensor | None = None
+    mlp_scale: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class FeatureLayer:
+    """The layer whose feature maps CAM methods read, and how its output is laid out."""
+
+    module: nn.Module
+    layout: Layout = "nchw"
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Everything that must be known of a model before it is run.
+
+    Attributes:
+        family: Human-readable name of the family, used in messages.
+        modality: What the model takes.
+        blocks: Transformer blocks in order of execution; empty for CNNs.
+        prefix_tokens: Tokens before the patches (class, distillation, registers); all are dropped from maps.
+        readout: How the head reads the tokens (decides the read-out vector `w`).
+        patch: Height and width of a patch in pixels; None where there is no patch grid.
+        pads_image: True if images are padded up to whole patches by the model itself.
+        image_size: The only size the model takes; None if any (whole patches) will do.
+        channels: Image channels the model takes; None if unknown.
+        features: Default layer of the CAM methods.
+        embedding: Token embedding of a text model.
+        head: Module whose input is the latent vector that the classifier reads.
+        no_attention: Why the attention methods refuse the model; empty if they do not.
+    """
+
+    family: str
+    modality: Modality
+    blocks: tuple[Block, ...] = ()
+    prefix_tokens: int = 0
+    readout: Readout = "class"
+    patch: tuple[int, int] | None = None
+    pads_image: bool = False
+    image_size: tuple[int, int] | None = None
+    channels: int | None = None
+    features: FeatureLayer | None = None
+    embedding: nn.Module | None = None
+    head: nn.Module | None = None
+    no_attention: str = ""
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the patch grid for an image of this size."""
+        if self.patch is None:
+            raise CaptureError(f"The patch size of this {self.family} is not known, so its tokens form no grid.")
+        rows, columns = height / self.patch[0], width / self.patch[1]
+        return (
+            (-(-height // self.patch[0]), -(-width // self.patch[1])) if self.pads_image else (int(rows), int(columns))
+        )
+
+
+def is_a(model: nn.Module, package: str, *names: str) -> bool:
+    """True if the model's class, or one it derives from, has one of `names` and lives in `package`.
+
+    Looking at names rather than importing the package keeps `import mhex` light.
+    """
+    return any(c.__name__ in names and c.__module__.startswith(package) for c in type(model).__mro__)
+
+
+def first_of(model: nn.Module, names: Iterable[str]) -> nn.Module:
+    """The first submodule that exists among dotted `names` (module names move between library versions)."""
+    names = list(names)
+    for name in names:
+        try:
+            return model.get_submodule(name)
+        except AttributeError:
+            continue
+    raise CaptureError(
+        f"Expected {type(model).__name__} to have one of the submodules {names}, but it has none of them; "
+        "this version of the model's library is not supported."
+    )
+
+
+def linear_rows(linear: nn.Module, start: int = 0, stop: int | None = None) -> Projection:
+    """Weight and bias of some output rows of a linear layer, read when asked for."""
+
+    def read() -> tuple[Tensor, Tensor | None]:
+        weight, bias = linear.weight, linear.bias
+        if not isinstance(weight, Tensor):
+            raise CaptureError(f"Expected a linear layer, but {type(linear).__name__} has no weight.")
+        return weight.detach()[start:stop], bias.detach()[start:stop] if isinstance(bias, Tensor) else None
+
+    return read
+
+
+def name_of(model: nn.Module, module: nn.Module) -> str:
+    """Dotted name of `module` inside `model`."""
+    return next((name for name, candidate in model.named_modules() if candidate is module), type(module).__name__)
+
+
+def readout_vector(anatomy: Anatomy, spatial: Tensor) -> Tensor:
+    """The read-out vector `w`: which tokens the head reads, and with what share.
+
+    Args:
+        anatomy: Of the model; its `readout` must not be `"pool"` or `"measured"`, which need a forward pass.
+        spatial: Bool (B, N), True at patches or real words.
+
+    Returns:
+        `w`, (B, N), non-negative, each row summing to 1.
+    """
+    w = torch.zeros(spatial.shape, device=spatial.device)
+    if anatomy.readout == "class":
+        w[:, 0] = 1
+    elif anatomy.readout == "class+distilled":
+        w[:, :2] = 0.5
+    elif anatomy.readout == "mean":
+        w = spatial / spatial.sum(1, keepdim=True)
+    elif anatomy.readout == "class+mean":
+        w = 0.5 * spatial / spatial.sum(1, keepdim=True)
+        w[:, 0] += 0.5
+    else:
+        raise CaptureError(f"The read-out {anatomy.readout!r} is only known after a forward pass.")
+    return w

@@ -1,0 +1,62 @@
+"""Attention probabilities and their gradient, rebuilt from what the fused kernel was given and what it returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionRecord:
+    """One call of scaled-dot-product attention.
+
+    Attributes:
+        query, key, value: (B, H, N, d), as given to the kernel.
+        mask: Bool (True = attend) or additive float, broadcastable to (B, H, N, N); None without one.
+        scale: The factor on the dot products.
+        causal: True if the upper triangle is masked.
+        z: (B, H, N, d), what the kernel returned, in the autograd graph; None if no graph was asked for.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    scale: float
+    causal: bool
+    z: Tensor | None
+
+    def logits(self) -> Tensor:
+        """Masked attention logits, (B, H, N, N), at least float32."""
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
+        key = _per_head(self.key, self.query.shape[1])
+        logits = (self.query.detach().to(dtype) * self.scale) @ key.detach().to(dtype).mT
+        if self.causal:
+            future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+            logits = logits.masked_fill(future, -torch.inf)
+        if self.mask is None:
+            return logits
+        if self.mask.dtype == torch.bool:
+            return logits.masked_fill(~self.mask, -torch.inf)
+        return logits + self.mask.detach().to(dtype)
+
+    def probabilities(self) -> Tensor:
+        """`A = softmax(logits)`, (B, H, N, N): rows are queries and sum to 1."""
+        return self.logits().softmax(-1)
+
+    def gradient(self, z_gradient: Tensor) -> Tensor:
+        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), without a softmax in the graph.
+
+        Args:
+            z_gradient: dy/dz, (B, H, N, d).
+        """
+        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
+        value = _per_head(self.value, self.query.shape[1])
+        return z_gradient.to(dtype) @ value.detach().to(dtype).mT
+
+
+def _per_head(tensor: Tensor, heads: int) -> Tensor:
+    """Repeat grouped keys or values so that every query head has its own."""
+    return tensor if tensor.shape[1] == heads else tensor.repeat_interleave(heads // tensor.shape[1], dim=1)

@@ -1,0 +1,54 @@
+"""A checked batch of inputs, ready to be given to a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.capture.anatomy import Modality
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model is called with, and the roles of its tokens.
+
+    Attributes:
+        modality: Image or text.
+        args: Positional arguments of the model; for images `(pixels,)`.
+        kwargs: Keyword arguments; for text `input_ids`, `attention_mask`...
+        size: Number of samples B.
+        real: Text only: bool (B, T), False at padding.
+        special: Text only: bool (B, T), True at class, separator and padding tokens.
+    """
+
+    modality: Modality
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    size: int = 0
+    real: Tensor | None = None
+    special: Tensor | None = None
+
+    @property
+    def pixels(self) -> Tensor:
+        """The image batch, (B, C, H, W)."""
+        image = self.args[0]
+        if not isinstance(image, Tensor):
+            raise TypeError("Expected an image batch.")
+        return image
+
+    def with_input(self, value: Tensor) -> Batch:
+        """The same batch with other pixels, or with word embeddings instead of token ids."""
+        if self.modality == "image":
+            return replace(self, args=(value, *self.args[1:]))
+        kwargs = {k: v for k, v in self.kwargs.items() if k != "input_ids"}
+        return replace(self, kwargs={**kwargs, "inputs_embeds": value})
+
+    def spatial(self, tokens: int, prefix: int) -> Tensor:
+        """Bool (B, N): True at patches, or at words that are neither special nor padding."""
+        if self.special is not None:
+            return ~self.special
+        device = self.pixels.device
+        return (torch.arange(tokens, device=device) >= prefix).expand(self.size, tokens)

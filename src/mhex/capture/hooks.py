@@ -1,0 +1,58 @@
+"""Small hooks that show one tensor of a module call and let another flow on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+
+from mhex.errors import CaptureError
+
+See = Callable[[Tensor], Tensor]
+
+
+def hook_each(
+    stack: ExitStack, modules: Iterable[nn.Module | None], before: See | None = None, after: See | None = None
+) -> None:
+    """Hook every distinct module once; `stack` removes the hooks.
+
+    Args:
+        stack: Owns the hooks.
+        modules: Modules; repeated ones and None are passed over.
+        before: Sees the first tensor argument, and returns what the module gets instead.
+        after: Sees the output (of a tuple, its first item), and returns what the caller gets instead.
+    """
+    for module in dict.fromkeys(m for m in modules if m is not None):
+        if before is not None:
+            stack.callback(module.register_forward_pre_hook(_pre_hook(before), with_kwargs=True).remove)
+        if after is not None:
+            stack.callback(module.register_forward_hook(_post_hook(after)).remove)
+
+
+def _pre_hook(see: See) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
+    def hook(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args and isinstance(args[0], Tensor):
+            return (see(args[0]), *args[1:]), kwargs
+        for name, value in kwargs.items():
+            if isinstance(value, Tensor):
+                return args, {**kwargs, name: see(value)}
+        raise CaptureError(f"Expected {type(module).__name__} to be called with a tensor, but it was not.")
+
+    return hook
+
+
+def _post_hook(see: See) -> Callable[..., Any]:
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return see(output)
+        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+            return (see(output[0]), *output[1:])
+        raise CaptureError(
+            f"Expected {type(module).__name__} to return a tensor, but it returned {type(output).__name__}."
+        )
+
+    return hook

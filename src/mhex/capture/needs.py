@@ -1,0 +1,56 @@
+"""What a method reads from one forward pass, said before the pass so that nothing else is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Site = Literal[
+    "input",  # pixels, or word embeddings
+    "block_input",  # X(b), the residual stream entering a block
+    "tokens",  # T(b), the (normalised) tokens entering the attention
+    "attention",  # q, k, v, mask and z of the attention
+    "attention_output",  # o, the attention branch after its output projection
+    "mlp_input",
+    "mlp_output",
+    "block_output",
+    "features",  # the feature maps of the CAM methods
+    "latent",  # the vector that the classifier reads
+]
+Depth = Literal["all", "last"]
+GraphStart = Site | Literal["query"]
+
+BLOCK_SITES = frozenset(
+    ("block_input", "tokens", "attention", "attention_output", "mlp_input", "mlp_output", "block_output")
+)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What to keep of a forward pass and where its autograd graph starts.
+
+    Attributes:
+        keep: Sites to keep; for sites inside blocks, of all blocks or the last one only. Sites outside blocks
+            take `"last"` (of several uses of one module, the last counts).
+        graph: The graph starts at the first kept occurrence of this site: everything before it runs without
+            a graph (the frozen prefix). For `"attention"` it starts at `z`, the attention's output before the
+            output projection, for `"query"` at the queries. None: no gradient at all.
+        start: `"last"` starts the graph in the last block even if the site is kept of all blocks.
+    """
+
+    keep: Mapping[Site, Depth] = field(default_factory=dict)
+    graph: GraphStart | None = None
+    start: Literal["first", "last"] = "first"
+
+    @property
+    def blocks(self) -> bool:
+        """True if something inside Transformer blocks must be seen."""
+        return any(site in BLOCK_SITES for site in self.keep)
+
+    def __str__(self) -> str:
+        depths = {"all": " of all blocks", "last": " of the last block"}
+        words = [
+            site.replace("_", " ") + (depths[depth] if site in BLOCK_SITES else "") for site, depth in self.keep.items()
+        ]
+        return ", ".join(words) + (", gradient" if self.graph else "")

@@ -1,0 +1,41 @@
+"""Finding the class scores in whatever a model returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mhex.errors import UnsupportedModelError
+
+
+def read_logits(output: Any) -> Tensor:
+    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object.
+
+    Raises:
+        UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.
+    """
+    found = _candidate(output)
+    if found is None or not found.is_floating_point() or found.dim() not in (1, 2):
+        shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
+        raise UnsupportedModelError(
+            f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "
+            f"'logits' in a dictionary, but {type(output).__name__} holds {shape}; wrap the model so that it returns them."
+        )
+    return found[:, None] if found.dim() == 1 else found
+
+
+def _candidate(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output
+    if (logits := getattr(output, "logits", None)) is not None:
+        return logits if isinstance(logits, Tensor) else None
+    if isinstance(output, Mapping):
+        if isinstance(logits := output.get("logits", output.get("out")), Tensor):
+            return logits
+        output = tuple(output.values())
+    if isinstance(output, (tuple, list)):
+        # A loss may stand first (a scalar), so the first two-dimensional tensor is taken.
+        return next((t for t in output if isinstance(t, Tensor) and t.dim() == 2), None)
+    return None

@@ -1,0 +1,53 @@
+"""Seeing function calls: attention and the operations that rules stand for.
+
+Fused attention, residual additions and functional activations are no modules, so hooks miss them. A torch function
+mode sees every one of them, on this thread only, and needs no patching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from mhex.capture.multihead import multi_head_attention
+from mhex.capture.rules import OPERATIONS, Composite
+
+SDPA = F.scaled_dot_product_attention
+
+
+class FunctionTap(TorchFunctionMode):
+    """Routes attention calls to `on_attention` and other operations to their rules.
+
+    Args:
+        on_attention: Called as `on_attention(attend, *args, **kwargs)` for every scaled-dot-product attention;
+            `attend` is the fused kernel, or the rule that stands for it.
+        rules: Composite of relevance rules; empty for none.
+    """
+
+    def __init__(self, on_attention: Callable[..., Any], rules: Composite) -> None:
+        super().__init__()
+        self.on_attention = on_attention
+        self.rules = rules
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.multi_head_attention_forward:
+            # The mode is off while it handles a call; entering it again shows the calls inside.
+            with self:
+                return multi_head_attention(*args, **kwargs)
+        if func is SDPA:
+            rule = self.rules.get("attention")
+            attend = SDPA if rule is None else lambda *a, **k: rule(SDPA, *a, **k)
+            return self.on_attention(attend, *args, **kwargs)
+        if self.rules and (rule := self.rules.get(OPERATIONS.get(func, ""))) is not None:
+            return rule(func, *args, **kwargs)
+        return func(*args, **kwargs)

@@ -1,0 +1,196 @@
+"""What one forward pass left behind, in the terms that the papers use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from mhex._progress import track
+from mhex.capture.anatomy import Anatomy, Block
+from mhex.capture.attention import AttentionRecord
+from mhex.capture.batch import Batch
+from mhex.errors import ArgumentError, CaptureError
+
+T = TypeVar("T")
+
+
+class BlockTrace:
+    """What was kept of one Transformer block. Asking for a site that was not kept is an error."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.sites: dict[str, Tensor] = {}
+        self.record: AttentionRecord | None = None
+
+    def site(self, name: str) -> Tensor:
+        """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
+        if name not in self.sites:
+            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs. Kept: {sorted(self.sites)}.")
+        return self.sites[name]
+
+    @property
+    def attention_record(self) -> AttentionRecord:
+        """q, k, v, mask and scale of the attention."""
+        if self.record is None:
+            raise CaptureError("'attention' was not kept of this block; add it to the method's Needs.")
+        return self.record
+
+    @property
+    def z(self) -> Tensor:
+        """Attention output before the output projection, (B, H, N, d), in the graph."""
+        if self.attention_record.z is None:
+            raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
+        return self.attention_record.z
+
+    def attention(self) -> Tensor:
+        """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt on every call, never stored."""
+        return self.attention_record.probabilities()
+
+    def attention_gradient(self, z_gradient: Tensor) -> Tensor:
+        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d)."""
+        return self.attention_record.gradient(z_gradient)
+
+
+class Trace:
+    """One forward pass as a method sees it.
+
+    Attributes:
+        logits: (B, C), in the autograd graph if one was asked for.
+        blocks: Kept Transformer blocks, first to last.
+        input: Pixels (B, C, H, W) or word embeddings (B, T, D), if kept.
+        features: Output of the feature layer as the model laid it out, if kept; see `as_maps`.
+        latent: The vector that the classifier reads, (B, D), if kept.
+        cost: Passes made so far.
+    """
+
+    def __init__(self, anatomy: Anatomy, batch: Batch, logits: Tensor, progress: bool = False) -> None:
+        self.anatomy = anatomy
+        self.batch = batch
+        self.logits = logits
+        self.progress = progress
+        self.blocks: list[BlockTrace] = []
+        self.outer: dict[str, Tensor] = {}
+        self.readout_row: Tensor | None = None
+        self.replay: Callable[..., Tensor] = _no_replay
+        self.cost = {"forwards": 1, "backwards": 0}
+
+    def _outer(self, name: str) -> Tensor:
+        if name not in self.outer:
+            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs.")
+        return self.outer[name]
+
+    @property
+    def input(self) -> Tensor:
+        return self._outer("input")
+
+    @property
+    def features(self) -> Tensor:
+        return self._outer("features")
+
+    @property
+    def latent(self) -> Tensor:
+        return self._outer("latent")
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens N, prefix and padding included."""
+        for block in self.blocks:
+            if block.record is not None:
+                return block.record.key.shape[-2]
+            for tensor in block.sites.values():
+                return tensor.shape[1]
+        raise CaptureError("No tokens were kept; add a site of the blocks to the method's Needs.")
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads H."""
+        return self.blocks[-1].attention_record.query.shape[1]
+
+    def blocks_from(self, start: int) -> list[BlockTrace]:
+        """Blocks `start` to the last, counted from 1."""
+        if not 1 <= start <= len(self.blocks):
+            raise ArgumentError(f"Expected start_block from 1 to {len(self.blocks)}, but got {start!r}.")
+        return self.blocks[start - 1 :]
+
+    @property
+    def spatial(self) -> Tensor:
+        """Bool (B, N): True at patches, or at words that are neither special nor padding."""
+        return self.batch.spatial(self.tokens, self.anatomy.prefix_tokens)
+
+    @property
+    def readout(self) -> Tensor:
+        """The read-out vector `w`, (B, N): which tokens the head reads, non-negative, rows summing to 1."""
+        if self.readout_row is None:
+            raise CaptureError("The read-out vector is known only to methods that keep something of the blocks.")
+        return self.readout_row
+
+    def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """`dy_n/dt` for every tensor; samples are independent, so the sum over the batch is differentiated.
+
+        Args:
+            y: One score per sample, (B,).
+            tensors: Kept tensors.
+        """
+        self.cost["backwards"] += 1
+        return torch.autograd.grad(y.sum(), tensors, retain_graph=True, materialize_grads=True)
+
+    def as_maps(self, tensor: Tensor) -> Tensor:
+        """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
+        tensor = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+        if tensor.dim() == 3:
+            rows, columns = self.grid()
+            tensor = _patches(tensor.mT, self.anatomy.prefix_tokens, rows * columns)
+            return tensor.unflatten(-1, (rows, columns))
+        if tensor.dim() != 4:
+            raise CaptureError(
+                f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
+            )
+        layer = self.anatomy.features
+        return tensor.permute(0, 3, 1, 2) if layer is not None and layer.layout == "nhwc" else tensor
+
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patch grid."""
+        return self.anatomy.grid(*self.batch.pixels.shape[-2:])
+
+    def place(self, scores: Tensor) -> Tensor:
+        """Put token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0.
+
+        Scores that are a map already, (B, h, w), stay as they are.
+        """
+        if scores.dim() == 3:
+            return scores
+        if self.batch.modality == "text":
+            return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
+        rows, columns = self.grid()
+        return _patches(scores, self.anatomy.prefix_tokens, rows * columns).unflatten(-1, (rows, columns))
+
+    def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
+        """Iterate with a progress bar if the user asked for one."""
+        return track(steps, description, self.progress)
+
+    def clear(self) -> None:
+        """Let go of every tensor, so that the graph is freed even if something still refers to the trace."""
+        self.blocks.clear()
+        self.outer.clear()
+        self.readout_row = None
+        self.replay = _no_replay
+        self.logits = self.logits.detach()
+
+
+def _patches(tokens: Tensor, prefix: int, count: int) -> Tensor:
+    """Drop prefix tokens from the last axis; what is left must be the whole patch grid."""
+    if tokens.shape[-1] != prefix + count:
+        raise CaptureError(
+            f"Expected {prefix} prefix tokens and {count} patches, but saw {tokens.shape[-1]} tokens: "
+            "the layer does not hold the patch grid of the image."
+        )
+    return tokens[..., prefix:]
+
+
+def _no_replay(**_: Tensor) -> Tensor:
+    raise CaptureError(
+        "The tail can be replayed only while the model is observed and 'block_input' of its last block is kept."
+    )

@@ -1,0 +1,48 @@
+"""What mhex raises. Everything derives from `MhexError`, so one `except` catches the library and nothing else.
+
+Mistakes in arguments are also `ValueError` or `TypeError`, as Python users expect.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MhexError(Exception):
+    """Base class of every error the library raises on purpose."""
+
+
+class ArgumentError(MhexError, ValueError):
+    """An argument has the right type and a value that cannot be used."""
+
+
+class ArgumentTypeError(MhexError, TypeError):
+    """An argument has a type that cannot be used."""
+
+
+class UnsupportedModelError(MhexError):
+    """The model lacks what the method must see; the message names methods that can serve it."""
+
+
+class CaptureError(MhexError):
+    """The forward pass did not show what the model's family promises."""
+
+
+class MissingExtraError(MhexError, ImportError):
+    """An optional package is needed; the message names the extra that installs it."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ArgumentError:
+    """Build the error for a name that is not in a list, offering near names.
+
+    Args:
+        kind: What the name stands for, e.g. `"method"`.
+        name: What the user wrote.
+        known: The names that exist.
+    """
+    known = list(known)
+    lowered = {candidate.lower(): candidate for candidate in reversed(known)}
+    near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(known[:40])}."
+    return ArgumentError(f"Unknown {kind} {name!r}. {hint}")

@@ -1,0 +1,191 @@
+"""The one call: explain a model's decision on a batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.bundle import Bundle
+from mhex.capture import Anatomy, Batch, FeatureLayer, Trace, find_anatomy, known_anatomy, observe, unwrap
+from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
+from mhex.explanation import Explanation
+from mhex.inputs import Prepared, check_image, prepare
+from mhex.registry import Method, get_method
+from mhex.targets import ResolvedTarget, Target, probabilities, resolve_target
+
+
+def explain(
+    model: nn.Module | Bundle,
+    inputs: Any,
+    method: str = "gae",
+    target: Target = None,
+    *,
+    preprocess: Callable[[Any], Tensor] | None = None,
+    tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+    class_names: Sequence[str] | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    **options: Any,
+) -> Explanation:
+    """Explain why `model` gives `target` its score on each sample of a batch.
+
+    The model is run in evaluation mode and left exactly as it was. Several targets share one forward pass.
+
+    Args:
+        model: A classifier, unmodified; wrappers of `torch.compile` and `DataParallel` are looked through. Or a
+            bundle from `mhex.load`, which brings its own preprocessing and class names.
+        inputs: A batch: a normalised image tensor (B, C, H, W); PIL images with `preprocess`; a dictionary of
+            tokenizer outputs, or of `pixel_values`; strings with `tokenizer`.
+        method: A name from `mhex.list_methods()`.
+        target: None for the predicted class; a class number or name; a tensor (B,) with one class per sample; a list
+            of classes or `"top5"` for several at once; a function from logits (B, C) to scores (B,).
+        preprocess: From a PIL image to a tensor (C, H, W).
+        tokenizer: A Hugging Face tokenizer.
+        class_names: Names of the model's outputs; taken from the model's own configuration where it has one.
+        seed: For methods that draw random numbers; the global generators are left alone.
+        progress: Draw progress bars for long work.
+        options: Options of the method; `mhex.list_methods()` lists them.
+
+    Returns:
+        The explanation: scores on the model's native grid, and everything needed to repeat or draw them.
+
+    Example:
+        >>> import torch, torchvision, mhex
+        >>> model = torchvision.models.resnet18()
+        >>> mhex.explain(model, torch.rand(2, 3, 64, 64), method="gradcam", target=[3, 7]).scores.shape
+        torch.Size([2, 2, 2, 2])
+    """
+    started = time.perf_counter()
+    if isinstance(model, Bundle):
+        preprocess = preprocess or model.preprocess
+        tokenizer = tokenizer or model.tokenizer
+        class_names = class_names or model.class_names
+        model = model.model
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(
+            f"Expected a torch.nn.Module or a bundle from mhex.load, but got {type(model).__name__}."
+        )
+    inner = unwrap(model)
+    spec = get_method(method)
+    settings = spec.check_options(options)
+    # A model of a known family is refused before any of its inputs is touched.
+    if (anatomy := known_anatomy(inner)) is not None:
+        spec.check_serves(anatomy)
+    prepared = prepare(inner, inputs, preprocess, tokenizer)
+    with torch.inference_mode(False):
+        anatomy = _anatomy(inner, prepared.batch, spec, settings)
+        names = class_names or _own_names(inner)
+        needs = spec.needs
+        with observe(inner, anatomy, prepared.batch, needs, progress=progress) as trace:
+            _check_trace(spec, trace)
+            resolved = resolve_target(target, trace.logits, names)
+            own = {name: value for name, value in settings.items() if name != "layer"}
+            scores, special = _scores(spec, trace, resolved, own)
+            logits, cost = trace.logits.detach(), dict(trace.cost)
+    return _result(
+        spec,
+        prepared,
+        resolved,
+        scores,
+        special,
+        logits,
+        names,
+        settings,
+        seed,
+        {**cost, "seconds": time.perf_counter() - started},
+    )
+
+
+def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any]) -> Anatomy:
+    """Anatomy of the model, checked against the method and the batch, with the feature layer that the user chose."""
+    anatomy = find_anatomy(model, batch)
+    if anatomy.modality != batch.modality:
+        raise ArgumentError(
+            f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
+        )
+    spec.check_serves(anatomy)
+    if batch.modality == "image":
+        check_image(batch, anatomy)
+    layer = settings.get("layer")
+    if layer is None:
+        return anatomy
+    modules = dict(model.named_modules())
+    if isinstance(layer, str) and layer not in modules:
+        raise unknown_name("layer", layer, [name for name in modules if name])
+    chosen = modules[layer] if isinstance(layer, str) else layer
+    if not isinstance(chosen, nn.Module) or chosen not in modules.values():
+        raise ArgumentTypeError(
+            f"Expected layer= to be the name of a submodule or a submodule, but got {type(layer).__name__}."
+        )
+    layout = "nhwc" if anatomy.features is not None and anatomy.features.layout == "nhwc" else "nchw"
+    return replace(anatomy, features=FeatureLayer(chosen, layout, str(layer)))
+
+
+def _own_names(model: nn.Module) -> list[str] | None:
+    """Class names that a Hugging Face configuration carries."""
+    labels = getattr(getattr(model, "config", None), "id2label", None)
+    return [str(labels[i]) for i in sorted(labels)] if isinstance(labels, Mapping) and labels else None
+
+
+def _check_trace(spec: Method, trace: Trace) -> None:
+    if not bool(torch.isfinite(trace.logits).all()):
+        raise UnsupportedModelError("The model's scores are not finite on this batch, so there is nothing to explain.")
+    if spec.max_tokens is not None and trace.tokens > spec.max_tokens:
+        raise UnsupportedModelError(
+            f"Method {spec.name!r} serves at most {spec.max_tokens} tokens, and this batch has {trace.tokens}; "
+            "use 'rollout', which reads the same attention."
+        )
+
+
+def _scores(
+    spec: Method, trace: Trace, target: ResolvedTarget, options: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """Placed scores (B, K, ...) of all targets, and for text the scores (B, K, T) of special tokens."""
+    if spec.class_specific:
+        rows = [spec.function(trace, target.score(trace.logits, k), **options).detach() for k in range(target.count)]
+    else:
+        rows = [spec.function(trace, **options).detach()] * target.count
+    placed = torch.stack([trace.place(row) for row in rows], 1)
+    if trace.batch.special is None or trace.batch.real is None:
+        return placed, None
+    outside = trace.batch.special & trace.batch.real
+    return placed, torch.stack([row.where(outside, 0.0) for row in rows], 1)
+
+
+def _result(
+    spec: Method,
+    prepared: Prepared,
+    target: ResolvedTarget,
+    scores: Tensor,
+    special: Tensor | None,
+    logits: Tensor,
+    names: Sequence[str] | None,
+    settings: dict[str, Any],
+    seed: int,
+    cost: dict[str, float],
+) -> Explanation:
+    several = target.several
+    batch = prepared.batch
+    return Explanation(
+        scores=scores if several else scores[:, 0],
+        target=None if target.index is None else (target.index if several else target.index[:, 0]),
+        logits=logits,
+        probabilities=probabilities(logits),
+        method=spec.name,
+        options=settings,
+        seed=seed,
+        signed=spec.signed,
+        modality=batch.modality,
+        size=(int(batch.pixels.shape[-2]), int(batch.pixels.shape[-1])) if batch.modality == "image" else None,
+        class_names=None if names is None else list(names),
+        pictures=prepared.pictures,
+        tokens=prepared.tokens,
+        words=prepared.words,
+        special=None if special is None else (special if several else special[:, 0]),
+        cost=cost,
+    )

@@ -1,0 +1,194 @@
+"""The one result object."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+
+_TENSORS = ("scores", "target", "logits", "probabilities", "special")
+_PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
+
+
+@dataclass
+class Explanation:
+    """Scores of a batch for one target, or for K targets at once.
+
+    Attributes:
+        scores: Raw scores on the native grid: (B, h, w) for images, (B, T) for text; (B, K, ...) for K targets.
+            Special tokens and padding of text score 0.
+        target: Class explained, (B,), or (B, K); None if the target was a function.
+        logits: The model's scores, (B, C).
+        probabilities: Softmax of the logits, (B, C); a single output becomes the two classes 0 and 1.
+        method: Name of the method.
+        options: All its options.
+        seed: Seed of its random numbers.
+        signed: True if negative scores speak against the target.
+        modality: `"image"` or `"text"`.
+        size: Height and width of the input image; None for text.
+        class_names: Names of the classes, if known.
+        pictures: The images given, for drawing: PIL images or the tensor (B, C, H, W).
+        tokens: The tokens of each text, padding left out.
+        words: For each token the index of its word, None at special tokens.
+        special: Text: scores of class and separator tokens, (B, T) or (B, K, T), 0 elsewhere.
+        cost: `forwards`, `backwards` and `seconds` spent on the batch.
+    """
+
+    scores: Tensor
+    target: Tensor | None
+    logits: Tensor
+    probabilities: Tensor
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    signed: bool = False
+    modality: str = "image"
+    size: tuple[int, int] | None = None
+    class_names: list[str] | None = None
+    pictures: Any = None
+    tokens: list[list[str]] | None = None
+    words: list[list[int | None]] | None = None
+    special: Tensor | None = None
+    cost: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def several(self) -> bool:
+        """True if the scores have an axis of K targets."""
+        return self.scores.dim() == (4 if self.modality == "image" else 3)
+
+    def map(self, size: tuple[int, int] | None = None) -> Tensor:
+        """Scores at the size of the input image, bilinear and signed: (B, H, W) or (B, K, H, W). Text is returned as is.
+
+        Args:
+            size: Another height and width.
+        """
+        if self.modality == "text":
+            return self.scores
+        size = size or self.size
+        maps = self.scores if self.several else self.scores[:, None]
+        if size is not None and tuple(maps.shape[-2:]) != tuple(size):
+            maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+        return maps if self.several else maps[:, 0]
+
+    def normalized(self, size: tuple[int, int] | None = None) -> Tensor:
+        """The map scaled per sample and target: to [0, 1] if unsigned, by the largest absolute value if signed.
+
+        A constant map becomes zero. In texts only the scored tokens count, so padding changes nothing.
+        """
+        maps = self.map(size)
+        flat = maps.flatten(-2) if self.modality == "image" else maps
+        if self.signed:
+            scale = flat.abs().amax(-1, keepdim=True)
+            scaled = torch.where(scale > 0, flat / scale, 0.0)
+        else:
+            # Unsigned text scores are 0 at special tokens and padding and non-negative elsewhere: 0 is their floor.
+            low = flat.amin(-1, keepdim=True) if self.modality == "image" else torch.zeros_like(flat[..., :1])
+            span = flat.amax(-1, keepdim=True) - low
+            scaled = torch.where(span > 0, (flat - low) / span, 0.0)
+        return scaled.reshape(maps.shape)
+
+    def target_names(self, sample: int) -> list[str]:
+        """What each target of a sample is called."""
+        if self.target is None:
+            return ["custom target"]
+        return [
+            self.class_names[i] if self.class_names and i < len(self.class_names) else f"class {i}"
+            for i in self.target[sample].reshape(-1).tolist()
+        ]
+
+    def target_probabilities(self, sample: int) -> list[float | None]:
+        """Probability of each target of a sample; None for a target that is a function."""
+        if self.target is None:
+            return [None]
+        return [float(self.probabilities[sample, i]) for i in self.target[sample].reshape(-1).tolist()]
+
+    def word_scores(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
+        """Words of a text and their scores: sub-words summed if signed, their maximum if not.
+
+        Args:
+            sample: Which text of the batch.
+            target: Which of several targets.
+        """
+        if self.tokens is None or self.words is None:
+            raise ArgumentError(
+                "Words are known only for texts given as strings, or tokenized by a fast tokenizer, with tokenizer=."
+            )
+        scores = self.scores[sample, target] if self.several else self.scores[sample]
+        groups: dict[int, tuple[list[str], list[float]]] = {}
+        for token, word, score in zip(self.tokens[sample], self.words[sample], scores.tolist(), strict=False):
+            if word is not None:
+                pieces, values = groups.setdefault(word, ([], []))
+                pieces.append(token.removeprefix("##").lstrip("Ġ▁"))
+                values.append(score)
+        return [("".join(pieces), sum(v) if self.signed else max(v)) for pieces, v in groups.values()]
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Save as a picture (`.png`, `.jpg`, `.pdf`, `.svg`), a page (`.html`) or data (`.safetensors`), by the suffix."""
+        path = Path(path)
+        suffix = path.suffix.lower()
+        if suffix == ".safetensors":
+            self._save_tensors(path)
+        elif suffix == ".html":
+            path.write_text(self.to_html(), encoding="utf-8")
+        elif suffix in _PICTURES:
+            from mhex.viz import save_figure
+
+            save_figure(self, path)
+        else:
+            raise ArgumentError(
+                f"Expected a file ending in {', '.join((*_PICTURES, '.html', '.safetensors'))}, but got {path.name!r}."
+            )
+        return path
+
+    def _save_tensors(self, path: Path) -> None:
+        from safetensors.torch import save_file
+
+        tensors = {n: t.detach().cpu().contiguous() for n in _TENSORS if (t := getattr(self, n)) is not None}
+        plain = ("method", "options", "seed", "signed", "modality", "size", "class_names", "tokens", "words", "cost")
+        metadata = {name: json.dumps(getattr(self, name), default=str) for name in plain}
+        save_file(tensors, path, metadata=metadata)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Explanation:
+        """Read back what `save("....safetensors")` wrote; the input images are not part of it."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+                fields = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+        except SafetensorError as error:
+            raise ArgumentError(
+                f"Expected a safetensors file written by Explanation.save, but {path} is not one: {error}."
+            ) from error
+        if "scores" not in tensors or "method" not in fields:
+            raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
+        fields["size"] = None if fields["size"] is None else tuple(fields["size"])
+        return cls(**{"target": None, **tensors, **fields})
+
+    def show(self) -> Any:
+        """Draw the explanation as a matplotlib figure; notebooks display it."""
+        from mhex.viz import figure
+
+        return figure(self)
+
+    def to_html(self) -> str:
+        """A self-contained piece of HTML: overlays for images, highlighted tokens for text."""
+        from mhex.viz import to_html
+
+        return to_html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.scores.shape))
+        return f"Explanation(method={self.method!r}, scores={shape}, modality={self.modality!r}, signed={self.signed})"

@@ -1,0 +1,1 @@
+"""Post-hoc explanation methods: one file each, one decorator each. See `mhex.registry.Method` for the contract."""

@@ -1,0 +1,25 @@
+"""Raw attention: what the read-out attends to in the last block."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.registry import register
+
+
+@register(
+    "attention",
+    title="What the read-out token attends to in the last block.",
+    paper="Bahdanau et al., ICLR 2015; as a ViT baseline: Caron et al., ICCV 2021, arXiv:2104.14294",
+    modalities=("image", "text"),
+    needs=Needs(keep={"attention": "last"}),
+    signed=False,
+    class_specific=False,
+    passes="F",
+    budget=(1.35, "F"),
+)
+def attention(trace: Trace) -> Tensor:
+    r"""`S_j = 1/H sum_h sum_i w_i A_hij` of the last block; not renormalised after prefix tokens are dropped."""
+    return torch.einsum("bi,bhij->bj", trace.readout, trace.blocks[-1].attention()) / trace.heads

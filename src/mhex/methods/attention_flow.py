@@ -1,0 +1,60 @@
+"""Attention flow: the maximum flow from the read-out to each input token."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from mhex._optional import require
+from mhex.capture import Needs, Trace
+from mhex.registry import register
+
+_UNIT = 10**6  # SciPy's solver takes whole numbers: capacities are counted in millionths
+
+
+@register(
+    "attention-flow",
+    title="Maximum flow from the read-out to each token in the graph of attentions.",
+    paper="Abnar & Zuidema, ACL 2020, arXiv:2005.00928",
+    modalities=("image", "text"),
+    needs=Needs(keep={"attention": "all"}),
+    signed=False,
+    class_specific=False,
+    passes="F + S max-flows",
+    max_tokens=64,
+)
+def attention_flow(trace: Trace) -> Tensor:
+    r"""`S_j` = max-flow from the read-out to node (0, j) where edge (b, i) -> (b-1, j) holds `(mean_h A(b)_ij + I_ij) / 2`.
+
+    The read-out is a source with an edge of capacity `w_i` to every token i of the top layer. Capacities are rounded
+    to millionths.
+    """
+    capacities = np.stack([_with_skip(block.attention().mean(1)) for block in trace.blocks], axis=1)  # (B, L, N, N)
+    readout, spatial = trace.readout.cpu().numpy(), trace.spatial.cpu().numpy()
+    scores = np.zeros(spatial.shape)
+    jobs = [(n, j) for n in range(len(scores)) for j in np.flatnonzero(spatial[n])]
+    graph, owner = None, -1
+    for n, j in trace.track(jobs, "attention flow"):
+        if owner != n:
+            graph, owner = _network(capacities[n], readout[n]), n
+        flow = require("scipy.sparse.csgraph").maximum_flow(graph, graph.shape[0] - 1, int(j))
+        scores[n, j] = flow.flow_value / _UNIT
+    return trace.readout.new_tensor(scores)
+
+
+def _with_skip(attention: Tensor) -> np.ndarray:
+    """Half attention, half identity, in whole millionths; (B, N, N)."""
+    eye = np.eye(attention.shape[-1])
+    return np.rint((attention.double().cpu().numpy() + eye) / 2 * _UNIT).astype(np.int32)
+
+
+def _network(capacities: np.ndarray, readout: np.ndarray):  # type: ignore[no-untyped-def]
+    """Sparse capacity matrix of one sample: node b*N + i is token i of layer b, the last node is the source."""
+    layers, tokens, _ = capacities.shape
+    source = (layers + 1) * tokens
+    layer, upper, lower = np.nonzero(capacities)
+    start = np.flatnonzero(readout)
+    rows = np.concatenate([(layer + 1) * tokens + upper, np.full(len(start), source)])
+    columns = np.concatenate([layer * tokens + lower, layers * tokens + start])
+    data = np.concatenate([capacities[layer, upper, lower], np.rint(readout[start] * _UNIT).astype(np.int32)])
+    return require("scipy.sparse").csr_array((data, (rows, columns)), shape=(source + 1, source + 1))

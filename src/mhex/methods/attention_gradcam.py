@@ -1,0 +1,32 @@
+"""Attention Grad-CAM: Grad-CAM with heads as channels, on the read-out row of the last block."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.registry import register
+
+
+@register(
+    "attention-gradcam",
+    title="Heads of the last attention, weighted by their mean class gradient.",
+    paper="Selvaraju et al., ICCV 2017, on attention heads as in Chefer et al., CVPR 2021, arXiv:2012.09838",
+    modalities=("image", "text"),
+    needs=Needs(keep={"attention": "last"}, graph="attention"),
+    signed=False,
+    class_specific=True,
+    passes="F + t",
+    budget=(1.35, "F"),
+)
+def attention_gradcam(trace: Trace, y: Tensor) -> Tensor:
+    r"""`a_h = 1/S sum_{j spatial} sum_i dy/dA_hij`, `S_j = (1/H sum_h a_h sum_i w_i A_hij)^+`."""
+    block = trace.blocks[-1]
+    (z_gradient,) = trace.gradient(y, block.z)
+    spatial = trace.spatial.to(trace.readout.dtype)
+    # Rows that the head does not read have no gradient; padding rows of pooled models must not count.
+    per_key = block.attention_gradient(z_gradient).sum(2)
+    weight = torch.einsum("bhj,bj->bh", per_key, spatial) / spatial.sum(1, keepdim=True).clamp_min(1)
+    rows = torch.einsum("bi,bhij->bhj", trace.readout, block.attention())
+    return torch.einsum("bh,bhj->bj", weight, rows).div(trace.heads).clamp_min(0)

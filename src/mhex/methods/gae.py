@@ -1,0 +1,38 @@
+"""Generic attention explainability (GAE), also called relevance propagation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.registry import register
+
+
+@register(
+    "gae",
+    title="Rollout of attention weighted by its positive class gradient.",
+    paper="Chefer, Gur & Wolf, ICCV 2021, arXiv:2103.15679",
+    modalities=("image", "text"),
+    needs=Needs(keep={"attention": "all"}, graph="attention"),
+    signed=False,
+    class_specific=True,
+    passes="F + B",
+    budget=(1.3, "F+B"),
+)
+def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:
+    r"""`S = w^T R`, `R = prod_{b=L}^{s} (I + mean_h (dy/dA(b) * A(b))^+)`, multiplied as a row vector from the top.
+
+    Args:
+        trace: The observed pass.
+        y: Target score, (B,).
+        start_block: First block `s` of the product, counted from 1.
+    """
+    blocks = trace.blocks_from(start_block)
+    z_gradients = trace.gradient(y, *(block.z for block in blocks))
+    row = trace.readout
+    for block, z_gradient in zip(reversed(blocks), reversed(z_gradients), strict=True):
+        # A is positive, so the positive part can be taken of its gradient alone.
+        weighted = block.attention_gradient(z_gradient).clamp_(min=0).mul_(block.attention())
+        row = row + torch.einsum("bi,bhij->bj", row, weighted) / trace.heads
+    return row

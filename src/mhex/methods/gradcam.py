@@ -1,0 +1,26 @@
+"""Grad-CAM: feature maps weighted by their mean gradient."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.registry import register
+
+
+@register(
+    "gradcam",
+    title="Feature maps weighted by their mean class gradient.",
+    paper="Selvaraju et al., ICCV 2017, arXiv:1610.02391",
+    modalities=("image",),
+    needs=Needs(keep={"features": "last"}, graph="features"),
+    signed=False,
+    class_specific=True,
+    passes="F + gradient of the layers above",
+    budget=(1.15, "F"),
+)
+def gradcam(trace: Trace, y: Tensor) -> Tensor:
+    r"""`S = (sum_k a_k A_k)^+`, `a_k = mean_ij dy/dA_kij`; on a ViT, `A` is the token grid at the last attention's norm."""
+    (gradient,) = trace.gradient(y, trace.features)
+    weight = trace.as_maps(gradient).mean((2, 3), keepdim=True)
+    return (weight * trace.as_maps(trace.features)).sum(1).clamp_min(0)

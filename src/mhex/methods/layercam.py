@@ -1,0 +1,25 @@
+"""Layer-CAM: feature maps weighted element by element with their positive gradient."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.registry import register
+
+
+@register(
+    "layercam",
+    title="Feature maps weighted element by element with their positive class gradient.",
+    paper="Jiang et al., IEEE TIP 2021, doi:10.1109/TIP.2021.3089943",
+    modalities=("image",),
+    needs=Needs(keep={"features": "last"}, graph="features"),
+    signed=False,
+    class_specific=True,
+    passes="F + gradient of the layers above",
+    budget=(1.15, "F"),
+)
+def layercam(trace: Trace, y: Tensor) -> Tensor:
+    r"""`S = (sum_k (dy/dA_k)^+ * A_k)^+`, element by element."""
+    (gradient,) = trace.gradient(y, trace.features)
+    return (trace.as_maps(gradient).clamp_min(0) * trace.as_maps(trace.features)).sum(1).clamp_min(0)

@@ -1,0 +1,151 @@
+"""The list of methods. One decorator adds a method; menus, docs, benchmarks and contract tests read it from here."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from mhex.capture import Anatomy, Modality, Needs
+from mhex.errors import ArgumentError, UnsupportedModelError, unknown_name
+
+MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered explanation method.
+
+    Its function is called as `function(trace, y, **options)` once per target, all targets sharing one forward pass;
+    `y` (B,) is the target's score in the autograd graph. Class-agnostic methods are called once, as
+    `function(trace, **options)`. It returns token scores (B, N) over all tokens, or a map (B, h, w). Prefix, special
+    and padding tokens are taken out afterwards, by `Trace.place`.
+
+    Attributes:
+        name: What users type.
+        function: The formula.
+        title: One line on the idea.
+        paper: Reference.
+        modalities: What it is defined for.
+        needs: What it reads of a forward pass.
+        signed: True if scores below zero mean evidence against the target.
+        class_specific: True if the map depends on the target.
+        passes: Cost in words of F (forward), B (backward) and t (forward and backward of the last block).
+        max_tokens: The longest sequence it can be used on; None for any.
+        budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    title: str
+    paper: str
+    modalities: tuple[Modality, ...]
+    needs: Needs
+    signed: bool
+    class_specific: bool
+    passes: str
+    max_tokens: int | None = None
+    budget: tuple[float, str] | None = None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options and their defaults. `layer` is common to methods that read feature maps."""
+        parameters = inspect.signature(self.function).parameters.values()
+        own = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        return {**own, "layer": None} if "features" in self.needs.keep else own
+
+    def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """All options with their values; an unknown one is refused with the list of those that exist."""
+        for name in options:
+            if name not in self.options:
+                known = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "none"
+                raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {known}.")
+        return {**self.options, **options}
+
+    def refusal(self, anatomy: Anatomy) -> str:
+        """Why this method cannot serve the model; empty if it can."""
+        if anatomy.modality not in self.modalities:
+            return f"it is not defined for {anatomy.modality} models"
+        if self.needs.blocks and not anatomy.blocks:
+            return f"it reads attention, and {anatomy.no_attention or 'the model has none'}"
+        if "features" in self.needs.keep and anatomy.features is None:
+            return "it reads feature maps, and the model shows none"
+        return ""
+
+    def check_serves(self, anatomy: Anatomy) -> None:
+        """Refuse a model that the method cannot serve, naming methods that can."""
+        if reason := self.refusal(anatomy):
+            able = [m.name for m in all_methods().values() if not m.refusal(anatomy)]
+            raise UnsupportedModelError(
+                f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
+                f"Methods that can: {', '.join(able) or 'none'}."
+            )
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def register(
+    name: str,
+    *,
+    title: str,
+    paper: str,
+    modalities: tuple[Modality, ...],
+    needs: Needs,
+    signed: bool,
+    class_specific: bool,
+    passes: str,
+    max_tokens: int | None = None,
+    budget: tuple[float, str] | None = None,
+) -> Callable[[MethodFunction], MethodFunction]:
+    """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
+
+    def decorate(function: MethodFunction) -> MethodFunction:
+        if name in _METHODS:
+            raise ArgumentError(f"A method named {name!r} is registered already; choose another name.")
+        _METHODS[name] = Method(
+            name, function, title, paper, modalities, needs, signed, class_specific, passes, max_tokens, budget
+        )
+        return function
+
+    return decorate
+
+
+def all_methods() -> dict[str, Method]:
+    """Every registered method by name; the files of `mhex.methods` are imported on first use."""
+    import mhex.methods
+
+    for module in pkgutil.iter_modules(mhex.methods.__path__):
+        importlib.import_module(f"mhex.methods.{module.name}")
+    return dict(sorted(_METHODS.items()))
+
+
+def get_method(name: str) -> Method:
+    """The method called `name`."""
+    methods = all_methods()
+    if name not in methods:
+        raise unknown_name("method", str(name), methods)
+    return methods[name]
+
+
+def list_methods() -> list[dict[str, Any]]:
+    """One row per method: name, title, paper, modality, needs, signed, class_specific, passes, options."""
+    return [
+        {
+            "name": m.name,
+            "title": m.title,
+            "paper": m.paper,
+            "modality": ", ".join(m.modalities),
+            "needs": str(m.needs),
+            "signed": m.signed,
+            "class_specific": m.class_specific,
+            "passes": m.passes,
+            "options": dict(m.options),
+        }
+        for m in all_methods().values()
+    ]
