@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.bundle import Bundle
-from mhex.capture import Anatomy, Batch, FeatureLayer, Trace, find_anatomy, known_anatomy, observe, unwrap
+from mhex.capture import Anatomy, Batch, FeatureLayer, Layout, Trace, find_anatomy, known_anatomy, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare
@@ -122,7 +122,7 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str
         raise ArgumentTypeError(
             f"Expected layer= to be the name of a submodule or a submodule, but got {type(layer).__name__}."
         )
-    layout = "nhwc" if anatomy.features is not None and anatomy.features.layout == "nhwc" else "nchw"
+    layout: Layout = "nhwc" if anatomy.features is not None and anatomy.features.layout == "nhwc" else "nchw"
     return replace(anatomy, features=FeatureLayer(chosen, layout, str(layer)))
 
 

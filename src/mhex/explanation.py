@@ -65,7 +65,7 @@ class Explanation:
         return self.scores.dim() == (4 if self.modality == "image" else 3)
 
     def map(self, size: tuple[int, int] | None = None) -> Tensor:
-        """Scores at the size of the input image, bilinear and signed: (B, H, W) or (B, K, H, W). Text is returned as is.
+        """Scores at the size of the input image, bilinear and signed: (B, H, W) or (B, K, H, W); text as it is.
 
         Args:
             size: Another height and width.
@@ -131,7 +131,7 @@ class Explanation:
         return [("".join(pieces), sum(v) if self.signed else max(v)) for pieces, v in groups.values()]
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Save as a picture (`.png`, `.jpg`, `.pdf`, `.svg`), a page (`.html`) or data (`.safetensors`), by the suffix."""
+        """Save by the suffix: a picture (`.png`, `.jpg`, `.pdf`, `.svg`), HTML (`.html`) or data (`.safetensors`)."""
         path = Path(path)
         suffix = path.suffix.lower()
         if suffix == ".safetensors":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +59,8 @@ def prepare(
             return _token_inputs(model, {"input_ids": inputs}, tokenizer)
         return _images(model, inputs, {})
     raise ArgumentTypeError(
-        f"Expected a tensor, PIL images, strings or a dictionary of tokenizer outputs, but got {type(inputs).__name__}; "
-        "turn arrays into tensors with torch.from_numpy."
+        "Expected a tensor, PIL images, strings or a dictionary of tokenizer outputs, but got "
+        f"{type(inputs).__name__}; turn arrays into tensors with torch.from_numpy."
     )
 
 
@@ -77,12 +77,12 @@ def check_image(batch: Batch, anatomy: Anatomy) -> None:
         raise ArgumentError(
             f"Expected images of {wanted} pixels for this {anatomy.family}, but got {height}x{width}; resize them."
         )
-    if anatomy.patch is not None and anatomy.blocks and not anatomy.pads_image:
-        if height % anatomy.patch[0] or width % anatomy.patch[1]:
-            raise ArgumentError(
-                f"Expected image sides that are multiples of the patch size {anatomy.patch[0]}x{anatomy.patch[1]}, "
-                f"but got {height}x{width}; resize them."
-            )
+    rows, columns = anatomy.patch or (1, 1)
+    if not anatomy.pads_image and (height % rows or width % columns):
+        raise ArgumentError(
+            f"Expected image sides that are multiples of the patch size {rows}x{columns}, but got {height}x{width}; "
+            "resize them."
+        )
 
 
 def _is_picture(value: Any) -> bool:
@@ -127,7 +127,7 @@ def _images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = No
 def _pictures(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None) -> Prepared:
     if preprocess is None:
         raise ArgumentError(
-            "PIL images were given without preprocess=, a function from an image to a tensor (C, H, W) as used in training."
+            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
         )
     tensors = [preprocess(picture.convert("RGB")) for picture in pictures]
     shapes = {tuple(t.shape) for t in tensors}
@@ -149,12 +149,12 @@ def _texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[
 
 
 def _longest_text(model: nn.Module) -> int | None:
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int):
         return None
     # RoBERTa numbers its positions from padding_idx + 1 on.
-    offset = int(config.pad_token_id) + 1 if getattr(config, "model_type", "") == "roberta" else 0  # type: ignore[union-attr]
+    offset = int(config.pad_token_id) + 1 if getattr(config, "model_type", "") == "roberta" else 0
     return positions - offset
 
 

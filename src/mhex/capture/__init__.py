@@ -4,7 +4,7 @@
 """
 
 from mhex.capture.adapters import find_anatomy, known_anatomy
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Modality
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched, unwrap
@@ -20,6 +20,7 @@ __all__ = [
     "Block",
     "BlockTrace",
     "FeatureLayer",
+    "Layout",
     "Modality",
     "Needs",
     "Trace",

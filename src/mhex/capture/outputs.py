@@ -21,7 +21,7 @@ def read_logits(output: Any) -> Tensor:
         shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
         raise UnsupportedModelError(
             f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "
-            f"'logits' in a dictionary, but {type(output).__name__} holds {shape}; wrap the model so that it returns them."
+            f"'logits' in a dictionary, but {type(output).__name__} holds {shape}; wrap the model to return them."
         )
     return found[:, None] if found.dim() == 1 else found
 

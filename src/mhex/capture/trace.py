@@ -111,7 +111,7 @@ class Trace:
 
     def blocks_from(self, start: int) -> list[BlockTrace]:
         """Blocks `start` to the last, counted from 1."""
-        if not 1 <= start <= len(self.blocks):
+        if not isinstance(start, int) or not 1 <= start <= len(self.blocks):
             raise ArgumentError(f"Expected start_block from 1 to {len(self.blocks)}, but got {start!r}.")
         return self.blocks[start - 1 :]
 
@@ -143,7 +143,7 @@ class Trace:
         if tensor.dim() == 3:
             rows, columns = self.grid()
             tensor = _patches(tensor.mT, self.anatomy.prefix_tokens, rows * columns)
-            return tensor.unflatten(-1, (rows, columns))
+            return tensor.reshape(*tensor.shape[:-1], rows, columns)
         if tensor.dim() != 4:
             raise CaptureError(
                 f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
@@ -165,7 +165,8 @@ class Trace:
         if self.batch.modality == "text":
             return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
         rows, columns = self.grid()
-        return _patches(scores, self.anatomy.prefix_tokens, rows * columns).unflatten(-1, (rows, columns))
+        patches = _patches(scores, self.anatomy.prefix_tokens, rows * columns)
+        return patches.reshape(-1, rows, columns)
 
     def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mhex._optional import require
 from mhex.capture import Needs, Trace
 from mhex.registry import register
 
+IntArray = NDArray[np.int32]
 _UNIT = 10**6  # SciPy's solver takes whole numbers: capacities are counted in millionths
 
 
@@ -24,7 +28,7 @@ _UNIT = 10**6  # SciPy's solver takes whole numbers: capacities are counted in m
     max_tokens=64,
 )
 def attention_flow(trace: Trace) -> Tensor:
-    r"""`S_j` = max-flow from the read-out to node (0, j) where edge (b, i) -> (b-1, j) holds `(mean_h A(b)_ij + I_ij) / 2`.
+    r"""`S_j` = maximum flow to node (0, j), where edge (b, i) -> (b-1, j) holds `(mean_h A(b)_ij + I_ij) / 2`.
 
     The read-out is a source with an edge of capacity `w_i` to every token i of the top layer. Capacities are rounded
     to millionths.
@@ -32,23 +36,21 @@ def attention_flow(trace: Trace) -> Tensor:
     capacities = np.stack([_with_skip(block.attention().mean(1)) for block in trace.blocks], axis=1)  # (B, L, N, N)
     readout, spatial = trace.readout.cpu().numpy(), trace.spatial.cpu().numpy()
     scores = np.zeros(spatial.shape)
-    jobs = [(n, j) for n in range(len(scores)) for j in np.flatnonzero(spatial[n])]
-    graph, owner = None, -1
-    for n, j in trace.track(jobs, "attention flow"):
-        if owner != n:
-            graph, owner = _network(capacities[n], readout[n]), n
-        flow = require("scipy.sparse.csgraph").maximum_flow(graph, graph.shape[0] - 1, int(j))
-        scores[n, j] = flow.flow_value / _UNIT
+    networks = [_network(*sample) for sample in zip(capacities, readout, strict=True)]
+    maximum_flow = require("scipy.sparse.csgraph").maximum_flow
+    for n, j in trace.track(np.argwhere(spatial).tolist(), "attention flow"):
+        source = networks[n].shape[0] - 1
+        scores[n, j] = maximum_flow(networks[n], source, j).flow_value / _UNIT
     return trace.readout.new_tensor(scores)
 
 
-def _with_skip(attention: Tensor) -> np.ndarray:
+def _with_skip(attention: Tensor) -> IntArray:
     """Half attention, half identity, in whole millionths; (B, N, N)."""
     eye = np.eye(attention.shape[-1])
     return np.rint((attention.double().cpu().numpy() + eye) / 2 * _UNIT).astype(np.int32)
 
 
-def _network(capacities: np.ndarray, readout: np.ndarray):  # type: ignore[no-untyped-def]
+def _network(capacities: IntArray, readout: NDArray[np.floating]) -> Any:
     """Sparse capacity matrix of one sample: node b*N + i is token i of layer b, the last node is the source."""
     layers, tokens, _ = capacities.shape
     source = (layers + 1) * tokens

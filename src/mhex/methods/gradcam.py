@@ -20,7 +20,7 @@ from mhex.registry import register
     budget=(1.15, "F"),
 )
 def gradcam(trace: Trace, y: Tensor) -> Tensor:
-    r"""`S = (sum_k a_k A_k)^+`, `a_k = mean_ij dy/dA_kij`; on a ViT, `A` is the token grid at the last attention's norm."""
+    r"""`S = (sum_k a_k A_k)^+`, `a_k = mean_ij dy/dA_kij`; on a ViT, `A` is what enters the last attention."""
     (gradient,) = trace.gradient(y, trace.features)
     weight = trace.as_maps(gradient).mean((2, 3), keepdim=True)
     return (weight * trace.as_maps(trace.features)).sum(1).clamp_min(0)

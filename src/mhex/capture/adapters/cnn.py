@@ -6,7 +6,7 @@ from torch import nn
 
 from mhex.capture.anatomy import Anatomy, FeatureLayer, first_of, is_a, name_of
 
-# package, class, name shown, last feature layer, stem (its first convolution tells the number of channels)
+# package, class, name shown, where the last feature maps are (of a sequence, its last item)
 _FAMILIES = (
     ("torchvision.models", "ResNet", "torchvision ResNet", "layer4"),
     ("timm.models", "ResNet", "timm ResNet", "layer4"),

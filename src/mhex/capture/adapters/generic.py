@@ -27,13 +27,13 @@ def anatomy(model: nn.Module, batch: Batch) -> Anatomy:
     seen.run(_first_sample(batch))
     names = {module: name for name, module in model.named_modules()}
     blocks = seen.attending_blocks()
-    embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None  # type: ignore[operator]
+    stock: Any = model
     found = Anatomy(
         family=type(model).__name__,
         modality=batch.modality,
         channels=image_channels(model) if batch.modality == "image" else None,
         features=None if seen.maps is None else FeatureLayer(seen.maps, "nchw", names[seen.maps]),
-        embedding=embedding,
+        embedding=stock.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None,
         no_attention="no block of it calls torch's scaled_dot_product_attention exactly once",
     )
     if not blocks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from mhex.capture.anatomy import Anatomy, Block, first_of, is_a, linear_rows
@@ -17,6 +19,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a BERT-like sequence classifier, or None."""
     if not is_a(model, "transformers.models", *_CLASSES):
         return None
+    stock: Any = model
     distilled = is_a(model, "transformers.models", "DistilBertForSequenceClassification")
     layers = first_of(
         model, ("bert.encoder.layer", "roberta.encoder.layer", "distilbert.transformer.layer", "distilbert.layers")
@@ -27,7 +30,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         blocks=tuple((_distilbert_block if distilled else _bert_block)(layer) for layer in layers.children()),
         prefix_tokens=1,
         readout="class",
-        embedding=model.get_input_embeddings(),  # type: ignore[operator]
+        embedding=stock.get_input_embeddings(),
         # The last hidden state of the class token enters the pooler (BERT) or the classification head.
         head=first_of(model, ("pre_classifier", "bert.pooler", "classifier")),
     )

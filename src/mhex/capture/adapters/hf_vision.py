@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor, nn
 
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Readout, first_of, is_a, linear_rows, name_of
@@ -24,20 +27,19 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     layers = first_of(backbone, ("layers", "encoder.layer", "encoder.layers"))
     blocks = tuple(_block(layer) for layer in layers.children())
     embeddings = first_of(backbone, ("embeddings",))
-    config = model.config
-    size, patch = _pair(config.image_size), _pair(config.patch_size)  # type: ignore[union-attr]
-    interpolates = is_a(model, "transformers.models.dinov2")  # these fit their position embeddings to the image
-    first = blocks[-1].norm1
+    config: Any = model.config
+    norm = blocks[-1].norm1
     return Anatomy(
         family=f"Hugging Face {type(model).__name__}",
         modality="image",
         blocks=blocks,
         prefix_tokens=_prefix_tokens(embeddings),
         readout=readout,
-        patch=patch,
-        image_size=None if interpolates or "Dinov2" in type(model).__name__ else size,
-        channels=int(config.num_channels),  # type: ignore[union-attr,arg-type]
-        features=None if first is None else FeatureLayer(first, "tokens", name_of(model, first)),
+        patch=_pair(config.patch_size),
+        # DINOv2 fits its position embeddings to any image.
+        image_size=None if readout == "class+mean" else _pair(config.image_size),
+        channels=config.num_channels,
+        features=None if norm is None else FeatureLayer(norm, "tokens", name_of(model, norm)),
         head=first_of(model, ("classifier", "cls_classifier")),
     )
 
@@ -69,7 +71,5 @@ def _scale(layer: nn.Module, name: str) -> Tensor | None:
     return factor.detach() if isinstance(factor, Tensor) else None
 
 
-def _pair(value: object) -> tuple[int, int]:
-    if isinstance(value, (tuple, list)):
-        return int(value[0]), int(value[1])
-    return int(value), int(value)  # type: ignore[call-overload]
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
+from mhex.capture.adapters.cnn import image_channels
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, Readout, is_a, linear_rows, name_of
 
 
@@ -11,41 +14,44 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a timm `VisionTransformer`, or None."""
     if not is_a(model, "timm.models", "VisionTransformer"):
         return None
-    blocks = tuple(_block(module) for module in model.blocks)  # type: ignore[union-attr]
-    embed = model.patch_embed
-    image_size = getattr(embed, "img_size", None)
-    patch: tuple[int, int] = tuple(embed.patch_size)  # type: ignore[arg-type,assignment,union-attr]
-    first = blocks[-1].norm1
+    stock: Any = model
+    blocks = tuple(_block(module) for module in stock.blocks)
+    embed = stock.patch_embed
+    rows, columns = embed.feat_ratio(as_scalar=False)  # the patch size, or the stride of a convolutional stem
+    image_size = None if getattr(stock, "dynamic_img_size", False) else getattr(embed, "img_size", None)
+    norm = blocks[-1].norm1
     return Anatomy(
         family="timm Vision Transformer",
         modality="image",
         blocks=blocks,
-        prefix_tokens=int(model.num_prefix_tokens),  # type: ignore[arg-type]
+        prefix_tokens=stock.num_prefix_tokens,
         readout=_readout(model),
-        patch=patch,
+        patch=(int(rows), int(columns)),
         pads_image=bool(getattr(embed, "dynamic_img_pad", False)),
-        image_size=None if image_size is None or getattr(model, "dynamic_img_size", False) else tuple(image_size),
-        channels=int(embed.proj.in_channels),  # type: ignore[union-attr,arg-type]
-        features=None if first is None else FeatureLayer(first, "tokens", name_of(model, first)),
-        head=model.head if isinstance(model.head, nn.Module) else None,
+        image_size=None if image_size is None else tuple(image_size),
+        channels=image_channels(model),
+        features=None if norm is None else FeatureLayer(norm, "tokens", name_of(model, norm)),
+        head=stock.head,
     )
 
 
 def _readout(model: nn.Module) -> Readout:
     if is_a(model, "timm.models", "VisionTransformerDistilled"):
         return "class+distilled"
-    pool = str(model.global_pool)
-    if pool == "avg" and not getattr(model, "pool_include_prefix", False):
-        return "mean"
-    return {"token": "class", "map": "pool"}.get(pool, "measured")  # type: ignore[return-value]
+    pool = model.global_pool
+    if pool == "token":
+        return "class"
+    if pool == "map":
+        return "pool"
+    return "mean" if pool == "avg" and not getattr(model, "pool_include_prefix", False) else "measured"
 
 
 def _block(module: nn.Module) -> Block:
-    norm1 = getattr(module, "norm1", None)
     attention = getattr(module, "attn", None)
     mlp = getattr(module, "mlp", None)
-    # Blocks that scale a residual branch do so in `ls1` and `ls2`; their output is what joins the stream.
     value, output = _projections(attention)
+    # Post-norm blocks call `norm1` on the attention's output, so the block's input is what enters it.
+    norm1 = None if is_a(module, "timm.models", "ResPostBlock") else getattr(module, "norm1", None)
     return Block(
         module=module,
         norm1=norm1,

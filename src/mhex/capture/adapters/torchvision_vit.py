@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, first_of, is_a, linear_rows, name_of
+from mhex.capture.adapters.cnn import image_channels
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, first_of, is_a, linear_rows, name_of
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
@@ -14,19 +15,18 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     if not is_a(model, "torchvision.models", "VisionTransformer"):
         return None
     blocks = tuple(_block(layer) for layer in first_of(model, ("encoder.layers",)).children())
-    patch, size = int(model.patch_size), int(model.image_size)  # type: ignore[arg-type]
-    first = first_of(blocks[-1].module, ("ln_1",))
-    stem = next(m for m in first_of(model, ("conv_proj",)).modules() if isinstance(m, nn.Conv2d))
+    stock: Any = model
+    norm = first_of(blocks[-1].module, ("ln_1",))
     return Anatomy(
         family="torchvision Vision Transformer",
         modality="image",
         blocks=blocks,
         prefix_tokens=1,
         readout="class",
-        patch=(patch, patch),
-        image_size=(size, size),
-        channels=stem.in_channels,
-        features=FeatureLayer(first, "tokens", name_of(model, first)),
+        patch=(stock.patch_size, stock.patch_size),
+        image_size=(stock.image_size, stock.image_size),
+        channels=image_channels(model),
+        features=FeatureLayer(norm, "tokens", name_of(model, norm)),
         head=first_of(model, ("heads",)),
     )
 
@@ -44,10 +44,10 @@ def _block(layer: nn.Module) -> Block:
     )
 
 
-def _packed_value(attention: nn.Module) -> Callable[[], tuple[Tensor, Tensor | None]]:
+def _packed_value(attention: nn.Module) -> Projection:
     def read() -> tuple[Tensor, Tensor | None]:
-        weight: Tensor = attention.in_proj_weight  # type: ignore[assignment]
-        bias = attention.in_proj_bias
-        return weight.detach().chunk(3)[2], bias.detach().chunk(3)[2] if isinstance(bias, Tensor) else None
+        stock: Any = attention
+        bias = stock.in_proj_bias
+        return stock.in_proj_weight.detach().chunk(3)[2], None if bias is None else bias.detach().chunk(3)[2]
 
     return read

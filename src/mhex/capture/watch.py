@@ -1,0 +1,247 @@
+"""The hooks of one observed pass and what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture.anatomy import Anatomy, readout_vector
+from mhex.capture.attention import AttentionRecord
+from mhex.capture.batch import Batch
+from mhex.capture.hooks import hook_each
+from mhex.capture.needs import Needs
+from mhex.capture.outputs import read_logits
+from mhex.capture.replay import skip_lower_blocks
+from mhex.capture.rules import Composite
+from mhex.capture.tap import FunctionTap
+from mhex.capture.trace import BlockTrace, Trace
+from mhex.errors import CaptureError
+
+_OUTER = ("input", "features", "latent")  # sites outside of the blocks
+
+
+class Watch:
+    """State and hooks of one observed pass."""
+
+    def __init__(self, model: nn.Module, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Composite) -> None:
+        self.model, self.anatomy, self.batch, self.needs = model, anatomy, batch, needs
+        self.keep: dict[str, str] = {**needs.keep}
+        self.tap = FunctionTap(self._attend, rules)
+        self.blocks = [BlockTrace(block) for block in anatomy.blocks]
+        self.outer: dict[str, Tensor] = {}
+        self.pool: AttentionRecord | None = None
+        self.current: int | None = None  # index of the block that is running
+        self.entered = 0  # counts calls rather than modules, so that a block used twice is two blocks
+        self.replaying: dict[str, Tensor] | None = None  # site of the last block -> tensor that stands in
+        self.lower_output: Any = None  # what a lower block returned, for its structure
+
+    def hook(self, stack: ExitStack) -> None:
+        """Register what is needed; `stack` removes it."""
+        keep, anatomy = self.keep, self.anatomy
+        if self.needs.blocks:
+            hook_each(stack, [b.module for b in anatomy.blocks], self._enter_block, self._leave_block)
+            for site in ("tokens", "attention_output", "mlp_output"):
+                if site in keep:
+                    modules = [b.norm1 if site == "tokens" else getattr(b, site) for b in anatomy.blocks]
+                    hook_each(stack, modules, after=partial(self._visit, site))
+            if "mlp_input" in keep:
+                hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self._visit, "mlp_input"))
+            if "block_input" in keep:
+                for module in {b.module for b in anatomy.blocks}:
+                    stack.callback(module.register_forward_hook(self._note_structure).remove)
+        if "features" in keep and anatomy.features is not None:
+            hook_each(stack, [anatomy.features.module], after=partial(self._visit, "features"))
+        if "latent" in keep:
+            hook_each(stack, [anatomy.head], partial(self._visit, "latent"))
+        if "input" in keep:
+            hook_each(stack, [anatomy.embedding], after=partial(self._visit, "input"))
+
+    # --- what hooks and the tap call ---------------------------------------------------------------------------
+
+    def _enter_block(self, x: Tensor) -> Tensor:
+        self.current = self.entered
+        self.entered += 1
+        if self.current >= len(self.blocks):
+            raise CaptureError(
+                f"Expected {len(self.blocks)} blocks to run in this {self.anatomy.family}, but saw more."
+            )
+        if self.replaying is not None:
+            return self.replaying["block_input"] if self.current == len(self.blocks) - 1 else x
+        x = self._visit("block_input", x)
+        # Post-norm blocks: what enters the block is what enters its attention.
+        return self._visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
+
+    def _leave_block(self, x: Tensor) -> Tensor:
+        if self.replaying is None:
+            x = self._visit("block_output", x)
+        self.current = None
+        return x
+
+    def _note_structure(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self.replaying is None and self.entered < len(self.blocks):
+            self.lower_output = output
+
+    def _visit(self, site: str, x: Tensor) -> Tensor:
+        """Keep `x` if it is wanted; return what flows on."""
+        if self.replaying is not None:
+            return self.replaying.get(site, x) if self.current == len(self.blocks) - 1 else x
+        if not self._wanted(site):
+            return x
+        if self.needs.graph == site and self._graph_starts(site):
+            x = x.detach().requires_grad_()
+        kept = self.outer if site in _OUTER else self.blocks[self._running()].sites
+        kept[site] = x
+        # Flow on as a copy: the model may write into it, and autograd forbids writing into a leaf.
+        return x.clone()
+
+    def _attend(
+        self,
+        attend: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Stands where the model calls scaled-dot-product attention."""
+        if dropout_p > 0:
+            raise CaptureError(
+                "The model drops attention at random even in evaluation mode, so it cannot be explained."
+            )
+        wanted = self.replaying is None and self._wanted("attention")
+        starts = wanted and self._graph_starts("attention")
+        if starts and self.needs.graph == "query":
+            query = query.detach().requires_grad_()
+        options = {"enable_gqa": True} if enable_gqa else {}
+        z = attend(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, **options)
+        if starts and self.needs.graph == "attention":
+            z = z.detach().requires_grad_()
+        pooling = self.current is None and self.anatomy.readout == "pool"
+        if not wanted and not pooling:
+            return z
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        record = AttentionRecord(query, key, value, attn_mask, factor, is_causal, z if self.needs.graph else None)
+        if pooling:
+            self.pool = record
+        elif self.blocks[self._running()].record is not None:
+            raise CaptureError("A block attends twice; only blocks with one self-attention can be explained.")
+        else:
+            self.blocks[self._running()].record = record
+        return z
+
+    def _running(self) -> int:
+        if self.current is None:
+            raise CaptureError("A site of a block was reached while no block was running.")
+        return self.current
+
+    def _wanted(self, site: str) -> bool:
+        depth = self.keep.get(site)
+        if site in _OUTER:
+            return depth is not None
+        return self.current is not None and (
+            depth == "all" or (depth == "last" and self.current == len(self.blocks) - 1)
+        )
+
+    def _graph_starts(self, site: str) -> bool:
+        """True at the one place where the graph starts."""
+        if site in _OUTER:
+            return True
+        all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
+        return self.current == (0 if all_blocks else len(self.blocks) - 1)
+
+    # --- passes ------------------------------------------------------------------------------------------------
+
+    def run(self, progress: bool) -> Trace:
+        """The observed forward pass."""
+        batch = self.batch
+        given = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
+        if "input" in self.keep and given is not None:
+            batch = batch.with_input(self._visit("input", given))
+        logits = self._forward(batch)
+        self._check()
+        trace = Trace(self.anatomy, self.batch, logits, progress)
+        trace.blocks, trace.outer = self.blocks, self.outer
+        if "block_input" in self.keep:
+            trace.replay = self.replay
+        return trace
+
+    def _forward(self, batch: Batch) -> Tensor:
+        self.current, self.entered = None, 0
+        with torch.set_grad_enabled(self.needs.graph is not None or self.replaying is not None), self.tap:
+            return read_logits(self.model(*batch.args, **batch.kwargs))
+
+    def _check(self) -> None:
+        """Fail loudly if the pass did not show what was asked for."""
+        missing = [site for site in _OUTER if site in self.keep and site not in self.outer]
+        if missing:
+            raise CaptureError(f"The forward pass of this {self.anatomy.family} never reached: {', '.join(missing)}.")
+        if not self.needs.blocks:
+            return
+        if self.entered != len(self.blocks):
+            raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
+        for index, block in enumerate(self.blocks):
+            self.current = index
+            shown = {*block.sites, *(["attention"] if block.record is not None else []), *_OUTER}
+            lost = [site for site in self.keep if self._wanted(site) and site not in shown]
+            if lost:
+                raise CaptureError(
+                    f"Block {index + 1} of this {self.anatomy.family} did not show its {', '.join(lost)}: "
+                    "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
+                )
+        self.current = None
+
+    def readout(self, trace: Trace) -> Tensor:
+        """The read-out vector `w`, (B, N)."""
+        dtype = torch.promote_types(trace.logits.dtype, torch.float32)
+        if self.anatomy.readout != "pool":
+            return readout_vector(self.anatomy, trace.spatial).to(dtype)
+        if self.pool is None:
+            raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
+        return self.pool.probabilities().mean(1)[:, 0]
+
+    def replay(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
+        """Logits (B, C) of the last block and head alone, run again on other tokens, with a graph to them.
+
+        Args:
+            block_input: Stands for `X(L)`, (B, N, D); the one observed if None.
+            tokens: Stands for `T(L)`, the tokens entering the attention; the skip connection keeps `block_input`.
+                In post-norm models the two are the same tensor.
+
+        Images and single texts may be replayed with any number of copies along the batch axis.
+        """
+        last = self.blocks[-1]
+        if tokens is not None and last.block.norm1 is None:
+            block_input, tokens = tokens, None
+        self.replaying = {"block_input": last.site("block_input") if block_input is None else block_input}
+        if tokens is not None:
+            self.replaying["tokens"] = tokens
+        try:
+            with ExitStack() as stack:
+                if tokens is not None and "tokens" not in self.keep:
+                    hook_each(stack, [last.block.norm1], after=partial(self._visit, "tokens"))
+                skip_lower_blocks(
+                    stack,
+                    [b.block.module for b in self.blocks],
+                    is_last=lambda: self.current == len(self.blocks) - 1,
+                    stand_in=lambda: self.lower_output,
+                )
+                return self._forward(self.batch)
+        finally:
+            self.replaying = None
+
+    def clear(self) -> None:
+        """Let go of every tensor."""
+        self.blocks, self.outer, self.pool, self.lower_output = [], {}, None, None
+        self.tap.on_attention = _gone
+
+
+def _gone(*_: Any, **__: Any) -> Tensor:
+    raise CaptureError("The observed pass is over.")
