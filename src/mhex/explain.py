@@ -84,6 +84,8 @@ def explain(
         with observe(inner, anatomy, prepared.batch, needs, progress=progress) as trace:
             _check_trace(spec, trace)
             resolved = resolve_target(target, trace.logits, names)
+            for block in trace.blocks:
+                block.targets = resolved.count
             own = {name: value for name, value in settings.items() if name != "layer"}
             scores, special = _scores(spec, trace, resolved, own)
             logits, cost = trace.logits.detach(), dict(trace.cost)

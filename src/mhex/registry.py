@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -58,6 +59,15 @@ class Method:
         parameters = inspect.signature(self.function).parameters.values()
         own = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
         return {**own, "layer": None} if "features" in self.needs.keep else own
+
+    @property
+    def option_help(self) -> Mapping[str, str]:
+        """What each option means, from the `Args` part of the function's doc-string."""
+        _, _, described = (inspect.getdoc(self.function) or "").partition("Args:\n")
+        entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", described, flags=re.MULTILINE)
+        texts = {name: " ".join(text.split()) for name, text in entries}
+        texts["layer"] = "Submodule whose output is read, by name or itself; by default the last feature maps."
+        return {name: texts.get(name, "") for name in self.options}
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """All options with their values; an unknown one is refused with the list of those that exist."""
@@ -121,7 +131,8 @@ def all_methods() -> dict[str, Method]:
     import mhex.methods
 
     for module in pkgutil.iter_modules(mhex.methods.__path__):
-        importlib.import_module(f"mhex.methods.{module.name}")
+        if not module.name.startswith("_"):  # underscore files are machinery
+            importlib.import_module(f"mhex.methods.{module.name}")
     return dict(sorted(_METHODS.items()))
 
 

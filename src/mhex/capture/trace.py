@@ -24,6 +24,8 @@ class BlockTrace:
         self.block = block
         self.sites: dict[str, Tensor] = {}
         self.record: AttentionRecord | None = None
+        self.targets = 1  # how many targets will ask for the same attention
+        self._attention: Tensor | None = None
 
     def site(self, name: str) -> Tensor:
         """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
@@ -46,8 +48,17 @@ class BlockTrace:
         return self.attention_record.z
 
     def attention(self) -> Tensor:
-        """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt on every call, never stored."""
-        return self.attention_record.probabilities()
+        """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt from q and k. Do not write into it.
+
+        It is stored only for several targets, and only while it is small beside the graph of its block, which holds
+        some 17 d numbers per token and head where `A` holds N.
+        """
+        if self._attention is not None:
+            return self._attention
+        probabilities = self.attention_record.probabilities()
+        if self.targets > 1 and probabilities.shape[-1] <= 4 * self.attention_record.query.shape[-1]:
+            self._attention = probabilities
+        return probabilities
 
     def attention_gradient(self, z_gradient: Tensor) -> Tensor:
         """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d)."""
@@ -103,11 +114,6 @@ class Trace:
             for tensor in block.sites.values():
                 return tensor.shape[1]
         raise CaptureError("No tokens were kept; add a site of the blocks to the method's Needs.")
-
-    @property
-    def heads(self) -> int:
-        """Number of attention heads H."""
-        return self.blocks[-1].attention_record.query.shape[1]
 
     def blocks_from(self, start: int) -> list[BlockTrace]:
         """Blocks `start` to the last, counted from 1."""

@@ -30,7 +30,7 @@ class Watch:
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Composite) -> None:
         self.model, self.anatomy, self.batch, self.needs = model, anatomy, batch, needs
-        self.keep: dict[str, str] = {**needs.keep}
+        self.keep: dict[str, str] = {str(site): depth for site, depth in needs.keep.items()}
         self.tap = FunctionTap(self._attend, rules)
         self.blocks = [BlockTrace(block) for block in anatomy.blocks]
         self.outer: dict[str, Tensor] = {}

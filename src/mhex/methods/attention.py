@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.methods._rows import through_heads
 from mhex.registry import register
 
 
@@ -22,4 +22,4 @@ from mhex.registry import register
 )
 def attention(trace: Trace) -> Tensor:
     r"""`S_j = 1/H sum_h sum_i w_i A_hij` of the last block; not renormalised after prefix tokens are dropped."""
-    return torch.einsum("bi,bhij->bj", trace.readout, trace.blocks[-1].attention()) / trace.heads
+    return through_heads(trace.readout, trace.blocks[-1].attention())

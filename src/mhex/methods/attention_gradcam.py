@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.methods._rows import through_heads
 from mhex.registry import register
 
 
@@ -25,8 +26,6 @@ def attention_gradcam(trace: Trace, y: Tensor) -> Tensor:
     block = trace.blocks[-1]
     (z_gradient,) = trace.gradient(y, block.z)
     spatial = trace.spatial.to(trace.readout.dtype)
-    # Rows that the head does not read have no gradient; padding rows of pooled models must not count.
     per_key = block.attention_gradient(z_gradient).sum(2)
     weight = torch.einsum("bhj,bj->bh", per_key, spatial) / spatial.sum(1, keepdim=True).clamp_min(1)
-    rows = torch.einsum("bi,bhij->bhj", trace.readout, block.attention())
-    return torch.einsum("bh,bhj->bj", weight, rows).div(trace.heads).clamp_min(0)
+    return through_heads(trace.readout, weight[:, :, None, None] * block.attention()).clamp_min(0)

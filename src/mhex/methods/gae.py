@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.methods._rows import through_heads
 from mhex.registry import register
 
 
@@ -34,5 +34,5 @@ def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:
     for block, z_gradient in zip(reversed(blocks), reversed(z_gradients), strict=True):
         # A is positive, so the positive part can be taken of its gradient alone.
         weighted = block.attention_gradient(z_gradient).clamp_(min=0).mul_(block.attention())
-        row = row + torch.einsum("bi,bhij->bj", row, weighted) / trace.heads
+        row = row + through_heads(row, weighted)
     return row

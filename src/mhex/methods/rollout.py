@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.methods._rows import through_heads
 from mhex.registry import register
 
 
@@ -29,5 +29,5 @@ def rollout(trace: Trace, *, start_block: int = 1) -> Tensor:
     """
     row = trace.readout
     for block in reversed(trace.blocks_from(start_block)):
-        row = (torch.einsum("bi,bhij->bj", row, block.attention()) / trace.heads + row) / 2
+        row = (through_heads(row, block.attention()) + row) / 2
     return row

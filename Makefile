@@ -1,0 +1,49 @@
+# make demo    explain real photos with real models; writes out/demo/index.html
+# make test    the whole default test run
+# make slow    the longer tests
+# make lint    ruff and mypy
+# make speed   each method's cost beside its budget and its peers
+# make docs    the generated pages and tables of the documentation
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test slow lint speed docs clean
+
+.venv/pip:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo: .venv/pip pyproject.toml constraints.txt
+	@echo "Installing mhex and what it needs; the first time takes some minutes."
+	$(INSTALL) --editable ".[demo]"
+	touch $@
+
+.venv/dev: .venv/pip pyproject.toml constraints.txt
+	@echo "Installing mhex and its development tools; the first time takes some minutes."
+	$(INSTALL) --editable ".[dev]"
+	touch $@
+
+demo: .venv/demo
+	$(BIN)/mhex demo
+
+# One thread for each of the workers: they share the cores.
+test: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: .venv/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+speed: .venv/dev
+	$(BIN)/python benchmarks/speed.py
+
+docs: .venv/dev
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf .venv out build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,212 @@
+"""What each method costs, as a ratio to the model's own passes in the same run.
+
+F is a plain forward pass, F + B a forward pass and the gradient of a score with respect to the input, weights frozen;
+both are timed next to every method, on the same batch, and the median of the ratios is printed beside the budget.
+Captum and pytorch-grad-cam are timed where they do the same work.
+
+    python benchmarks/speed.py [--device cuda] [--batch 8] [--repeats 7] [--strict]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import timm
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+
+import mhex
+from mhex.registry import all_methods
+
+Job = Callable[[], object]
+
+
+@dataclass
+class Row:
+    """One line of the table: a method's job, its budget and its peers' jobs."""
+
+    name: str
+    job: Job
+    budget: tuple[float, str] | None = None
+    peers: dict[str, Job] = field(default_factory=dict)
+    over_forward: list[float] = field(default_factory=list)
+    over_both: list[float] = field(default_factory=list)
+    peer_over_forward: dict[str, list[float]] = field(default_factory=dict)
+    peak: float = 0.0
+
+
+class Bench:
+    """A model, a batch, its two yardsticks and the rows to be measured."""
+
+    def __init__(self, title: str, model: nn.Module, x: Tensor) -> None:
+        self.title, self.x = title, x
+        self.model = model.eval().requires_grad_(False)
+        self.rows: list[Row] = []
+        self.seconds = {"F": [0.0], "F+B": [0.0]}
+        self.peak = 0.0
+
+    def forward(self) -> Tensor:
+        """F."""
+        with torch.no_grad():
+            scores: Tensor = self.model(self.x)
+            return scores
+
+    def both(self) -> Tensor:
+        """F + B."""
+        x = self.x.clone().requires_grad_()
+        return torch.autograd.grad(self.model(x)[:, 0].sum(), x)[0]
+
+    def add(self, method: str, peers: dict[str, Job] | None = None, classes: int = 1) -> None:
+        """Add a method, explained for one class or for several at once."""
+        target = 0 if classes == 1 else list(range(classes))
+        budget = all_methods()[method].budget
+        if classes > 1 and all_methods()[method].class_specific:
+            budget = (1.1 * classes, "F+KB")
+        name = method if classes == 1 else f"{method}, {classes} classes"
+        job: Job = lambda: mhex.explain(self.model, self.x, method=method, target=target)  # noqa: E731
+        self.rows.append(Row(name, job, budget, peers or {}))
+
+    def measure(self, repeats: int) -> None:
+        """Time every row, with both yardsticks right before it."""
+        for row in track(self.rows, f"{self.title}", transient=True):
+            for job in (self.forward, self.both, row.job, *row.peers.values()):
+                job()  # warm up
+            self.peak, row.peak = max(self.peak, self._peak(self.both)), self._peak(row.job)
+            for _ in range(repeats):
+                forward, both, own = self._time(self.forward), self._time(self.both), self._time(row.job)
+                self.seconds["F"].append(forward)
+                self.seconds["F+B"].append(both)
+                row.over_forward.append(own / forward)
+                # For K classes at once the yardstick is F + K B; the ratio kept is (time - F) / B.
+                over = (own - forward) / (both - forward) if row.budget and row.budget[1] == "F+KB" else own / both
+                row.over_both.append(over)
+                for name, job in row.peers.items():
+                    row.peer_over_forward.setdefault(name, []).append(self._time(job) / forward)
+
+    def _time(self, job: Job) -> float:
+        self._synchronise()
+        started = time.perf_counter()
+        job()
+        self._synchronise()
+        return time.perf_counter() - started
+
+    def _synchronise(self) -> None:
+        if self.x.is_cuda:
+            torch.cuda.synchronize()
+
+    def _peak(self, job: Job) -> float:
+        """Peak memory of a job above what was allocated before, in MiB; 0 on the CPU."""
+        if not self.x.is_cuda:
+            return 0.0
+        self._synchronise()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        job()
+        self._synchronise()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+    def table(self) -> tuple[Table, int]:
+        """The rich table, and how many rows are over their budget."""
+        seconds = {name: statistics.median(values[1:]) for name, values in self.seconds.items()}
+        table = Table(title=f"{self.title}: F = {seconds['F'] * 1e3:.0f} ms, F + B = {seconds['F+B'] * 1e3:.0f} ms")
+        for column in ("method", "/ F", "/ (F + B)", "budget", "", "peers / F", "memory / (F + B)"):
+            table.add_column(column, justify="left" if column in ("method", "peers / F") else "right")
+        over = 0
+        for row in self.rows:
+            forward, both = statistics.median(row.over_forward), statistics.median(row.over_both)
+            verdict = ""
+            if row.budget is not None:
+                within = (forward if row.budget[1] == "F" else both) <= row.budget[0]
+                over += not within
+                verdict = "within" if within else "OVER"
+            peers = ", ".join(f"{n} {statistics.median(v):.2f}" for n, v in row.peer_over_forward.items())
+            budget = "" if row.budget is None else f"{row.budget[0]:.3g} {_UNITS[row.budget[1]]}"
+            memory = f"{row.peak / self.peak:.2f}" if self.peak else "not measured"
+            shown = f"{both:.2f}" if row.budget is None or row.budget[1] != "F+KB" else f"(t - F) / B = {both:.2f}"
+            table.add_row(row.name, f"{forward:.2f}", shown, budget, verdict, peers, memory)
+        return table, over
+
+
+_UNITS = {"F": "F", "F+B": "(F + B)", "F+KB": "B, and F"}
+
+
+def vit(batch: int, device: str) -> Bench:
+    """ViT-S/16 at 224 px: every method that serves it."""
+    from captum.attr import InputXGradient
+
+    model = timm.create_model("vit_small_patch16_224", num_classes=1000).to(device)
+    bench = Bench(f"ViT-S/16, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
+    for name, method in all_methods().items():
+        if method.max_tokens is None:
+            captum = InputXGradient(model)
+            peers: dict[str, Job] = {}
+            if name == "input-x-gradient":
+                peers = {"captum": lambda captum=captum: captum.attribute(_leaf(bench.x), target=0)}  # type: ignore[misc]
+            bench.add(name, peers)
+    bench.add("gae", classes=10)
+    return bench
+
+
+def resnet(batch: int, device: str) -> Bench:
+    """ResNet-18 at 224 px: the CAM methods beside captum and pytorch-grad-cam."""
+    from captum.attr import LayerGradCam
+    from pytorch_grad_cam import GradCAM, LayerCAM
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    model = timm.create_model("resnet18", num_classes=1000).to(device)
+    bench = Bench(f"ResNet-18, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
+    layer = model.layer4[-1]
+    targets = [ClassifierOutputTarget(0)] * batch
+    captum = LayerGradCam(model, layer)
+
+    def grad_cam(kind: type) -> Job:
+        def job() -> object:
+            model.requires_grad_(True)  # it needs a graph from the first layer on
+            with kind(model=model, target_layers=[layer]) as cam:
+                result = cam(input_tensor=bench.x, targets=targets)
+            model.requires_grad_(False)
+            return result
+
+        return job
+
+    bench.add("gradcam", {"captum": lambda: captum.attribute(_leaf(bench.x), target=0), "grad-cam": grad_cam(GradCAM)})
+    bench.add("layercam", {"grad-cam": grad_cam(LayerCAM)})
+    bench.add("input-x-gradient")
+    bench.add("gradcam", classes=10)
+    return bench
+
+
+def _leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_()
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a row is over its budget")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    console = Console(width=150)
+    total = 0
+    for build in (vit, resnet):
+        bench = build(arguments.batch, arguments.device)
+        bench.measure(arguments.repeats)
+        table, over = bench.table()
+        console.print(table)
+        total += over
+    console.print(f"{total} of the rows are over their budget." if total else "Every row is within its budget.")
+    return int(bool(total) and arguments.strict)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
