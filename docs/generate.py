@@ -1,7 +1,7 @@
 """Write the pages that come from the registry: a page per method, their index, and the table in the README.
 
-    python docs/generate.py          write
-    python docs/generate.py --check  exit with 1 if a file on disk differs from what would be written
+python docs/generate.py          write
+python docs/generate.py --check  exit with 1 if a file on disk differs from what would be written
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def table(link: str) -> str:
             f"| [`{method.name}`]({link}{method.name}.md) | {method.title} | {', '.join(method.modalities)} "
             f"| {_yes(method.class_specific)} | {_yes(method.signed)} | {method.passes} |"
         )
-    rows.append("\nF is a forward pass, B a backward pass, t a forward and backward pass of the last block, S the tokens.")
+    rows.append(
+        "\nF is a forward pass, B a backward pass, t a forward and backward pass of the last block, S the tokens."
+    )
     return "\n".join(rows)
 
 
@@ -44,7 +46,7 @@ def page(method: Method) -> str:
 {formula}
 
 - for: {", ".join(method.modalities)}
-- {"class-specific: the map depends on the target" if method.class_specific else "class-agnostic: one map for all targets"}
+- {"class-specific: the map depends on the target" if method.class_specific else "class-agnostic: one map for all"}
 - {"signed: negative scores speak against the target" if method.signed else "unsigned: scores are not below zero"}
 - cost: {method.passes}
 - reads: {method.needs}{limit}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.bundle import Bundle
-from mhex.capture import Anatomy, Batch, FeatureLayer, Layout, Trace, find_anatomy, known_anatomy, observe, unwrap
+from mhex.capture import Anatomy, Batch, FeatureLayer, Layout, Trace, find_anatomy, name_of, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare
@@ -73,16 +73,14 @@ def explain(
     inner = unwrap(model)
     spec = get_method(method)
     settings = spec.check_options(options)
-    # A model of a known family is refused before any of its inputs is touched.
-    if (anatomy := known_anatomy(inner)) is not None:
-        spec.check_serves(anatomy)
-    prepared = prepare(inner, inputs, preprocess, tokenizer)
+    names = class_names or _own_names(inner)
     with torch.inference_mode(False):
-        anatomy = _anatomy(inner, prepared.batch, spec, settings)
-        names = class_names or _own_names(inner)
-        needs = spec.needs
-        with observe(inner, anatomy, prepared.batch, needs, progress=progress) as trace:
-            _check_trace(spec, trace)
+        prepared = prepare(inner, inputs, preprocess, tokenizer)
+        anatomy = _anatomy(inner, prepared.batch, spec, settings.get("layer"))
+        if "layer" in settings and anatomy.features is not None:
+            settings["layer"] = anatomy.features.name
+        with observe(inner, anatomy, prepared.batch, spec.needs, progress=progress) as trace:
+            _check_finite(trace.logits)
             resolved = resolve_target(target, trace.logits, names)
             for block in trace.blocks:
                 block.targets = resolved.count
@@ -103,7 +101,7 @@ def explain(
     )
 
 
-def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any]) -> Anatomy:
+def _anatomy(model: nn.Module, batch: Batch, spec: Method, layer: str | nn.Module | None) -> Anatomy:
     """Anatomy of the model, checked against the method and the batch, with the feature layer that the user chose."""
     anatomy = find_anatomy(model, batch)
     if anatomy.modality != batch.modality:
@@ -113,7 +111,7 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str
     spec.check_serves(anatomy)
     if batch.modality == "image":
         check_image(batch, anatomy)
-    layer = settings.get("layer")
+    spec.check_serves(anatomy, batch.tokens(anatomy))
     if layer is None:
         return anatomy
     modules = dict(model.named_modules())
@@ -125,7 +123,7 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str
             f"Expected layer= to be the name of a submodule or a submodule, but got {type(layer).__name__}."
         )
     layout: Layout = "nhwc" if anatomy.features is not None and anatomy.features.layout == "nhwc" else "nchw"
-    return replace(anatomy, features=FeatureLayer(chosen, layout, str(layer)))
+    return replace(anatomy, features=FeatureLayer(chosen, layout, name_of(model, chosen)))
 
 
 def _own_names(model: nn.Module) -> list[str] | None:
@@ -134,14 +132,9 @@ def _own_names(model: nn.Module) -> list[str] | None:
     return [str(labels[i]) for i in sorted(labels)] if isinstance(labels, Mapping) and labels else None
 
 
-def _check_trace(spec: Method, trace: Trace) -> None:
-    if not bool(torch.isfinite(trace.logits).all()):
+def _check_finite(logits: Tensor) -> None:
+    if not bool(torch.isfinite(logits).all()):
         raise UnsupportedModelError("The model's scores are not finite on this batch, so there is nothing to explain.")
-    if spec.max_tokens is not None and trace.tokens > spec.max_tokens:
-        raise UnsupportedModelError(
-            f"Method {spec.name!r} serves at most {spec.max_tokens} tokens, and this batch has {trace.tokens}; "
-            "use 'rollout', which reads the same attention."
-        )
 
 
 def _scores(
@@ -188,6 +181,7 @@ def _result(
         pictures=prepared.pictures,
         tokens=prepared.tokens,
         words=prepared.words,
+        real=batch.real,
         special=None if special is None else (special if several else special[:, 0]),
         cost=cost,
     )

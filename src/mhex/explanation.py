@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 
-_TENSORS = ("scores", "target", "logits", "probabilities", "special")
+_TENSORS = ("scores", "target", "logits", "probabilities", "real", "special")
 _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
 
@@ -38,6 +38,7 @@ class Explanation:
         pictures: The images given, for drawing: PIL images or the tensor (B, C, H, W).
         tokens: The tokens of each text, padding left out.
         words: For each token the index of its word, None at special tokens.
+        real: Text: bool (B, T), False at padding.
         special: Text: scores of class and separator tokens, (B, T) or (B, K, T), 0 elsewhere.
         cost: `forwards`, `backwards` and `seconds` spent on the batch.
     """
@@ -56,6 +57,7 @@ class Explanation:
     pictures: Any = None
     tokens: list[list[str]] | None = None
     words: list[list[int | None]] | None = None
+    real: Tensor | None = None
     special: Tensor | None = None
     cost: dict[str, float] = field(default_factory=dict)
 
@@ -110,6 +112,15 @@ class Explanation:
             return [None]
         return [float(self.probabilities[sample, i]) for i in self.target[sample].reshape(-1).tolist()]
 
+    def token_scores(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
+        """Tokens of a text and their scores, padding left out; tokens are numbered if their names are not known."""
+        if self.real is None:
+            raise ArgumentError("Tokens are known only for texts.")
+        scores = self.scores[sample, target] if self.several else self.scores[sample]
+        values: list[float] = scores[self.real[sample]].tolist()
+        names = self.tokens[sample] if self.tokens is not None else [str(i) for i in range(len(values))]
+        return list(zip(names, values, strict=True))
+
     def word_scores(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
         """Words of a text and their scores: sub-words summed if signed, their maximum if not.
 
@@ -121,9 +132,8 @@ class Explanation:
             raise ArgumentError(
                 "Words are known only for texts given as strings, or tokenized by a fast tokenizer, with tokenizer=."
             )
-        scores = self.scores[sample, target] if self.several else self.scores[sample]
         groups: dict[int, tuple[list[str], list[float]]] = {}
-        for token, word, score in zip(self.tokens[sample], self.words[sample], scores.tolist(), strict=False):
+        for (token, score), word in zip(self.token_scores(sample, target), self.words[sample], strict=True):
             if word is not None:
                 pieces, values = groups.setdefault(word, ([], []))
                 pieces.append(token.removeprefix("##").lstrip("Ġ▁"))

@@ -77,20 +77,22 @@ class Method:
                 raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {known}.")
         return {**self.options, **options}
 
-    def refusal(self, anatomy: Anatomy) -> str:
-        """Why this method cannot serve the model; empty if it can."""
+    def refusal(self, anatomy: Anatomy, tokens: int | None = None) -> str:
+        """Why this method cannot serve the model, on inputs of so many tokens; empty if it can."""
         if anatomy.modality not in self.modalities:
             return f"it is not defined for {anatomy.modality} models"
         if self.needs.blocks and not anatomy.blocks:
             return f"it reads attention, and {anatomy.no_attention or 'the model has none'}"
         if "features" in self.needs.keep and anatomy.features is None:
             return "it reads feature maps, and the model shows none"
+        if self.max_tokens is not None and tokens is not None and tokens > self.max_tokens:
+            return f"it serves at most {self.max_tokens} tokens, and there are {tokens}"
         return ""
 
-    def check_serves(self, anatomy: Anatomy) -> None:
+    def check_serves(self, anatomy: Anatomy, tokens: int | None = None) -> None:
         """Refuse a model that the method cannot serve, naming methods that can."""
-        if reason := self.refusal(anatomy):
-            able = [m.name for m in all_methods().values() if not m.refusal(anatomy)]
+        if reason := self.refusal(anatomy, tokens):
+            able = [m.name for m in all_methods().values() if not m.refusal(anatomy, tokens)]
             raise UnsupportedModelError(
                 f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
                 f"Methods that can: {', '.join(able) or 'none'}."

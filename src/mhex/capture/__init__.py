@@ -4,7 +4,7 @@
 """
 
 from mhex.capture.adapters import find_anatomy, known_anatomy
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality, name_of
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched, unwrap
@@ -26,6 +26,7 @@ __all__ = [
     "Trace",
     "find_anatomy",
     "known_anatomy",
+    "name_of",
     "observe",
     "read_logits",
     "untouched",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.capture.anatomy import Modality
+from mhex.capture.anatomy import Anatomy, Modality
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,15 @@ class Batch:
             return replace(self, args=(value, *self.args[1:]))
         kwargs = {k: v for k, v in self.kwargs.items() if k != "input_ids"}
         return replace(self, kwargs={**kwargs, "inputs_embeds": value})
+
+    def tokens(self, anatomy: Anatomy) -> int | None:
+        """Number of tokens N that the model will make of it; None if it has none, or that is not known."""
+        if self.real is not None:
+            return self.real.shape[1]
+        if anatomy.patch is None:
+            return None
+        rows, columns = anatomy.grid(*self.pixels.shape[-2:])
+        return anatomy.prefix_tokens + rows * columns
 
     def spatial(self, tokens: int, prefix: int) -> Tensor:
         """Bool (B, N): True at patches, or at words that are neither special nor padding."""

@@ -24,13 +24,18 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
     """Prepare `model` for explaining and put everything back on leaving.
 
-    Inside: evaluation mode, frozen parameters, autocast and inference mode off, gradients on, attention through
-    `scaled_dot_product_attention`, no activation checkpointing, no compiled submodules. Restored: all of these
-    and the state of the random generators. Parameters' `.grad` is never written, because gradients are taken
-    with `torch.autograd.grad` for the tensors asked for.
+    Inside: evaluation mode, frozen parameters, autocast and inference mode off, gradients on, no activation
+    checkpointing, no compiled submodules. Restored: all of these and the state of the random generators.
+    Parameters' `.grad` is never written, because gradients are taken with `torch.autograd.grad` for the tensors
+    asked for.
+
+    Args:
+        model: The unwrapped module.
+        attention: Whether attention must be seen. If so, blocks that write out their softmax use torch's
+            `scaled_dot_product_attention` meanwhile, which computes the same.
     """
     parameters = list(model.parameters())
     if any(p.is_inference() for p in parameters):
@@ -54,9 +59,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
             _swap(stack, module, "training", False)
             _swap(stack, module, "grad_checkpointing", False)
             _swap(stack, module, "_compiled_call_impl", None)
-            # timm: False means softmax written out, which hides the attention from the function tap.
-            _swap(stack, module, "fused_attn", True)
-        _use_sdpa(stack, model)
+            if attention:
+                _swap(stack, module, "fused_attn", True)  # timm
+        if any(isinstance(getattr(module, "_orig_mod", None), nn.Module) for module in model.modules()):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if attention:
+            _use_sdpa(stack, model)
         yield
 
 

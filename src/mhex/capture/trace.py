@@ -103,7 +103,8 @@ class Trace:
 
     @property
     def latent(self) -> Tensor:
-        return self._outer("latent")
+        tensor = self._outer("latent")
+        return tensor if tensor.dim() == 2 else tensor[:, 0]  # text heads are given all tokens and read the first
 
     @property
     def tokens(self) -> int:

@@ -78,7 +78,7 @@ class _Probe:
 
     def run(self, batch: Batch) -> None:
         with ExitStack() as stack:
-            stack.enter_context(untouched(self.model))
+            stack.enter_context(untouched(self.model, attention=True))
             for module in self.model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)

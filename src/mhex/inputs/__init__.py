@@ -1,0 +1,52 @@
+"""From what users have (tensors, photos, strings, tokenizer outputs) to a checked batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.inputs._common import Prepared
+from mhex.inputs.images import check_image, images, photos
+from mhex.inputs.texts import texts, token_inputs
+
+__all__ = ["Prepared", "check_image", "prepare"]
+
+
+def prepare(
+    model: nn.Module,
+    inputs: Any,
+    preprocess: Callable[[Any], Tensor] | None = None,
+    tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+) -> Prepared:
+    """Build a batch on the model's device and in its dtype. See `mhex.explain` for what `inputs` may be."""
+    if isinstance(inputs, str) or (
+        isinstance(inputs, (list, tuple)) and inputs and all(isinstance(i, str) for i in inputs)
+    ):
+        return texts(model, [inputs] if isinstance(inputs, str) else list(inputs), tokenizer)
+    if isinstance(inputs, (list, tuple)) and not inputs:
+        raise ArgumentError("Expected at least one sample, but the batch is empty.")
+    if _is_picture(inputs) or (isinstance(inputs, (list, tuple)) and all(map(_is_picture, inputs))):
+        return photos(model, [inputs] if _is_picture(inputs) else list(inputs), preprocess)
+    if isinstance(inputs, Mapping):
+        if "pixel_values" in inputs:
+            rest = {k: v for k, v in inputs.items() if k != "pixel_values"}
+            return images(model, inputs["pixel_values"], rest)
+        if "input_ids" in inputs or "inputs_embeds" in inputs:
+            return token_inputs(model, inputs, tokenizer)
+        raise ArgumentError(f"Expected 'pixel_values' or 'input_ids' in the inputs, but got the keys {list(inputs)}.")
+    if isinstance(inputs, Tensor):
+        if inputs.dim() == 2 and not inputs.is_floating_point():
+            return token_inputs(model, {"input_ids": inputs}, tokenizer)
+        return images(model, inputs, {})
+    raise ArgumentTypeError(
+        "Expected a tensor, PIL images, strings or a dictionary of tokenizer outputs, but got "
+        f"{type(inputs).__name__}; turn arrays into tensors with torch.from_numpy."
+    )
+
+
+def _is_picture(value: Any) -> bool:
+    # PIL images are told by their class, so that PIL is not imported for users of tensors.
+    return any(c.__module__ == "PIL.Image" and c.__name__ == "Image" for c in type(value).__mro__)

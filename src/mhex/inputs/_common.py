@@ -1,0 +1,44 @@
+"""What images and texts share: the prepared batch, and how tensors are brought to the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture import Batch
+from mhex.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch and what is needed to show it.
+
+    Attributes:
+        batch: For the model.
+        pictures: Images: the PIL images given, or the tensor given.
+        tokens: Text: the tokens of each sample, padding left out.
+        words: Text: for each token the index of its word, None at special tokens; None without a fast tokenizer.
+    """
+
+    batch: Batch
+    pictures: Any = None
+    tokens: list[list[str]] | None = None
+    words: list[list[int | None]] | None = None
+
+
+def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Device and dtype of the model's weights."""
+    floating = next((p for p in model.parameters() if p.is_floating_point()), None)
+    return (torch.device("cpu"), torch.get_default_dtype()) if floating is None else (floating.device, floating.dtype)
+
+
+def finite(x: Tensor, what: str) -> Tensor:
+    """The tensor, cut from any graph, refused if it holds NaN or infinity."""
+    if not bool(torch.isfinite(x).all()):
+        raise ArgumentError(f"Expected finite {what}, but they hold NaN or infinity; check how they were normalised.")
+    # Tensors made under inference_mode cannot enter a graph; a copy made outside of it can.
+    with torch.inference_mode(False):
+        return x.clone() if x.is_inference() else x.detach()

@@ -1,0 +1,71 @@
+"""Image tensors and photos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture import Anatomy, Batch
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.inputs._common import Prepared, finite, place_of
+
+
+def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None) -> Prepared:
+    """A batch from a normalised image tensor (B, C, H, W); `kwargs` are handed on to the model."""
+    if not isinstance(x, Tensor):
+        raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
+    if x.dim() != 4:
+        hint = "; add a batch axis with x[None]" if x.dim() == 3 else ""
+        raise ArgumentError(
+            f"Expected images of shape (batch, channels, height, width), but got {tuple(x.shape)}{hint}."
+        )
+    if x.shape[0] == 0:
+        raise ArgumentError("Expected at least one sample, but the batch is empty.")
+    if not x.is_floating_point():
+        raise ArgumentTypeError(
+            f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype}; "
+            "for raw photos pass PIL images and preprocess=."
+        )
+    device, dtype = place_of(model)
+    x = finite(x, "images")
+    batch = Batch("image", (x.to(device, dtype),), kwargs, x.shape[0])
+    return Prepared(batch, pictures=x if pictures is None else pictures)
+
+
+def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None) -> Prepared:
+    """A batch from PIL images, each turned into a tensor (C, H, W) by `preprocess`."""
+    if preprocess is None:
+        raise ArgumentError(
+            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
+        )
+    tensors = [preprocess(picture.convert("RGB")) for picture in pictures]
+    shapes = {tuple(t.shape) for t in tensors}
+    if len(shapes) != 1:
+        raise ArgumentError(
+            f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
+        )
+    return images(model, torch.stack(tensors), {}, pictures)
+
+
+def check_image(batch: Batch, anatomy: Anatomy) -> None:
+    """Refuse images that the model cannot take, before it runs."""
+    _, channels, height, width = batch.pixels.shape
+    if anatomy.channels is not None and channels != anatomy.channels:
+        raise ArgumentError(
+            f"Expected images of {anatomy.channels} channels for this {anatomy.family}, but got {channels}."
+        )
+    fits_any_size = bool(batch.kwargs.get("interpolate_pos_encoding"))
+    if anatomy.image_size is not None and not fits_any_size and (height, width) != anatomy.image_size:
+        wanted = "x".join(map(str, anatomy.image_size))
+        raise ArgumentError(
+            f"Expected images of {wanted} pixels for this {anatomy.family}, but got {height}x{width}; resize them."
+        )
+    rows, columns = anatomy.patch or (1, 1)
+    if not anatomy.pads_image and (height % rows or width % columns):
+        raise ArgumentError(
+            f"Expected image sides that are multiples of the patch size {rows}x{columns}, but got {height}x{width}; "
+            "resize them."
+        )

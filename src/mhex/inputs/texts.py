@@ -1,0 +1,123 @@
+"""Strings and token ids, and which tokens are special."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture import Batch
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.inputs._common import Prepared, finite, place_of
+
+T = TypeVar("T")
+_NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping")
+
+
+def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None) -> Prepared:
+    """A batch from strings, cut to the length that the model can take."""
+    if tokenizer is None:
+        raise ArgumentError("Strings were given without tokenizer=, which turns them into the model's inputs.")
+    if blank := [i for i, text in enumerate(texts) if not text.strip()]:
+        raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
+    longest = _longest_text(model)
+    options = {"truncation": True, "max_length": longest} if longest else {}
+    return token_inputs(model, tokenizer(texts, return_tensors="pt", padding=True, **options), tokenizer)
+
+
+def _longest_text(model: nn.Module) -> int | None:
+    config: Any = getattr(model, "config", None)
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int):
+        return None
+    # RoBERTa numbers its positions from padding_idx + 1 on.
+    offset = int(config.pad_token_id) + 1 if getattr(config, "model_type", "") == "roberta" else 0
+    return positions - offset
+
+
+def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> Prepared:
+    """A batch from tokenizer outputs: `input_ids` (B, T) or `inputs_embeds` (B, T, D), `attention_mask` and so on."""
+    device, dtype = place_of(model)
+    main = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+    if not isinstance(main, Tensor):
+        raise ArgumentTypeError(
+            f"Expected tensors of token ids, but got {type(main).__name__}; tokenize with return_tensors='pt'."
+        )
+    if main.dim() != (3 if main.is_floating_point() else 2):
+        raise ArgumentError(f"Expected token ids of shape (batch, tokens), but got {tuple(main.shape)}.")
+    if main.shape[0] == 0 or main.shape[1] == 0:
+        raise ArgumentError("Expected at least one sample and one token, but the batch is empty.")
+    longest = _longest_text(model)
+    if longest and main.shape[1] > longest:
+        raise ArgumentError(
+            f"Expected at most {longest} tokens for this model, but got {main.shape[1]}; truncate the text."
+        )
+    kwargs: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if name in _NOT_FOR_THE_MODEL:
+            continue
+        if isinstance(value, Tensor):
+            value = finite(value, name).to(device, dtype if value.is_floating_point() else value.dtype)
+        kwargs[name] = value
+    ids = kwargs.get("input_ids")
+    _check_vocabulary(model, ids)
+    mask = kwargs.get("attention_mask")
+    real = torch.ones(main.shape[:2], dtype=torch.bool, device=device) if mask is None else mask.bool()
+    if not bool(real.any(1).all()):
+        raise ArgumentError(
+            "Expected at least one real token in every sample, but the attention mask of one is all zero."
+        )
+    special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer)
+    batch = Batch("text", (), kwargs, main.shape[0], real=real, special=special)
+    return Prepared(batch, tokens=_token_strings(inputs, ids, real, tokenizer), words=_word_indices(inputs, real))
+
+
+def _check_vocabulary(model: nn.Module, ids: Tensor | None) -> None:
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    if ids is not None and isinstance(size, int) and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise ArgumentError(
+            f"Expected token ids from 0 to {size - 1}, but got {int(ids.min())} to {int(ids.max())}; "
+            "the tokenizer does not belong to this model."
+        )
+
+
+def _special(ids: Tensor | None, real: Tensor, given: Any, tokenizer: Any) -> Tensor:
+    """True at class, separator and padding tokens (unknown words are words).
+
+    Without a tokenizer or a mask, the first and the last real token of each sample are taken for its class and
+    separator token, and so is every other token with one of their ids.
+    """
+    if isinstance(given, Tensor):
+        return given.to(real.device).bool() | ~real
+    if ids is None:
+        first_or_last = torch.zeros_like(real)
+        first_or_last[:, 0] = True
+        return first_or_last | ~real
+    names = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id", "pad_token_id")
+    known = [i for name in names if isinstance(i := getattr(tokenizer, name, None), int)]
+    if known:
+        return torch.isin(ids, torch.tensor(known, device=ids.device)) | ~real
+    last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
+    first = real.int().argmax(1)
+    ends = torch.stack([ids.gather(1, first[:, None])[:, 0], ids.gather(1, last[:, None])[:, 0]], 1)
+    return (ids[:, :, None] == ends[:, None, :]).any(-1) | ~real
+
+
+def _token_strings(inputs: Any, ids: Tensor | None, real: Tensor, tokenizer: Any) -> list[list[str]] | None:
+    if getattr(inputs, "is_fast", False):  # outputs of a fast tokenizer know their tokens
+        return [_kept(inputs.tokens(n), row) for n, row in enumerate(real)]
+    if ids is None or not hasattr(tokenizer, "convert_ids_to_tokens"):
+        return None
+    return [tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(ids, real, strict=True)]
+
+
+def _word_indices(inputs: Any, real: Tensor) -> list[list[int | None]] | None:
+    if not getattr(inputs, "is_fast", False):
+        return None
+    return [_kept(inputs.word_ids(n), row) for n, row in enumerate(real)]
+
+
+def _kept(items: list[T], keep: Tensor) -> list[T]:
+    return [item for item, kept in zip(items, keep.tolist(), strict=True) if kept]
