@@ -1,0 +1,115 @@
+"""The result object: maps, normalisation, words, saving."""
+
+import pytest
+import torch
+
+from mhex.errors import ArgumentError
+from mhex.explanation import Explanation
+
+
+def image(scores, signed=False, size=(8, 8), **fields):
+    batch = scores.shape[0]
+    return Explanation(
+        scores=scores,
+        target=torch.zeros(scores.shape[: scores.dim() - 2], dtype=torch.long),
+        logits=torch.zeros(batch, 2),
+        probabilities=torch.full((batch, 2), 0.5),
+        method="gae",
+        signed=signed,
+        size=size,
+        **fields,
+    )
+
+
+def text(scores, tokens, words, signed=False, real=None):
+    return Explanation(
+        scores=scores,
+        target=torch.zeros(scores.shape[0], dtype=torch.long),
+        logits=torch.zeros(scores.shape[0], 2),
+        probabilities=torch.full((scores.shape[0], 2), 0.5),
+        method="gae",
+        signed=signed,
+        modality="text",
+        tokens=tokens,
+        words=words,
+        real=torch.ones(scores.shape, dtype=torch.bool) if real is None else real,
+    )
+
+
+def test_map_is_bilinear_at_input_size():
+    scores = torch.tensor([[[0.0, 1.0], [2.0, 3.0]]])
+    upsampled = image(scores).map()
+    assert upsampled.shape == (1, 8, 8)
+    assert upsampled[0, 0, 0] == 0
+    assert upsampled[0, -1, -1] == 3
+    torch.testing.assert_close(upsampled.mean(), torch.tensor(1.5))
+    assert image(scores).map((2, 2)).equal(scores)
+    assert image(scores[:, None].expand(1, 3, 2, 2)).map().shape == (1, 3, 8, 8)
+
+
+def test_normalized_unsigned_spans_zero_to_one_per_sample():
+    scores = torch.tensor([[[1.0, 2.0], [3.0, 5.0]], [[7.0, 7.0], [7.0, 7.0]]])
+    normal = image(scores, size=(2, 2)).normalized()
+    torch.testing.assert_close(normal[0], torch.tensor([[0.0, 0.25], [0.5, 1.0]]))
+    assert normal[1].eq(0).all(), "a constant map becomes zero, not NaN"
+
+
+def test_normalized_signed_keeps_zero():
+    scores = torch.tensor([[[-4.0, 0.0], [1.0, 2.0]]])
+    normal = image(scores, signed=True, size=(2, 2)).normalized()
+    torch.testing.assert_close(normal[0], torch.tensor([[-1.0, 0.0], [0.25, 0.5]]))
+
+
+def test_normalized_text_does_not_depend_on_padding():
+    short = text(torch.tensor([[0.0, 2.0, 4.0, 0.0]]), None, None).normalized()
+    long = text(torch.tensor([[0.0, 2.0, 4.0, 0.0, 0.0, 0.0]]), None, None).normalized()
+    assert short.tolist() == [[0.0, 0.5, 1.0, 0.0]]
+    assert long[:, :4].equal(short)
+
+
+def test_words_join_pieces_and_skip_padding():
+    scores = torch.tensor([[0.0, 1.0, -3.0, 2.0, 0.0]])
+    tokens = [["[CLS]", "grip", "##ping", "film", "[SEP]"]]
+    words = [[None, 0, 0, 1, None]]
+    assert text(scores, tokens, words, signed=True).word_scores() == [("gripping", -2.0), ("film", 2.0)]
+    assert text(scores, tokens, words, signed=False).word_scores() == [("gripping", 1.0), ("film", 2.0)]
+    padded = torch.cat([torch.zeros(1, 2), scores], 1)
+    left = torch.tensor([[False, False, True, True, True, True, True]])
+    assert text(padded, tokens, words, signed=True, real=left).word_scores() == [("gripping", -2.0), ("film", 2.0)]
+
+
+def test_words_need_a_tokenizer():
+    with pytest.raises(ArgumentError, match="tokenizer="):
+        text(torch.zeros(1, 3), None, None).word_scores()
+
+
+def test_saved_data_comes_back(tmp_path):
+    fields = {"class_names": ["cat", "dog"], "options": {"start_block": 2}, "cost": {"seconds": 1.5}}
+    before = image(torch.rand(2, 3, 4, 4), **fields)
+    after = Explanation.load(before.save(tmp_path / "e.safetensors"))
+    assert after.scores.equal(before.scores)
+    assert after.target.equal(before.target)
+    assert after.probabilities.equal(before.probabilities)
+    for name in ("method", "options", "class_names", "size", "signed", "cost", "modality"):
+        assert getattr(after, name) == getattr(before, name)
+    assert after.map().equal(before.map())
+
+
+def test_saving_by_an_unknown_suffix_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"\.png.*but got 'e\.gif'"):
+        image(torch.rand(1, 2, 2)).save(tmp_path / "e.gif")
+
+
+def test_loading_something_else_is_refused(tmp_path):
+    (tmp_path / "e.safetensors").write_bytes(b"\x80\x04not a safetensors file")
+    with pytest.raises(ArgumentError, match="safetensors"):
+        Explanation.load(tmp_path / "e.safetensors")
+
+
+def test_names_and_probabilities_of_targets():
+    e = image(torch.rand(1, 2, 2), class_names=["cat"])
+    assert e.target_names(0) == ["cat"]
+    assert e.target_probabilities(0) == [0.5]
+    e.target = None
+    assert e.target_names(0) == ["custom target"]
+    assert e.target_probabilities(0) == [None]

@@ -1,0 +1,75 @@
+"""The registry: one decorator, everything else follows."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mhex import registry
+from mhex.capture import Anatomy, Needs
+from mhex.errors import ArgumentError, UnsupportedModelError
+
+NAMES = "attention attention-flow attention-gradcam gae gradcam input-x-gradient layercam rollout".split()
+
+
+def add(name="made-up", **changes):
+    settings = {"title": "t", "paper": "p", "modalities": ("image",), "needs": Needs(), "signed": False,
+                "class_specific": True, "passes": "F"}  # fmt: skip
+
+    @registry.register(name, **{**settings, **changes})
+    def made_up(trace, y, *, strength: float = 1.0):
+        """Formula.
+
+        Args:
+            trace: Of the pass.
+            y: The score.
+            strength: How strong it is,
+                in two lines.
+        """
+
+    return made_up
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    monkeypatch.setattr(registry, "_METHODS", dict(registry.all_methods()))
+    add()
+    return registry.get_method("made-up")
+
+
+def test_the_promised_methods_are_there():
+    rows = registry.list_methods()
+    assert set(NAMES) <= {row["name"] for row in rows}
+    assert all(row["title"] and row["paper"] and row["needs"] and row["passes"] for row in rows)
+
+
+def test_a_decorated_function_is_a_method(made_up):
+    assert made_up.options == {"strength": 1.0}
+    assert made_up.option_help == {"strength": "How strong it is, in two lines."}
+    assert "made-up" in [row["name"] for row in registry.list_methods()]
+
+
+def test_a_name_is_given_once(made_up):
+    with pytest.raises(ArgumentError, match="registered already"):
+        add()
+
+
+def test_unknown_names_and_options_offer_known_ones():
+    with pytest.raises(ArgumentError, match="Did you mean 'gradcam'"):
+        registry.get_method("grad_cam")
+    with pytest.raises(ArgumentError, match="no option 'start'.*start_block=1"):
+        registry.get_method("rollout").check_options({"start": 2})
+
+
+def test_refusal_names_methods_that_can():
+    cnn = Anatomy("toy CNN", "image", no_attention="it has only convolutions")
+    sentence = "'gae' cannot explain this toy CNN.*only convolutions.*input-x-gradient"
+    with pytest.raises(UnsupportedModelError, match=sentence):
+        registry.get_method("gae").check_serves(cnn)
+
+
+def test_generated_pages_are_up_to_date():
+    script = Path(__file__).parents[2] / "docs" / "generate.py"
+    result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout

@@ -1,0 +1,83 @@
+"""Targets: from what users write to classes per sample."""
+
+import pytest
+import torch
+
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.targets import probabilities, resolve_target
+
+LOGITS = torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 1.0]])
+NAMES = ["Persian cat", "beagle", "pug"]
+
+
+@pytest.mark.parametrize(
+    ("target", "index", "several"),
+    [
+        (None, [[1], [0]], False),
+        (2, [[2], [2]], False),
+        ("pug", [[2], [2]], False),
+        ("PERSIAN CAT", [[0], [0]], False),
+        (torch.tensor([2, 1]), [[2], [1]], False),
+        (torch.tensor(1), [[1], [1]], False),
+        (torch.tensor([[2, 1], [0, 0]]), [[2, 1], [0, 0]], True),
+        ([0, "beagle"], [[0, 1], [0, 1]], True),
+        ((2,), [[2], [2]], True),
+        ("top2", [[1, 2], [0, 2]], True),
+    ],
+)
+def test_classes_of_each_sample(target, index, several):
+    resolved = resolve_target(target, LOGITS, NAMES)
+    assert resolved.index.tolist() == index
+    assert resolved.several is several
+    for k in range(resolved.count):
+        expected = [LOGITS[n, index[n][k]].item() for n in range(2)]
+        assert resolved.score(LOGITS, k).tolist() == expected
+
+
+def test_a_function_is_a_target():
+    resolved = resolve_target(lambda logits: logits[:, 1] - logits[:, 0], LOGITS)
+    assert resolved.score(LOGITS, 0).tolist() == [3.0, -3.0]
+    with pytest.raises(ArgumentError, match=r"one score per sample, \(2,\), but got \(2, 3\)"):
+        resolve_target(lambda logits: logits, LOGITS).score(LOGITS, 0)
+
+
+def test_single_output_is_two_classes():
+    logits = torch.tensor([[2.0], [-1.0]])
+    assert resolve_target(None, logits).index.tolist() == [[1], [0]]
+    assert resolve_target(0, logits).score(logits, 0).tolist() == [-2.0, 1.0]
+    assert resolve_target(1, logits).score(logits, 0).tolist() == [2.0, -1.0]
+    torch.testing.assert_close(probabilities(logits)[:, 1], torch.sigmoid(logits[:, 0]))
+    with pytest.raises(ArgumentError, match="from 0 to 1"):
+        resolve_target(2, logits)
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "sentence"),
+    [
+        (3, ArgumentError, "from 0 to 2, but got target 3"),
+        (-1, ArgumentError, "from 0 to 2"),
+        (True, ArgumentError, "from 0 to 2"),
+        ([0, 7], ArgumentError, "from 0 to 2, but got target 7"),
+        ([], ArgumentError, "at least one class"),
+        (torch.tensor([0, 1, 2]), ArgumentError, r"shape \(2,\)"),
+        (torch.tensor([0, 5]), ArgumentError, "holds 5"),
+        (torch.tensor([0.0, 1.0]), ArgumentTypeError, "whole numbers"),
+        ("beegle", ArgumentError, "Did you mean 'beagle'"),
+        ("top4", ArgumentError, "'top1' to 'top3'"),
+        ("top0", ArgumentError, "'top1' to 'top3'"),
+        (1.5, ArgumentTypeError, "class number"),
+        ({"a": 1}, ArgumentTypeError, "but got dict"),
+    ],
+)
+def test_wrong_targets_get_a_sentence(target, error, sentence):
+    with pytest.raises(error, match=sentence):
+        resolve_target(target, LOGITS, NAMES)
+
+
+def test_names_need_names():
+    with pytest.raises(ArgumentError, match="no class names"):
+        resolve_target("pug", LOGITS)
+
+
+def test_half_precision_scores_are_float32():
+    assert resolve_target(0, LOGITS.bfloat16()).score(LOGITS.bfloat16(), 0).dtype == torch.float32
