@@ -128,6 +128,11 @@ class Trace:
         return self.batch.spatial(self.tokens, self.anatomy.prefix_tokens)
 
     @property
+    def real(self) -> Tensor:
+        """Bool (B, N): False at padding."""
+        return torch.ones_like(self.spatial) if self.batch.real is None else self.batch.real
+
+    @property
     def readout(self) -> Tensor:
         """The read-out vector `w`, (B, N): which tokens the head reads, non-negative, rows summing to 1."""
         if self.readout_row is None:

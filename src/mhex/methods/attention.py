@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.errors import ArgumentError
 from mhex.methods._rows import through_heads
 from mhex.registry import register
 
@@ -20,6 +21,17 @@ from mhex.registry import register
     passes="F",
     budget=(1.35, "F"),
 )
-def attention(trace: Trace) -> Tensor:
-    r"""`S_j = 1/H sum_h sum_i w_i A_hij` of the last block; not renormalised after prefix tokens are dropped."""
-    return through_heads(trace.readout, trace.blocks[-1].attention())
+def attention(trace: Trace, *, head: int | None = None) -> Tensor:
+    r"""`S_j = 1/H sum_h sum_i w_i A_hij` of the last block; not renormalised after prefix tokens are dropped.
+
+    Args:
+        trace: The observed pass.
+        head: Only this head, counted from 0 (heads of self-supervised models often mark distinct parts); None for
+            their mean.
+    """
+    probabilities = trace.blocks[-1].attention()
+    if head is None:
+        return through_heads(trace.readout, probabilities)
+    if not 0 <= head < probabilities.shape[1]:
+        raise ArgumentError(f"Expected head from 0 to {probabilities.shape[1] - 1}, but got {head!r}.")
+    return through_heads(trace.readout, probabilities[:, head : head + 1])

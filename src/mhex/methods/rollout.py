@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
+import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.errors import ArgumentError
 from mhex.methods._rows import through_heads
 from mhex.registry import register
+
+Fusion = Literal["mean", "max", "min"]
+_FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda attention: attention.mean(1),
+    "max": lambda attention: attention.amax(1),
+    "min": lambda attention: attention.amin(1),
+}
 
 
 @register(
@@ -20,14 +32,39 @@ from mhex.registry import register
     passes="F",
     budget=(1.6, "F"),
 )
-def rollout(trace: Trace, *, start_block: int = 1) -> Tensor:
+def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean", discard_ratio: float = 0.0) -> Tensor:
     r"""`S = w^T C`, `C = prod_{b=L}^{s} (mean_h A(b) + I) / 2`, multiplied as a row vector from the top.
+
+    With another fusion of heads, or with small entries discarded, rows are scaled to sum to 1 again.
 
     Args:
         trace: The observed pass.
         start_block: First block `s` of the product, counted from 1 (2 in the evaluations of Chefer et al.).
+        head_fusion: How heads are joined: `"mean"`, `"max"` or `"min"`.
+        discard_ratio: Share of the smallest entries of each fused attention that is set to 0 first.
     """
+    if head_fusion not in _FUSIONS:
+        raise ArgumentError(f"Expected head_fusion 'mean', 'max' or 'min', but got {head_fusion!r}.")
+    if not 0 <= discard_ratio < 1:
+        raise ArgumentError(f"Expected discard_ratio from 0 to below 1, but got {discard_ratio!r}.")
     row = trace.readout
     for block in reversed(trace.blocks_from(start_block)):
-        row = (through_heads(row, block.attention()) + row) / 2
+        if head_fusion == "mean" and not discard_ratio:
+            row = (through_heads(row, block.attention()) + row) / 2
+            continue
+        fused = _FUSIONS[head_fusion](block.attention())
+        matrix = (_discard(fused, trace.real, discard_ratio) + torch.eye(fused.shape[-1]).to(fused)) / 2
+        row = (row[:, None] @ (matrix / matrix.sum(-1, keepdim=True)))[:, 0]
     return row
+
+
+def _discard(attention: Tensor, real: Tensor, ratio: float) -> Tensor:
+    """Set the smallest entries of each sample to 0, counting only tokens that are not padding; (B, N, N)."""
+    entries = real[:, :, None] & real[:, None, :]
+    kept = torch.zeros_like(attention)
+    for n, inside in enumerate(entries):
+        values = attention[n][inside]
+        order = values.argsort(stable=True)
+        values[order[: int(ratio * len(values))]] = 0
+        kept[n][inside] = values
+    return kept

@@ -1,0 +1,79 @@
+"""Options of the methods do what they say."""
+
+import pytest
+import torch
+
+import mhex
+from mhex.capture import Needs, find_anatomy, observe
+from mhex.inputs import prepare
+from support.models import FAMILIES
+
+VIT, BERT = FAMILIES["timm_vit"], FAMILIES["hf_bert"]
+
+
+def attentions(family, inputs):
+    """A of every block, (B, H, N, N)."""
+    batch = prepare(family.model(), inputs).batch
+    needs = Needs(keep={"attention": "all"})
+    with observe(family.model(), find_anatomy(family.model(), batch), batch, needs) as trace:
+        return [block.attention() for block in trace.blocks]
+
+
+def test_heads_average_to_the_mean():
+    x = VIT.inputs(2)
+    heads = [mhex.explain(VIT.model(), x, method="attention", head=h).scores for h in range(4)]
+    torch.testing.assert_close(torch.stack(heads).mean(0), mhex.explain(VIT.model(), x, method="attention").scores)
+    with pytest.raises(ValueError, match="head from 0 to 3"):
+        mhex.explain(VIT.model(), x, method="attention", head=4)
+
+
+@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
+@pytest.mark.parametrize("ratio", [0.0, 0.4])
+def test_rollout_fusion_and_discard(fusion, ratio):
+    """Against plain loops over one text that is padded in its batch."""
+    inputs = BERT.inputs(3)
+    got = mhex.explain(BERT.model(), inputs, method="rollout", head_fusion=fusion, discard_ratio=ratio).scores
+    length = int(inputs["attention_mask"][0].sum())
+    product = torch.eye(length, dtype=torch.float64)
+    for a in attentions(BERT, BERT.sample(inputs, 0)):
+        fused = {"mean": a[0].mean(0), "max": a[0].amax(0), "min": a[0].amin(0)}[fusion].clone()
+        for flat in sorted(range(length**2), key=lambda i, f=fused: f.flatten()[i].item())[: int(ratio * length**2)]:
+            fused[flat // length, flat % length] = 0
+        matrix = fused + torch.eye(length)
+        for i in range(length):
+            matrix[i] /= matrix[i].sum()
+        product = matrix @ product
+    torch.testing.assert_close(got[0, 1 : length - 1], product[0, 1:-1])
+
+
+def test_start_block_leaves_lower_blocks_out():
+    x = VIT.inputs(2)
+    a = attentions(VIT, x)
+    last = (a[-1].mean(1) + torch.eye(a[-1].shape[-1])) / 2
+    got = mhex.explain(VIT.model(), x, method="rollout", start_block=3).scores.flatten(1)
+    torch.testing.assert_close(got, last[:, 0, 1:])
+    for method in ("rollout", "gae"):
+        with pytest.raises(ValueError, match="start_block from 1 to 3"):
+            mhex.explain(VIT.model(), x, method=method, start_block=4)
+
+
+@pytest.mark.parametrize("option", [{"head_fusion": "median"}, {"discard_ratio": 1.0}, {"discard_ratio": -0.1}])
+def test_rollout_refuses_nonsense(option):
+    with pytest.raises(ValueError, match="Expected"):
+        mhex.explain(VIT.model(), VIT.inputs(1), method="rollout", **option)
+
+
+def test_layer_can_be_chosen_and_is_recorded():
+    family = FAMILIES["tv_resnet"]
+    x = family.inputs(2)
+    default = mhex.explain(family.model(), x, method="gradcam")
+    assert default.options["layer"] == family.features
+    by_name = mhex.explain(family.model(), x, method="gradcam", layer="layer2")
+    by_module = mhex.explain(family.model(), x, method="gradcam", layer=family.model().layer2)
+    assert by_name.scores.equal(by_module.scores)
+    assert by_name.scores.shape[-1] > default.scores.shape[-1]
+    assert by_module.options["layer"] == "layer2"
+    with pytest.raises(ValueError, match="Did you mean 'layer4'"):
+        mhex.explain(family.model(), x, method="gradcam", layer="layer_4")
+    with pytest.raises(TypeError, match="submodule"):
+        mhex.explain(family.model(), x, method="gradcam", layer=3)
