@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._words import clean, word_runs
 from mhex.errors import ArgumentError
 
 _TENSORS = ("scores", "target", "logits", "probabilities", "real", "special")
@@ -132,13 +134,13 @@ class Explanation:
             raise ArgumentError(
                 "Words are known only for texts given as strings, or tokenized by a fast tokenizer, with tokenizer=."
             )
-        groups: dict[int, tuple[list[str], list[float]]] = {}
-        for (token, score), word in zip(self.token_scores(sample, target), self.words[sample], strict=True):
-            if word is not None:
-                pieces, values = groups.setdefault(word, ([], []))
-                pieces.append(token.removeprefix("##").lstrip("Ġ▁"))
-                values.append(score)
-        return [("".join(pieces), sum(v) if self.signed else max(v)) for pieces, v in groups.values()]
+        tokens, words = self.token_scores(sample, target), self.words[sample]
+        joined = []
+        for start, end in word_runs(words):
+            if words[start] is not None:
+                pieces, values = zip(*tokens[start:end], strict=True)
+                joined.append((clean(pieces), sum(values) if self.signed else max(values)))
+        return joined
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Save by the suffix: a picture (`.png`, `.jpg`, `.pdf`, `.svg`), HTML (`.html`) or data (`.safetensors`)."""
@@ -147,7 +149,9 @@ class Explanation:
         if suffix == ".safetensors":
             self._save_tensors(path)
         elif suffix == ".html":
-            path.write_text(self.to_html(), encoding="utf-8")
+            from mhex.viz import save_html
+
+            save_html(self, path)
         elif suffix in _PICTURES:
             from mhex.viz import save_figure
 
@@ -159,12 +163,16 @@ class Explanation:
         return path
 
     def _save_tensors(self, path: Path) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         tensors = {n: t.detach().cpu().contiguous() for n in _TENSORS if (t := getattr(self, n)) is not None}
         plain = ("method", "options", "seed", "signed", "modality", "size", "class_names", "tokens", "words", "cost")
         metadata = {name: json.dumps(getattr(self, name), default=str) for name in plain}
-        save_file(tensors, path, metadata=metadata)
+        try:
+            save_file(tensors, path, metadata=metadata)
+        except (OSError, SafetensorError) as error:
+            raise ArgumentError(f"Expected a file that can be written, but {path} cannot: {error}.") from error
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Explanation:
@@ -184,11 +192,16 @@ class Explanation:
         fields["size"] = None if fields["size"] is None else tuple(fields["size"])
         return cls(**{"target": None, **tensors, **fields})
 
-    def show(self) -> Any:
-        """Draw the explanation as a matplotlib figure; notebooks display it."""
+    def show(self, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None) -> Any:
+        """Draw the explanation as a matplotlib figure; notebooks display it.
+
+        Args:
+            samples: Which samples of the batch; None for the first ones.
+            targets: Which of several targets; None for the first ones.
+        """
         from mhex.viz import figure
 
-        return figure(self)
+        return figure(self, samples=samples, targets=targets)
 
     def to_html(self) -> str:
         """A self-contained piece of HTML: overlays for images, highlighted tokens for text."""

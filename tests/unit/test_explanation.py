@@ -78,6 +78,13 @@ def test_words_join_pieces_and_skip_padding():
     assert text(padded, tokens, words, signed=True, real=left).word_scores() == [("gripping", -2.0), ("film", 2.0)]
 
 
+def test_words_of_a_pair_of_texts_stay_apart():
+    tokens = [["<s>", "caf", "Ã©", "</s>", "</s>", "Ġbad", "</s>"]]
+    words = [[None, 0, 0, None, None, 0, None]]
+    scores = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 5.0, 0.0]])
+    assert text(scores, tokens, words, signed=True).word_scores() == [("café", 3.0), ("bad", 5.0)]
+
+
 def test_words_need_a_tokenizer():
     with pytest.raises(ArgumentError, match="tokenizer="):
         text(torch.zeros(1, 3), None, None).word_scores()
@@ -98,6 +105,12 @@ def test_saved_data_comes_back(tmp_path):
 def test_saving_by_an_unknown_suffix_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"\.png.*but got 'e\.gif'"):
         image(torch.rand(1, 2, 2)).save(tmp_path / "e.gif")
+
+
+@pytest.mark.parametrize("suffix", ["png", "html", "safetensors"])
+def test_a_missing_folder_gets_a_sentence(tmp_path, suffix):
+    with pytest.raises(ArgumentError, match="Expected"):
+        image(torch.rand(1, 2, 2)).save(tmp_path / "missing" / f"e.{suffix}")
 
 
 def test_loading_something_else_is_refused(tmp_path):

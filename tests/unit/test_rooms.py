@@ -11,7 +11,7 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
     "capture": {"capture", "errors", "_progress", "_optional"},
     "methods": {"capture", "methods", "registry", "errors", "_optional"},
     "inputs": {"capture", "inputs", "errors"},
-    "viz": {"viz", "explanation", "registry", "errors", "_optional"},
+    "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
     "data": {"data", "errors", "_optional"},
 }
 

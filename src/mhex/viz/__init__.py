@@ -1,0 +1,23 @@
+"""The only room that turns tensors into pictures and HTML.
+
+Figures are made with matplotlib's objects: pyplot is never imported and no global setting is changed.
+"""
+
+from mhex.viz.draw import figure, save_figure, save_html
+from mhex.viz.grid import comparison
+from mhex.viz.html import picture_tag, to_html
+from mhex.viz.overlay import overlay
+from mhex.viz.page import Section, page, paragraphs
+
+__all__ = [
+    "Section",
+    "comparison",
+    "figure",
+    "overlay",
+    "page",
+    "paragraphs",
+    "picture_tag",
+    "save_figure",
+    "save_html",
+    "to_html",
+]

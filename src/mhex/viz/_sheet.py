@@ -1,0 +1,179 @@
+"""A sheet of paper measured in inches: the only file that talks to matplotlib's figures."""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.patches import FancyBboxPatch
+from matplotlib.text import Text
+from matplotlib.textpath import text_to_path
+
+from mhex.viz._colour import INK, MUTED, Pixels, photo_bar, text_bar
+from mhex.viz._labels import Legend
+
+MARGIN = 0.18
+BAR = (1.3, 0.13)
+# DejaVu Sans comes with matplotlib; the others are taken, if installed, for the scripts it lacks.
+_FALLBACKS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Arial Unicode MS")
+
+
+class Sheet(Figure):
+    """A matplotlib figure drawn in inches from the top left corner.
+
+    It has `_repr_png_`, because a bare `Figure` that pyplot does not manage is displayed by notebooks only after their
+    inline backend was set up, which pyplot does; this room never touches pyplot.
+    """
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(figsize=(width, height), dpi=100, facecolor="white")
+        # The user's settings may ask for a layout engine, which would move what is placed by hand.
+        self.set_layout_engine("none")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        return render(self, "png", dpi=110)
+
+    def write(
+        self, x: float, y: float, text: str, size: float = 9, ink: str = INK, bold: bool = False, centred: bool = False
+    ) -> None:
+        """Write one line with its base line at `y` inches below the top, from `x` on or centred at `x`."""
+        line = Text(
+            x,
+            self.get_figheight() - y,
+            drawable(text),
+            color=ink,
+            fontproperties=font(size, bold),
+            horizontalalignment="center" if centred else "left",
+            transform=self.dpi_scale_trans,
+            parse_math=False,  # a dollar sign in a class name or a token is a dollar sign
+            usetex=False,
+        )
+        self.add_artist(line)
+
+    def paint(self, x: float, y: float, width: float, height: float, pixels: Pixels, label: str) -> Any:
+        """Draw an image (h, w, 3) stretched over a rectangle whose upper left corner is (x, y); returns its axes."""
+        paper_width, paper_height = self.get_size_inches()
+        box = (x / paper_width, 1 - (y + height) / paper_height, width / paper_width, height / paper_height)
+        axes = self.add_axes(box, label=label)
+        axes.set_axis_off()
+        axes.imshow(pixels, aspect="auto", interpolation="antialiased")
+        return axes
+
+    def box(self, x: float, y: float, width: float, height: float, colour: str) -> None:
+        """Draw a filled box with round corners whose upper left corner is (x, y)."""
+        self.add_artist(
+            FancyBboxPatch(
+                (x, self.get_figheight() - y - height),
+                width,
+                height,
+                boxstyle="round,pad=0,rounding_size=0.035",
+                facecolor=colour,
+                edgecolor="none",
+                transform=self.dpi_scale_trans,
+            )
+        )
+
+    def bar(self, x: float, y: float, legend: Legend, text: bool, room: float) -> None:
+        """Draw a colour bar with the words at its ends, at most `room` inches wide.
+
+        Args:
+            x: Left end.
+            y: Base line of the words.
+            legend: The bar and its words.
+            text: Colours of words instead of those over photos.
+            room: What does not fit is shortened.
+        """
+        words_room = (room - BAR[0] - 0.16) / 2
+        right_room = max(words_room, room - BAR[0] - 0.16 - min(words_room, text_width(legend.left, 8)))
+        left = shorten(legend.left, words_room, 8)
+        self.write(x, y, left, 8, MUTED)
+        x += text_width(left, 8) + 0.08
+        pixels = text_bar(legend.signed) if text else photo_bar(legend.signed)
+        self.paint(x, y - BAR[1] + 0.03, *BAR, pixels, "legend")
+        self.write(x + BAR[0] + 0.08, y, shorten(legend.right, right_room, 8), 8, MUTED)
+
+
+@lru_cache(maxsize=64)
+def font(size: float, bold: bool = False) -> FontProperties:
+    """The one font of all pictures; independent of the user's matplotlib settings."""
+    return FontProperties(family=_families(), size=size, weight="bold" if bold else "normal", style="normal")
+
+
+@lru_cache(maxsize=1)
+def _families() -> list[str]:
+    installed = set(fontManager.get_font_names())
+    return ["DejaVu Sans", *(name for name in _FALLBACKS if name in installed)]
+
+
+@lru_cache(maxsize=1)
+def _letters() -> frozenset[int]:
+    """Code points that the installed fonts can draw."""
+    return frozenset().union(*(get_font(findfont(FontProperties(family=name))).get_charmap() for name in _families()))
+
+
+def drawable(text: str) -> str:
+    """The text with a box for each letter that no font has; matplotlib would warn once per letter."""
+    return text if text.isascii() and text.isprintable() else "".join(c if ord(c) in _letters() else "□" for c in text)
+
+
+def font_note(texts: Iterable[str]) -> str:
+    """A sentence if some letters cannot be drawn."""
+    if all(drawable(text) == text for text in texts):
+        return ""
+    return "Boxes (□) stand for letters that the installed fonts lack; install a Noto font, or save as HTML."
+
+
+@lru_cache(maxsize=8192)
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """Width of a line in inches."""
+    if not text:
+        return 0.0
+    width, _, _ = text_to_path.get_text_width_height_descent(drawable(text), font(size, bold), ismath=False)
+    # Letters drawn on a pixel grid come out a few percent wider than their outlines.
+    return 1.03 * float(width) / 72
+
+
+def shorten(text: str, room: float, size: float, bold: bool = False) -> str:
+    """The text, or as much of its beginning as fits `room` inches, with an ellipsis."""
+    if text_width(text, size, bold) <= room:
+        return text
+    cuts = range(1, len(text))
+    fitting = bisect_right(cuts, room, key=lambda end: text_width(_cut(text, end), size, bold))
+    return _cut(text, fitting)
+
+
+def _cut(text: str, end: int) -> str:
+    return text[:end].rstrip(" ,;") + "…"
+
+
+def wrap(text: str, room: float, size: float, most: int, bold: bool = False) -> list[str]:
+    """Break a text at spaces into at most `most` lines of `room` inches; the last one is shortened."""
+    lines: list[str] = []
+    words = text.split()
+    while words and len(lines) < most - 1:
+        count = 1
+        while count < len(words) and text_width(" ".join(words[: count + 1]), size, bold) <= room:
+            count += 1
+        lines.append(shorten(" ".join(words[:count]), room, size, bold))
+        words = words[count:]
+    return [*lines, shorten(" ".join(words), room, size, bold)] if words else lines
+
+
+def render(figure: Figure, kind: str, dpi: int = 200) -> bytes:
+    """A figure as the bytes of a file.
+
+    Args:
+        figure: Any matplotlib figure.
+        kind: `"png"`, `"jpg"`, `"pdf"`, `"svg"` or `"webp"`.
+        dpi: Dots per inch.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=dpi, facecolor=figure.get_facecolor(), bbox_inches=None)
+    return buffer.getvalue()

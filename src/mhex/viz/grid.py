@@ -1,0 +1,166 @@
+"""Several methods side by side: the comparison figure of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.explanation import Explanation
+from mhex.viz._labels import (
+    SCALE_NOTE,
+    Legend,
+    choose,
+    class_specific,
+    legend,
+    remark,
+    target_count,
+    target_label,
+)
+from mhex.viz._panels import Panel, Row, draw_rows
+from mhex.viz._sheet import Sheet
+from mhex.viz.overlay import overlay, photo_pixels
+from mhex.viz.text_figure import Block, draw_blocks, explanation_block
+
+_MOST_COLUMNS = 6
+_MOST_ROWS = 12
+
+
+def comparison(
+    explanations: Sequence[Explanation],
+    *,
+    samples: Sequence[int] | None = None,
+    targets: Sequence[int] | None = None,
+    labels: Sequence[str] | None = None,
+    title: str = "",
+) -> Sheet:
+    """Draw explanations of the same input by several methods: one row per class, one column per method.
+
+    More than six methods continue in further rows. Texts are drawn below each other, grouped by class.
+
+    Args:
+        explanations: Of the same batch and the same targets.
+        samples: Which samples to draw; None for as many as twelve rows hold, with a sentence on the others.
+        targets: Which of several targets to draw; None for all, up to twelve.
+        labels: Names of the columns; None for the names of the methods, with the options that tell equal ones apart.
+        title: A heading.
+
+    Raises:
+        ArgumentError: If the explanations are not of the same input and targets.
+    """
+    check_same_input(explanations, labels)
+    first = explanations[0]
+    names = column_labels(explanations) if labels is None else list(labels)
+    chosen, more_targets = choose(targets, target_count(first), _MOST_ROWS, "targets", "mhex.viz.comparison")
+    most = max(1, _MOST_ROWS // len(chosen))
+    shown, more_samples = choose(samples, first.scores.shape[0], most, "samples", "mhex.viz.comparison")
+    if first.modality == "text":
+        return _texts(explanations, names, shown, chosen, title, [more_samples, more_targets])
+    rows = []
+    for sample in shown:
+        for start in range(0, len(explanations), _MOST_COLUMNS):
+            part = slice(start, start + _MOST_COLUMNS)
+            heading = f"sample {sample}" if len(shown) > 1 else "input"
+            rows += _band(explanations[part], names[part], sample, chosen, _photo_source(explanations), heading)
+    return draw_rows(
+        rows, title, legends(explanations), [SCALE_NOTE, agnostic_note(explanations), more_samples, more_targets]
+    )
+
+
+def column_labels(explanations: Sequence[Explanation]) -> list[str]:
+    """Names of the methods; where one occurs twice, with the options in which its explanations differ."""
+    labels = []
+    for explanation in explanations:
+        twins = [other.options for other in explanations if other.method == explanation.method]
+        differing = [
+            f"{name}={value}"
+            for name, value in explanation.options.items()
+            if any(other.get(name) != value for other in twins)
+        ]
+        labels.append(" ".join([explanation.method, *differing]))
+    return labels
+
+
+def check_same_input(explanations: Sequence[Explanation], labels: Sequence[str] | None = None) -> None:
+    """Refuse a list whose explanations cannot stand side by side."""
+    if not explanations:
+        raise ArgumentError("Expected at least one explanation to compare, but got an empty list.")
+    for other in explanations:
+        if not isinstance(other, Explanation):
+            raise ArgumentTypeError(f"Expected a list of explanations, but it holds {type(other).__name__}.")
+    if labels is not None and len(labels) != len(explanations):
+        raise ArgumentError(f"Expected {len(explanations)} labels, one per explanation, but got {len(labels)}.")
+    first = explanations[0]
+    for other in explanations[1:]:
+        same = other.modality == first.modality and len(other.scores) == len(first.scores)
+        if not same or other.tokens != first.tokens:
+            raise ArgumentError(
+                f"Expected explanations of the same input, but {other.method!r} explains another one than "
+                f"{first.method!r}; pass the same batch to mhex.explain."
+            )
+        if any(other.target_names(i) != first.target_names(i) for i in range(len(first.scores))):
+            raise ArgumentError(
+                f"Expected explanations of the same targets, but {other.method!r} and {first.method!r} explain "
+                "different ones; pass the same target= to mhex.explain."
+            )
+
+
+def _photo_source(explanations: Sequence[Explanation]) -> Explanation:
+    return next((e for e in explanations if e.pictures is not None), explanations[0])
+
+
+def _band(
+    explanations: Sequence[Explanation],
+    names: Sequence[str],
+    sample: int,
+    targets: Sequence[int],
+    source: Explanation,
+    heading: str,
+) -> list[Row]:
+    """Rows of one sample, one per target, for the methods that fit side by side; the first row carries their names."""
+    photo = photo_pixels(source, sample)
+    rows = []
+    for number, target in enumerate(targets):
+        panels = [] if photo is None else [Panel(photo, heading if number == 0 else "")]
+        for explanation, name in zip(explanations, names, strict=True):
+            said = remark(explanation, sample, target)
+            panels.append(Panel(overlay(explanation, sample, target), name if number == 0 else "", said))
+        label, probability = target_label(source, sample, target)
+        rows.append(Row(panels, label, probability))
+    return rows
+
+
+def legends(explanations: Sequence[Explanation], names: Collection[str] = ()) -> list[Legend]:
+    """One legend for unsigned and one for signed maps, as far as there are some; a single name of targets is named."""
+    bars = []
+    for signed in (False, True):
+        group = [e for e in explanations if e.signed == signed]
+        # A class-agnostic method does not speak for the class; where one of the group does, the note names the others.
+        if group:
+            bars.append(legend(next(filter(class_specific, group), group[0]), names))
+    return bars
+
+
+def agnostic_note(explanations: Sequence[Explanation]) -> str:
+    """A sentence on the methods of a mixed list that do not look at the class."""
+    names = list(dict.fromkeys(e.method for e in explanations if not class_specific(e)))
+    if not names or not any(map(class_specific, explanations)):
+        return ""
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{listed} {'gives' if len(names) == 1 else 'give'} every class the same scores."
+
+
+def _texts(
+    explanations: Sequence[Explanation],
+    names: Sequence[str],
+    samples: Sequence[int],
+    targets: Sequence[int],
+    title: str,
+    notes: Sequence[str],
+) -> Sheet:
+    blocks: list[Block] = []
+    for sample in samples:
+        for target in targets:
+            for explanation, name in zip(explanations, names, strict=True):
+                prefix = f"{name} · sample {sample}" if len(samples) > 1 else name
+                blocks.append(explanation_block(explanation, sample, target, prefix))
+    return draw_blocks(blocks, title, legends(explanations), [*notes, agnostic_note(explanations)])

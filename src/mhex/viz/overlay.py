@@ -1,0 +1,123 @@
+"""Heat maps over photos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mhex.explanation import Explanation
+from mhex.viz._colour import GREY, Pixels, Scores, blend
+from mhex.viz._labels import (
+    SCALE_NOTE,
+    choose,
+    class_specific,
+    legend,
+    remark,
+    target_count,
+    target_label,
+    target_scores,
+)
+from mhex.viz._panels import Panel, Row, draw_rows
+from mhex.viz._sheet import Sheet
+
+_MOST_SAMPLES = 8
+_MOST_TARGETS = 8
+# Long side of a drawn photo: larger ones are shrunk, and tiny ones enlarged so that the map over them is smooth.
+_LARGEST = 640
+_SMALLEST = 256
+
+
+def image_figure(
+    explanation: Explanation, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None
+) -> Sheet:
+    """Draw one row per sample: the photo, then the heat map of each target over it.
+
+    Args:
+        explanation: Of images.
+        samples: Which samples to draw; None for the first eight, with a sentence on the others.
+        targets: Which of several targets to draw; None for the first eight.
+    """
+    rows_of, more_samples = choose(samples, explanation.scores.shape[0], _MOST_SAMPLES, "samples", "mhex.viz.figure")
+    columns_of, more_targets = choose(targets, target_count(explanation), _MOST_TARGETS, "targets", "mhex.viz.figure")
+    rows = []
+    for sample in rows_of:
+        photo = photo_pixels(explanation, sample)
+        first = [] if photo is None else [Panel(photo, f"sample {sample}" if len(rows_of) > 1 else "input")]
+        maps = [_map_panel(explanation, sample, target) for target in columns_of]
+        rows.append(Row([*first, *maps]))
+    names = {target_label(explanation, sample, target)[0] for sample in rows_of for target in columns_of}
+    bar = legend(explanation, names)
+    return draw_rows(rows, explanation.method, [bar], [SCALE_NOTE, more_samples, more_targets])
+
+
+def _map_panel(explanation: Explanation, sample: int, target: int) -> Panel:
+    name, probability = target_label(explanation, sample, target)
+    tail = ", ".join(filter(None, (probability, remark(explanation, sample, target))))
+    return Panel(overlay(explanation, sample, target), name, tail)
+
+
+def overlay(explanation: Explanation, sample: int = 0, target: int = 0) -> Pixels:
+    """The heat map of one sample and target over its photo, (H, W, 3), or over grey where there is no photo."""
+    photo = photo_pixels(explanation, sample)
+    if photo is None:
+        height, width = explanation.size or explanation.scores.shape[-2:]
+        height, width = _display_size(int(height), int(width))
+        photo = np.full((height, width, 3), GREY, np.uint8)
+    scores = heat(explanation, sample, target, (photo.shape[0], photo.shape[1]))
+    return blend(photo, scores, explanation.signed)
+
+
+def heat(explanation: Explanation, sample: int, target: int, size: tuple[int, int]) -> Scores:
+    """Normalised scores (H, W) of one sample and target: in [0, 1], or [-1, 1] if signed; never NaN."""
+    # One sample at a time: the maps of a large batch at photo size would fill the memory for nothing.
+    one = replace(explanation, scores=target_scores(explanation, sample, target)[None])
+    return np.asarray(torch.nan_to_num(one.normalized(size)[0], posinf=1.0, neginf=-1.0).numpy(), np.float32)
+
+
+def photo_pixels(explanation: Explanation, sample: int) -> Pixels | None:
+    """The photo of a sample at its own aspect ratio, (H, W, 3); None if it is not known."""
+    if explanation.pictures is None:
+        return None
+    picture = explanation.pictures[sample]
+    photo = _from_tensor(picture) if isinstance(picture, Tensor) else picture.convert("RGB")
+    height, width = _display_size(photo.height, photo.width)
+    enlarged = width > photo.width
+    return np.asarray(photo.resize((width, height), Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS))
+
+
+def _from_tensor(picture: Tensor) -> Any:
+    """A normalised tensor (C, H, W) as a PIL image. How it was normalised is unknown, so it is stretched to [0, 1]."""
+    x = picture.detach().float().cpu()
+    x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
+    span = x.amax() - x.amin()
+    x = (x - x.amin()) / span if span > 0 else torch.full_like(x, 0.5)
+    return Image.fromarray((255 * x).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
+
+
+def _display_size(height: int, width: int) -> tuple[int, int]:
+    longest = max(height, width)
+    if longest > _LARGEST:
+        scale = _LARGEST / longest
+    else:
+        scale = float(-(-_SMALLEST // longest)) if longest < _SMALLEST else 1.0
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def describe(explanation: Explanation, sample: int, target: int) -> str:
+    """One map in words, for readers who cannot see it: what it speaks for, and where it is strongest."""
+    name, probability = target_label(explanation, sample, target)
+    about = f"{name} ({probability})" if probability else name
+    if said := remark(explanation, sample, target):
+        return f"{about}: {said}"
+    scores = target_scores(explanation, sample, target)
+    row, column = divmod(int(scores.argmax()), scores.shape[1])
+    vertical = ("top", "middle", "bottom")[3 * row // scores.shape[0]]
+    horizontal = ("left", "centre", "right")[3 * column // scores.shape[1]]
+    kind = f"evidence for {about}" if class_specific(explanation) else f"importance for any class, here {about}"
+    return f"{kind}, strongest at the {vertical} {horizontal}"
