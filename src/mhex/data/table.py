@@ -1,0 +1,104 @@
+"""Reading columns of a parquet file and decoding columns of encoded images."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mhex._optional import require
+from mhex.errors import ArgumentError, MhexError
+
+
+class DataFormatError(MhexError, ValueError):
+    """A data file is there and does not hold what it should."""
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Read some columns of a parquet file as Python lists.
+
+    Args:
+        path: The parquet file.
+        columns: Names of the columns.
+
+    Returns:
+        One list per column, all of the same length, in the order of the rows.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        DataFormatError: The file lacks one of the columns.
+    """
+    parquet = require("pyarrow.parquet")
+    present = parquet.read_schema(path).names
+    missing = [name for name in columns if name not in present]
+    if missing:
+        raise DataFormatError(
+            f"{path.name} should have the columns {list(columns)}, and lacks {missing} (it has {list(present)}): "
+            "place the right file in the data folder."
+        )
+    table = parquet.read_table(path, columns=list(columns))
+    return {name: table.column(name).to_pylist() for name in columns}
+
+
+def pick_rows(splits: Sequence[str], split: str, limit: int | None = None) -> list[int]:
+    """Row numbers of one split.
+
+    Args:
+        splits: The split of every row.
+        split: The wanted split, or ``"all"`` for every row.
+        limit: At most so many rows, evenly spaced over the split, since rows are often sorted by class.
+
+    Returns:
+        Row numbers in ascending order.
+
+    Raises:
+        ArgumentError: The split is unknown or the limit is not positive.
+    """
+    known = sorted(set(splits))
+    if split != "all" and split not in known:
+        raise ArgumentError(f"split should be one of {[*known, 'all']}, not {split!r}.")
+    if limit is not None and limit < 1:
+        raise ArgumentError(f"limit should be a positive number of rows or None, not {limit}.")
+    rows = [row for row, name in enumerate(splits) if split in ("all", name)]
+    if limit is None or limit >= len(rows):
+        return rows
+    return [rows[place * len(rows) // limit] for place in range(limit)]
+
+
+def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> Tensor:
+    """Decode encoded images of one common size.
+
+    Args:
+        blobs: N encoded images (JPEG, PNG, ...).
+        mode: ``"RGB"`` for photos, ``"L"`` for label maps.
+
+    Returns:
+        Tensor (N, 3, H, W) for ``"RGB"`` and (N, H, W) for ``"L"``, uint8.
+
+    Raises:
+        ArgumentError: There are no images.
+        DataFormatError: The images differ in size.
+    """
+    if not blobs:
+        raise ArgumentError("There are no images to decode: at least one was expected.")
+
+    def decode(blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        with Image.open(io.BytesIO(blob)) as image:
+            return np.asarray(image.convert(mode), dtype=np.uint8)
+
+    # PIL lets go of the interpreter lock while it decodes, so threads are enough.
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        arrays = list(pool.map(decode, blobs, chunksize=64))
+    shapes = {array.shape for array in arrays}
+    if len(shapes) != 1:
+        raise DataFormatError(f"All images of a file should have one size, and these have {sorted(shapes)}.")
+    stacked = torch.from_numpy(np.stack(arrays))
+    return stacked.permute(0, 3, 1, 2).contiguous() if mode == "RGB" else stacked
