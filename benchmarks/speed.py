@@ -14,6 +14,8 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 
 import timm
 import torch
@@ -63,10 +65,16 @@ class Bench:
         x = self.x.clone().requires_grad_()
         return torch.autograd.grad(self.model(x)[:, 0].sum(), x)[0]
 
-    def add(self, method: str, peers: dict[str, Job] | None = None, classes: int = 1) -> None:
-        """Add a method, explained for one class or for several at once."""
+    def add(
+        self,
+        method: str,
+        peers: dict[str, Job] | None = None,
+        classes: int = 1,
+        budget: tuple[float, str] | None = None,
+    ) -> None:
+        """Add a method, explained for one class or for several at once, under its own budget or another."""
         target = 0 if classes == 1 else list(range(classes))
-        budget = all_methods()[method].budget
+        budget = budget or all_methods()[method].budget
         if classes > 1 and all_methods()[method].class_specific:
             budget = (1.1 * classes, "F+KB")
         name = method if classes == 1 else f"{method}, {classes} classes"
@@ -137,50 +145,61 @@ class Bench:
 _UNITS = {"F": "F", "F+B": "(F + B)", "F+KB": "B, and F"}
 
 
-def vit(batch: int, device: str) -> Bench:
-    """ViT-S/16 at 224 px: every method that serves it."""
-    from captum.attr import InputXGradient
-
-    model = timm.create_model("vit_small_patch16_224", num_classes=1000).to(device)
-    bench = Bench(f"ViT-S/16, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
-    for name, method in all_methods().items():
-        if method.max_tokens is None:
-            captum = InputXGradient(model)
-            peers: dict[str, Job] = {}
-            if name == "input-x-gradient":
-                peers = {"captum": lambda captum=captum: captum.attribute(_leaf(bench.x), target=0)}  # type: ignore[misc]
-            bench.add(name, peers)
+def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int = 224) -> Bench:
+    """A Vision Transformer: every method that serves it."""
+    model = timm.create_model(name, num_classes=1000).to(device)
+    bench = Bench(f"{name}, batch {batch}", model, torch.randn(batch, 3, size, size, device=device))
+    for method in all_methods().values():
+        if method.max_tokens is None and "image" in method.modalities:
+            # Feature maps of a ViT lie inside its last block, so the CAM methods are last-block methods there.
+            budget = (1.35, "F") if "features" in method.needs.keep else None
+            bench.add(method.name, _input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
     bench.add("gae", classes=10)
     return bench
 
 
 def resnet(batch: int, device: str) -> Bench:
     """ResNet-18 at 224 px: the CAM methods beside captum and pytorch-grad-cam."""
-    from captum.attr import LayerGradCam
-    from pytorch_grad_cam import GradCAM, LayerCAM
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-
     model = timm.create_model("resnet18", num_classes=1000).to(device)
-    bench = Bench(f"ResNet-18, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
-    layer = model.layer4[-1]
-    targets = [ClassifierOutputTarget(0)] * batch
-    captum = LayerGradCam(model, layer)
-
-    def grad_cam(kind: type) -> Job:
-        def job() -> object:
-            model.requires_grad_(True)  # it needs a graph from the first layer on
-            with kind(model=model, target_layers=[layer]) as cam:
-                result = cam(input_tensor=bench.x, targets=targets)
-            model.requires_grad_(False)
-            return result
-
-        return job
-
-    bench.add("gradcam", {"captum": lambda: captum.attribute(_leaf(bench.x), target=0), "grad-cam": grad_cam(GradCAM)})
-    bench.add("layercam", {"grad-cam": grad_cam(LayerCAM)})
-    bench.add("input-x-gradient")
+    bench = Bench(f"resnet18, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
+    bench.add("gradcam", _cam_peers(bench, model.layer4[-1], "GradCAM"))
+    bench.add("layercam", _cam_peers(bench, model.layer4[-1], "LayerCAM"))
+    bench.add("input-x-gradient", _input_peers(bench))
     bench.add("gradcam", classes=10)
     return bench
+
+
+def _input_peers(bench: Bench) -> dict[str, Job]:
+    if find_spec("captum") is None:
+        return {}
+    from captum.attr import InputXGradient
+
+    captum = InputXGradient(bench.model)
+    return {"captum": lambda: captum.attribute(_leaf(bench.x), target=0)}
+
+
+def _cam_peers(bench: Bench, layer: nn.Module, kind: str) -> dict[str, Job]:
+    peers: dict[str, Job] = {}
+    if find_spec("captum") is not None and kind == "GradCAM":
+        from captum.attr import LayerGradCam
+
+        captum = LayerGradCam(bench.model, layer)
+        peers["captum"] = lambda: captum.attribute(_leaf(bench.x), target=0)
+    if find_spec("pytorch_grad_cam") is not None:
+        import pytorch_grad_cam
+        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+        targets = [ClassifierOutputTarget(0)] * len(bench.x)
+
+        def grad_cam() -> object:
+            bench.model.requires_grad_(True)  # it needs a graph from the first layer on
+            with getattr(pytorch_grad_cam, kind)(model=bench.model, target_layers=[layer]) as cam:
+                result = cam(input_tensor=bench.x, targets=targets)
+            bench.model.requires_grad_(False)
+            return result
+
+        peers["grad-cam"] = grad_cam
+    return peers
 
 
 def _leaf(x: Tensor) -> Tensor:
@@ -198,8 +217,11 @@ def main() -> int:
     torch.manual_seed(0)
     console = Console(width=150)
     total = 0
-    for build in (vit, resnet):
-        bench = build(arguments.batch, arguments.device)
+    builds = [partial(vit, arguments.batch), partial(resnet, arguments.batch)]
+    if arguments.device != "cpu":
+        builds.append(partial(vit, 4, name="vit_base_patch16_384", size=384))
+    for build in builds:
+        bench = build(device=arguments.device)
         bench.measure(arguments.repeats)
         table, over = bench.table()
         console.print(table)

@@ -49,7 +49,7 @@ def made_up(monkeypatch):
 
 def test_the_promised_methods_are_there():
     rows = registry.list_methods()
-    assert NAMES <= {row["name"] for row in rows}
+    assert {row["name"] for row in rows} >= NAMES
     assert all(row["title"] and row["paper"] and row["needs"] and row["passes"] for row in rows)
 
 

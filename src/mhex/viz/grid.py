@@ -18,10 +18,10 @@ from mhex.viz._labels import (
 )
 from mhex.viz._panels import Panel, Row, draw_rows
 from mhex.viz._sheet import Sheet
-from mhex.viz.overlay import overlay, photo_pixels
+from mhex.viz.overlay import clip_note, overlay, photo_pixels
 from mhex.viz.text_figure import Block, draw_blocks, explanation_block
 
-_MOST_COLUMNS = 6
+_MOST_COLUMNS = 8
 _MOST_ROWS = 12
 
 
@@ -35,7 +35,7 @@ def comparison(
 ) -> Sheet:
     """Draw explanations of the same input by several methods: one row per class, one column per method.
 
-    More than six methods continue in further rows. Texts are drawn below each other, grouped by class.
+    More than eight methods continue in further rows. Texts are drawn below each other, grouped by class.
 
     Args:
         explanations: Of the same batch and the same targets.
@@ -55,15 +55,16 @@ def comparison(
     shown, more_samples = choose(samples, first.scores.shape[0], most, "samples", "mhex.viz.comparison")
     if first.modality == "text":
         return _texts(explanations, names, shown, chosen, title, [more_samples, more_targets])
+    bands = -(-len(explanations) // _MOST_COLUMNS)
+    width = -(-len(explanations) // bands)  # bands of about the same width
     rows = []
     for sample in shown:
-        for start in range(0, len(explanations), _MOST_COLUMNS):
-            part = slice(start, start + _MOST_COLUMNS)
+        for start in range(0, len(explanations), width):
+            part = slice(start, start + width)
             heading = f"sample {sample}" if len(shown) > 1 else "input"
             rows += _band(explanations[part], names[part], sample, chosen, _photo_source(explanations), heading)
-    return draw_rows(
-        rows, title, legends(explanations), [SCALE_NOTE, agnostic_note(explanations), more_samples, more_targets]
-    )
+    notes = [SCALE_NOTE, clip_note(explanations), agnostic_note(explanations), more_samples, more_targets]
+    return draw_rows(rows, title, legends(explanations), notes)
 
 
 def column_labels(explanations: Sequence[Explanation]) -> list[str]:

@@ -31,6 +31,7 @@ _MOST_TARGETS = 8
 # Long side of a drawn photo: larger ones are shrunk, and tiny ones enlarged so that the map over them is smooth.
 _LARGEST = 640
 _SMALLEST = 256
+_CLIP = 0.99
 
 
 def image_figure(
@@ -53,7 +54,8 @@ def image_figure(
         rows.append(Row([*first, *maps]))
     names = {target_label(explanation, sample, target)[0] for sample in rows_of for target in columns_of}
     bar = legend(explanation, names)
-    return draw_rows(rows, explanation.method, [bar], [SCALE_NOTE, more_samples, more_targets])
+    notes = [SCALE_NOTE, clip_note([explanation]), more_samples, more_targets]
+    return draw_rows(rows, explanation.method, [bar], notes)
 
 
 def _map_panel(explanation: Explanation, sample: int, target: int) -> Panel:
@@ -76,8 +78,23 @@ def overlay(explanation: Explanation, sample: int = 0, target: int = 0) -> Pixel
 def heat(explanation: Explanation, sample: int, target: int, size: tuple[int, int]) -> Scores:
     """Normalised scores (H, W) of one sample and target: in [0, 1], or [-1, 1] if signed; never NaN."""
     # One sample at a time: the maps of a large batch at photo size would fill the memory for nothing.
-    one = replace(explanation, scores=target_scores(explanation, sample, target)[None])
+    scores = target_scores(explanation, sample, target)
+    if _is_fine(explanation):
+        limit = scores.abs().flatten().kthvalue(max(1, int(_CLIP * scores.numel()))).values
+        scores = scores.clamp(-limit, limit) if limit > 0 else scores
+    one = replace(explanation, scores=scores[None])
     return np.asarray(torch.nan_to_num(one.normalized(size)[0], posinf=1.0, neginf=-1.0).numpy(), np.float32)
+
+
+def _is_fine(explanation: Explanation) -> bool:
+    """True for maps of about one score per pixel, where a few extreme ones would leave the rest without colour."""
+    return explanation.size is not None and 4 * explanation.scores.shape[-1] > explanation.size[1]
+
+
+def clip_note(explanations: Sequence[Explanation]) -> str:
+    """A sentence on the maps that are drawn clipped."""
+    names = ", ".join(dict.fromkeys(e.method for e in explanations if _is_fine(e)))
+    return f"Scores of single pixels ({names}) are clipped at their {100 * _CLIP:g} % quantile." if names else ""
 
 
 def photo_pixels(explanation: Explanation, sample: int) -> Pixels | None:

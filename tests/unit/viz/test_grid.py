@@ -48,10 +48,10 @@ def test_several_samples(image):
 
 
 def test_many_methods_continue_below(image):
-    many = [image(torch.rand(1, 2, 4, 4), options={"start_block": n}) for n in range(8)]
+    many = [image(torch.rand(1, 2, 4, 4), options={"start_block": n}) for n in range(10)]
     drawn = comparison(many)
-    assert count(drawn, "panel") == 2 * (1 + 6) + 2 * (1 + 2)
-    assert "gae start_block=7" in words(drawn)
+    assert count(drawn, "panel") == 2 * 2 * (1 + 5)
+    assert "gae start_block=9" in words(drawn)
 
 
 def test_large_batches_say_what_they_leave_out(image):

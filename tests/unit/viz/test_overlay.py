@@ -239,3 +239,16 @@ def test_a_path_that_cannot_be_written_is_named(image, corner, tmp_path):
 def test_an_unknown_suffix_lists_the_known_ones(image, corner, tmp_path):
     with pytest.raises(ArgumentError, match=r"\.png, .*but got 'map\.bmp'"):
         save_figure(image(corner), Path(tmp_path) / "map.bmp")
+
+
+def test_one_extreme_pixel_does_not_blank_the_others(image):
+    """Pixel maps are clipped for drawing, and the figure says so."""
+    scores = torch.zeros(1, 64, 64)
+    scores[0, :, :32] = 1.0
+    scores[0, 5, 60] = 1000.0
+    drawn = image(scores, signed=True, size=(64, 64), method="input-x-gradient")
+    pixels = overlay(drawn).astype(int)
+    left, right = pixels[:, : pixels.shape[1] // 3].mean((0, 1)), pixels[-40:, -40:].mean((0, 1))
+    assert left[0] - left[2] > 50 + right[0] - right[2], "the left half is red"
+    assert any("clipped at their 99 % quantile" in line for line in words(figure(drawn)))
+    assert not any("clipped" in line for line in words(figure(image(torch.rand(1, 4, 4)))))

@@ -1,0 +1,97 @@
+"""Small random-weight stand-ins for what users bring: a zoo of two models, and Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+
+CLASSES = ["Bengal", "Egyptian Mau", "Siamese", "Beagle", "Pug", "Samoyed"]
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "fine", "dull", "film", "##s", "."]
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pets-vit": (
+        "vit_tiny_patch16_224",
+        {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 6},
+    ),
+    "pets-resnet10t": ("resnet10t", {"channels": (8, 8, 16, 16), "stem_width": 8, "num_classes": 6}),
+}
+
+
+def write_resident(folder: Path, name: str, **changes: Any) -> torch.nn.Module:
+    """Write weights and card of a resident; returns the model with the weights as they were stored, rounded to half."""
+    folder.mkdir(parents=True, exist_ok=True)
+    architecture, arguments = NETWORKS[name]
+    torch.manual_seed(3)
+    model = timm.create_model(architecture, pretrained=False, **arguments).eval()
+    half = {key: t.half() if t.is_floating_point() else t for key, t in model.state_dict().items()}
+    save_file({key: t.contiguous() for key, t in half.items()}, folder / f"{name}.safetensors")
+    model.load_state_dict({key: t.float() if t.is_floating_point() else t for key, t in half.items()})
+    card = {
+        "name": name,
+        "title": f"A stand-in for {name}",
+        "modality": "image",
+        "architecture": architecture,
+        "arguments": arguments,
+        "classes": CLASSES,
+        "groups": {"cat": CLASSES[:3], "dog": CLASSES[3:]},
+        "preprocess": {"size": 32, "interpolation": "bicubic", "mean": MEAN, "std": STD},
+        "data": {"name": "made-up <pets>", "licence": "CC BY-SA 4.0"},
+        "recipe": {"epochs": 0},
+        "accuracy": {"breed": 0.1667, "cat_dog": 0.5, "split": "test", "images": 12},
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "licence": "Apache-2.0. More words.",
+    }
+    (folder / f"{name}.json").write_text(json.dumps({**card, **changes}), encoding="utf-8")
+    return model
+
+
+def write_zoo(folder: Path) -> Path:
+    for name in NETWORKS:
+        write_resident(folder, name)
+    return folder
+
+
+def write_bert(folder: Path) -> Path:
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    folder.mkdir(parents=True)
+    torch.manual_seed(4)
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=24,
+        num_labels=3,
+        id2label={0: "bad", 1: "so so", 2: "good"},
+        label2id={"bad": 0, "so so": 1, "good": 2},
+    )
+    BertForSequenceClassification(config).half().save_pretrained(folder)
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    BertTokenizerFast(vocab=vocabulary, do_lower_case=True).save_pretrained(folder)
+    return folder
+
+
+def write_hf_vit(folder: Path, **processor: Any) -> Path:
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    torch.manual_seed(5)
+    config = ViTConfig(
+        image_size=32,
+        patch_size=8,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        id2label={0: "cat", 1: "dog"},
+        label2id={"cat": 0, "dog": 1},
+    )
+    ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 32, "width": 32}, **processor).save_pretrained(folder)
+    return folder
