@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device) 
         raise ArgumentTypeError(f"Expected whole numbers in the target tensor, but got {target.dtype}.")
     if target.dim() == 0:
         target = target.expand(batch)
-    if target.dim() > 2 or target.shape[0] != batch:
+    if target.dim() > 2 or target.shape[0] != batch or not target.numel():
         raise ArgumentError(
             f"Expected a target tensor of shape ({batch},), one class per sample, or ({batch}, K), but got "
             f"{tuple(target.shape)}; give a list for several classes of every sample."
@@ -121,8 +122,8 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
             raise unknown_name("class", target, names)
         return list(names).index(target)
     try:
-        index = int(target.__index__())
-    except AttributeError:
+        index = operator.index(target)
+    except TypeError:
         raise ArgumentTypeError(
             f"Expected a class number, a class name, a tensor, a list, 'topK' or a function as target, but got "
             f"{type(target).__name__}."
@@ -138,4 +139,10 @@ def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:
         raise ArgumentError(
             f"Expected the target function to return one score per sample, ({logits.shape[0]},), but got {got}."
         )
+    if logits.requires_grad and not scores.requires_grad:
+        raise ArgumentError(
+            "Expected the target function to be differentiable, but its scores have no gradient; do not detach."
+        )
+    if not bool(torch.isfinite(scores).all()):
+        raise ArgumentError("Expected the target function to return finite scores, but got NaN or infinity.")
     return scores

@@ -136,25 +136,27 @@ def name_of(model: nn.Module, module: nn.Module) -> str:
     return next((name for name, candidate in model.named_modules() if candidate is module), type(module).__name__)
 
 
-def readout_vector(anatomy: Anatomy, spatial: Tensor) -> Tensor:
+def readout_vector(anatomy: Anatomy, spatial: Tensor, dtype: torch.dtype) -> Tensor:
     """The read-out vector `w`: which tokens the head reads, and with what share.
 
     Args:
         anatomy: Of the model; its `readout` must not be `"pool"` or `"measured"`, which need a forward pass.
         spatial: Bool (B, N), True at patches or real words.
+        dtype: Of the result.
 
     Returns:
         `w`, (B, N), non-negative, each row summing to 1.
     """
-    w = torch.zeros(spatial.shape, device=spatial.device)
+    w = torch.zeros(spatial.shape, device=spatial.device, dtype=dtype)
+    mean = spatial.to(dtype) / spatial.sum(1, keepdim=True).clamp_min(1)
     if anatomy.readout == "class":
         w[:, 0] = 1
     elif anatomy.readout == "class+distilled":
         w[:, :2] = 0.5
     elif anatomy.readout == "mean":
-        w = spatial / spatial.sum(1, keepdim=True)
+        w = mean
     elif anatomy.readout == "class+mean":
-        w = 0.5 * spatial / spatial.sum(1, keepdim=True)
+        w = 0.5 * mean
         w[:, 0] += 0.5
     else:
         raise CaptureError(f"The read-out {anatomy.readout!r} is only known after a forward pass.")

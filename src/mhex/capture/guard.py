@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from mhex.errors import CaptureError
+
+# What the attributes of modules are while a model is watched; `fused_attn` is timm's choice of a kernel.
+_SETTINGS = {"training": False, "grad_checkpointing": False, "_compiled_call_impl": None, "fused_attn": True}
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -24,20 +27,17 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[None]:
     """Prepare `model` for explaining and put everything back on leaving.
 
     Inside: evaluation mode, frozen parameters, autocast and inference mode off, gradients on, no activation
-    checkpointing, no compiled submodules. Restored: all of these and the state of the random generators.
-    Parameters' `.grad` is never written, because gradients are taken with `torch.autograd.grad` for the tensors
-    asked for.
-
-    Args:
-        model: The unwrapped module.
-        attention: Whether attention must be seen. If so, blocks that write out their softmax use torch's
-            `scaled_dot_product_attention` meanwhile, which computes the same.
+    checkpointing, no compiled submodules; blocks that write out their softmax use torch's
+    `scaled_dot_product_attention`, which computes the same and can be seen. Restored: all of these and the state of
+    the random generators. Parameters' `.grad` is never written, because gradients are taken with
+    `torch.autograd.grad` for the tensors asked for.
     """
-    parameters = list(model.parameters())
+    modules = list(model.modules())  # walked once: it takes a millisecond on a large model
+    parameters = [p for module in modules for p in module._parameters.values() if p is not None]
     if any(p.is_inference() for p in parameters):
         raise CaptureError(
             "The model's parameters were made under torch.inference_mode, so no gradient can be taken through it; "
@@ -47,42 +47,42 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(torch.autocast(device.type, enabled=False))
-        if device.type != "cpu":
-            stack.enter_context(torch.autocast("cpu", enabled=False))
+        for kind in {"cpu", device.type}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        for parameter in parameters:
-            if parameter.requires_grad:
-                stack.callback(parameter.requires_grad_, True)
-                parameter.requires_grad_(False)
-        for module in model.modules():
-            _swap(stack, module, "training", False)
-            _swap(stack, module, "grad_checkpointing", False)
-            _swap(stack, module, "_compiled_call_impl", None)
-            if attention:
-                _swap(stack, module, "fused_attn", True)  # timm
-        if any(isinstance(getattr(module, "_orig_mod", None), nn.Module) for module in model.modules()):
+        stack.enter_context(_frozen([p for p in parameters if p.requires_grad]))
+        stack.enter_context(_swapped(modules, _SETTINGS))
+        if any("_orig_mod" in module._modules for module in modules):  # a compiled submodule
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if attention:
-            _use_sdpa(stack, model)
+        # Hugging Face's choice of a kernel; sub-models share or copy the configuration.
+        configs = {id(c): c for m in modules if hasattr(c := m.__dict__.get("config"), "_attn_implementation_internal")}
+        stack.enter_context(_swapped(list(configs.values()), {"_attn_implementation_internal": "sdpa"}))
         yield
 
 
-def _swap(stack: ExitStack, module: nn.Module, name: str, value: Any) -> None:
-    """Set an existing instance attribute for the time of `stack`."""
-    missing = object()
-    old = module.__dict__.get(name, missing)
-    if old is missing or old is value:
-        return
-    stack.callback(setattr, module, name, old)
-    setattr(module, name, value)
+@contextmanager
+def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
 
-def _use_sdpa(stack: ExitStack, model: nn.Module) -> None:
-    """Let Hugging Face models on another attention back-end use `sdpa` for the time of `stack`."""
-    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    for config in configs.values():
-        old = getattr(config, "_attn_implementation_internal", None)
-        if isinstance(old, str) and old != "sdpa":
-            stack.callback(setattr, config, "_attn_implementation_internal", old)
-            config._attn_implementation_internal = "sdpa"
+@contextmanager
+def _swapped(objects: Sequence[object], settings: Mapping[str, Any]) -> Iterator[None]:
+    """Give instance attributes that exist other values for a while."""
+    before: list[tuple[object, str, Any]] = []
+    try:
+        for thing in objects:
+            own = thing.__dict__
+            for name, value in settings.items():
+                if name in own and own[name] != value:
+                    before.append((thing, name, own[name]))
+                    setattr(thing, name, value)
+        yield
+    finally:
+        for thing, name, value in before:
+            setattr(thing, name, value)

@@ -44,7 +44,7 @@ def observe(
         The trace. Its tensors are released when the context ends.
     """
     with ExitStack() as stack:
-        stack.enter_context(untouched(model, attention=needs.blocks))
+        stack.enter_context(untouched(model))
         measured = needs.blocks and anatomy.readout == "measured"
         readout = _measure_readout(model, anatomy, batch) if measured else None
         watch = Watch(model, anatomy, batch, needs, rules or {})

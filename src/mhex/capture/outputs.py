@@ -10,14 +10,19 @@ from torch import Tensor
 from mhex.errors import UnsupportedModelError
 
 
-def read_logits(output: Any) -> Tensor:
+def read_logits(output: Any, batch: int | None = None) -> Tensor:
     """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object.
+
+    Args:
+        output: What the model returned.
+        batch: Number of samples B that it was given, if known.
 
     Raises:
         UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.
     """
     found = _candidate(output)
-    if found is None or not found.is_floating_point() or found.dim() not in (1, 2):
+    fits = found is not None and found.is_floating_point() and found.dim() in (1, 2) and found.numel() > 0
+    if found is None or not fits or (batch is not None and found.shape[0] != batch):
         shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
         raise UnsupportedModelError(
             f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "

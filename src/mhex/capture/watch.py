@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -175,8 +175,13 @@ class Watch:
 
     def _forward(self, batch: Batch) -> Tensor:
         self.current, self.entered = None, 0
-        with torch.set_grad_enabled(self.needs.graph is not None or self.replaying is not None), self.tap:
-            return read_logits(self.model(*batch.args, **batch.kwargs))
+        graph = self.needs.graph is not None or self.replaying is not None
+        # A function mode costs some microseconds per operation, so it is on only where it has something to do.
+        tapped = self.needs.blocks or self.tap.rules
+        with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
+            output = self.model(*batch.args, **batch.kwargs)
+        # Replayed tokens may be several copies of the batch.
+        return read_logits(output, batch.size if self.replaying is None else None)
 
     def _check(self) -> None:
         """Fail loudly if the pass did not show what was asked for."""
@@ -202,7 +207,7 @@ class Watch:
         """The read-out vector `w`, (B, N)."""
         dtype = torch.promote_types(trace.logits.dtype, torch.float32)
         if self.anatomy.readout != "pool":
-            return readout_vector(self.anatomy, trace.spatial).to(dtype)
+            return readout_vector(self.anatomy, trace.spatial, dtype)
         if self.pool is None:
             raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
         return self.pool.probabilities().mean(1)[:, 0]

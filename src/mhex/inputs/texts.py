@@ -40,7 +40,7 @@ def _longest_text(model: nn.Module) -> int | None:
 def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> Prepared:
     """A batch from tokenizer outputs: `input_ids` (B, T) or `inputs_embeds` (B, T, D), `attention_mask` and so on."""
     device, dtype = place_of(model)
-    main = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+    main = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     if not isinstance(main, Tensor):
         raise ArgumentTypeError(
             f"Expected tensors of token ids, but got {type(main).__name__}; tokenize with return_tensors='pt'."
@@ -64,6 +64,10 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
     ids = kwargs.get("input_ids")
     _check_vocabulary(model, ids)
     mask = kwargs.get("attention_mask")
+    for name, value in (("attention_mask", mask), ("special_tokens_mask", inputs.get("special_tokens_mask"))):
+        if value is not None and (not isinstance(value, Tensor) or value.shape != main.shape[:2]):
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ArgumentError(f"Expected {name} to be a tensor of shape {tuple(main.shape[:2])}, but got {got}.")
     real = torch.ones(main.shape[:2], dtype=torch.bool, device=device) if mask is None else mask.bool()
     if not bool(real.any(1).all()):
         raise ArgumentError(

@@ -34,11 +34,11 @@ def attention_flow(trace: Trace) -> Tensor:
     to millionths.
     """
     capacities = np.stack([_with_skip(block.attention().mean(1)) for block in trace.blocks], axis=1)  # (B, L, N, N)
-    readout, spatial = trace.readout.cpu().numpy(), trace.spatial.cpu().numpy()
-    scores = np.zeros(spatial.shape)
+    readout, real = trace.readout.cpu().numpy(), trace.real.cpu().numpy()
+    scores = np.zeros(real.shape)
     networks = [_network(*sample) for sample in zip(capacities, readout, strict=True)]
     maximum_flow = require("scipy.sparse.csgraph").maximum_flow
-    for n, j in trace.track(np.argwhere(spatial).tolist(), "attention flow"):
+    for n, j in trace.track(np.argwhere(real).tolist(), "attention flow"):
         source = networks[n].shape[0] - 1
         scores[n, j] = maximum_flow(networks[n], source, j).flow_value / _UNIT
     return trace.readout.new_tensor(scores)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from mhex.capture.anatomy import Anatomy, FeatureLayer, first_of, is_a, name_of
+from mhex.capture.anatomy import Anatomy, FeatureLayer, first_of, is_a
 
 # package, class, name shown, where the last feature maps are (of a sequence, its last item)
 _FAMILIES = (
@@ -21,14 +21,15 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a known convolutional classifier, or None."""
     for package, name, family, stage in _FAMILIES:
         if is_a(model, package, name):
-            layer = first_of(model, (stage,))
+            layer, place = first_of(model, (stage,)), stage
             if isinstance(layer, nn.Sequential):
-                layer = layer[-1]
+                *_, (number, layer) = layer.named_children()
+                place = f"{stage}.{number}"
             return Anatomy(
                 family=family,
                 modality="image",
                 channels=image_channels(model),
-                features=FeatureLayer(layer, "nchw", name_of(model, layer)),
+                features=FeatureLayer(layer, "nchw", place),
                 no_attention="it is a convolutional network without attention",
             )
     return None

@@ -33,7 +33,7 @@ def anatomy(model: nn.Module, batch: Batch) -> Anatomy:
         modality=batch.modality,
         channels=image_channels(model) if batch.modality == "image" else None,
         features=None if seen.maps is None else FeatureLayer(seen.maps, "nchw", names[seen.maps]),
-        embedding=stock.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None,
+        embedding=stock.get_input_embeddings() if hasattr(model, "get_input_embeddings") else seen.embedding,
         no_attention="no block of it calls torch's scaled_dot_product_attention exactly once",
     )
     if not blocks:
@@ -69,6 +69,8 @@ class _Probe:
         self.attended: list[tuple[list[tuple[nn.Module, int]], int]] = []
         self.maps: nn.Module | None = None
         self.patch_convolution: nn.Conv2d | None = None
+        self.ids: Tensor | None = None
+        self.embedding: nn.Embedding | None = None
         self.numbered = {
             child
             for parent in model.modules()
@@ -77,8 +79,9 @@ class _Probe:
         }
 
     def run(self, batch: Batch) -> None:
+        self.ids = batch.kwargs.get("input_ids")
         with ExitStack() as stack:
-            stack.enter_context(untouched(self.model, attention=True))
+            stack.enter_context(untouched(self.model))
             for module in self.model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)
@@ -94,6 +97,8 @@ class _Probe:
         self.running.pop()
         if isinstance(output, Tensor) and output.dim() == 4 and min(output.shape[-2:]) > 1:
             self.maps = module
+        if isinstance(module, nn.Embedding) and args and args[0] is self.ids:
+            self.embedding = module
         if isinstance(module, nn.Conv2d) and self.patch_convolution is None and module.kernel_size == module.stride:
             self.patch_convolution = module
 

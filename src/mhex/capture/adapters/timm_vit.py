@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex.capture.adapters.cnn import image_channels
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, Readout, is_a, linear_rows, name_of
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, Readout, is_a, linear_rows
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
@@ -30,7 +30,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         pads_image=bool(getattr(embed, "dynamic_img_pad", False)),
         image_size=None if image_size is None else tuple(image_size),
         channels=image_channels(model),
-        features=None if norm is None else FeatureLayer(norm, "tokens", name_of(model, norm)),
+        features=None if norm is None else FeatureLayer(norm, "tokens", f"blocks.{len(blocks) - 1}.norm1"),
         head=stock.head,
     )
 

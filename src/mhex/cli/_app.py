@@ -1,0 +1,93 @@
+"""The command line's trunk: the commands, and what happens when one goes wrong."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mhex.cli import demo, explain, methods, models
+from mhex.cli._console import complain
+from mhex.errors import MhexError
+
+EXAMPLES = """
+Examples:
+
+mhex demo
+
+mhex explain cat.jpg --method gae,rollout --target top2
+
+mhex explain *.jpg --model timm:resnet18:weights.safetensors --method all
+
+mhex explain --text "A fine film." --model hf:my-bert
+"""
+
+# Typer brings click along under different names in different versions; its base class of usage mistakes is in all.
+_UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class Door(TyperGroup):
+    """Commands whose mistakes are told in one sentence: exit code 2 for the user's, 130 after Ctrl-C.
+
+    Only errors that mhex raises on purpose are caught; a bug of ours still shows its traceback.
+    """
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command line and leave the program with its exit code."""
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(*args, **extra)
+        except MhexError as error:
+            complain(str(error))
+            sys.exit(2)
+        except _UsageMistake as error:
+            complain(_usage_sentence(error))
+            sys.exit(2)
+        except (KeyboardInterrupt, typer.Abort):
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_sentence(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "mhex"
+    return f"{error.format_message().rstrip('.')}; see `{command} --help`."
+
+
+app = typer.Typer(
+    cls=Door,
+    help="Explain neural networks, and prove the explanations.",
+    epilog=EXAMPLES,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from mhex import __version__
+
+        typer.echo(f"mhex {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def trunk(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Explain neural networks, and prove the explanations."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command("explain", epilog=f"Examples:\n\n{explain.EXAMPLES}")(explain.explain)
+app.command("demo")(demo.demo)
+app.command("methods")(methods.methods)
+app.command("models")(models.models)

@@ -1,0 +1,122 @@
+"""From what users type to what the library takes: methods, targets, options, devices."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mhex.errors import ArgumentError, unknown_name
+
+if TYPE_CHECKING:
+    from mhex.registry import Method
+
+_YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def parse_methods(text: str) -> list[str]:
+    """Names of methods, `a,b`, each checked; `all` gives every method there is."""
+    from mhex.registry import all_methods
+
+    known = all_methods()
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ArgumentError("Expected at least one method after --method, e.g. gae, or gae,rollout, or all.")
+    if "all" in names:
+        return list(known)
+    for name in names:
+        if name not in known:
+            raise unknown_name("method", name, known)
+    return list(dict.fromkeys(names))
+
+
+def parse_target(text: str | None, class_names: Sequence[str] | None) -> int | str | list[int | str] | None:
+    """A target: None, a class number, a class name, `top3`, or a list of numbers and names.
+
+    Args:
+        text: `NAME`, `3`, `NAME,3` or `top3`. A comma inside a class name is part of it where the whole text is a name.
+        class_names: Names of the model's classes; a name that looks like a number or like `top3` is still a name.
+    """
+    if text is None:
+        return None
+    names = {name.casefold() for name in class_names or ()}
+
+    def one(piece: str) -> int | str:
+        return int(piece) if piece.casefold() not in names and re.fullmatch(r"\d+", piece) else piece
+
+    if text.strip().casefold() in names:
+        return text.strip()
+    pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
+    if not pieces:
+        raise ArgumentError("Expected a class after --target: a name, a number, several with commas, or top3.")
+    if len(pieces) == 1:
+        return one(pieces[0])
+    if top := [p for p in pieces if re.fullmatch(r"top\d+", p) and p.casefold() not in names]:
+        raise ArgumentError(f"Expected {top[0]} alone or a list of classes after --target, but got both: {text!r}.")
+    return [one(piece) for piece in pieces]
+
+
+def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options of each method, typed by their defaults; an option goes to every chosen method that has it.
+
+    Args:
+        pairs: `key=value` each.
+        methods: The chosen methods.
+
+    Raises:
+        ArgumentError: A pair is malformed, no chosen method has the option, or its value is of another type.
+    """
+    from mhex.registry import get_method
+
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    specs = {name: get_method(name) for name in methods}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ArgumentError(f"Expected --option key=value, e.g. --option start_block=2, but got {pair!r}.")
+        owners = [name for name in methods if key in specs[name].options]
+        if not owners:
+            known = sorted({f"{k}={v}" for spec in specs.values() for k, v in spec.options.items()})
+            raise ArgumentError(
+                f"None of the chosen methods ({', '.join(methods)}) has an option {key!r}. Their options: "
+                f"{', '.join(known) or 'none'}."
+            )
+        for name in owners:
+            chosen[name][key] = _typed(specs[name], key, value.strip())
+    return chosen
+
+
+def _typed(method: Method, key: str, value: str) -> Any:
+    """`value` in the type of the option's default; where the signature allows a number beside None or a word, that."""
+    default = method.options[key]
+    if isinstance(default, bool):
+        if value.lower() not in (*_YES, *_NO):
+            raise ArgumentError(f"Expected true or false for the option {key!r}, but got {value!r}.")
+        return value.lower() in _YES
+    parameter = inspect.signature(method.function).parameters.get(key)
+    allowed = str(parameter.annotation) if parameter is not None else ""
+    for kind, words in ((int, "a whole number"), (float, "a number")):
+        if isinstance(default, kind) or re.search(rf"\b{kind.__name__}\b", allowed):
+            try:
+                return kind(value)
+            except ValueError:
+                if type(default) is kind and "str" not in allowed:
+                    raise ArgumentError(f"Expected {words} for the option {key!r}, but got {value!r}.") from None
+    return value
+
+
+def check_device(device: str) -> str:
+    """A device that torch can use here: `cpu`, `cuda` or `cuda:1`."""
+    import torch
+
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ArgumentError(f"Expected cpu or cuda after --device, but got {device!r}.")
+    if device.startswith("cuda"):
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(device.partition(":")[2] or 0) >= count:
+            raise ArgumentError(
+                f"Expected a device that is here, but got {device!r} and {count} CUDA devices; use cpu."
+            )
+    return device

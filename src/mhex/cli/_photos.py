@@ -1,0 +1,129 @@
+"""Opening photos that strangers made: every way a file can be wrong gets one sentence."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mhex.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# A closed list: PIL would also hand EPS files, which are programs, to an interpreter.
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+_NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
+_MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+
+
+def open_photo(path: str | PathLike[str]) -> Image:
+    """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white.
+
+    Args:
+        path: The file; of an animation, the first picture is taken.
+
+    Returns:
+        The photo, read completely.
+
+    Raises:
+        ArgumentError: The file is missing, unreadable, empty, no picture, cut off, or unreasonably large.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    path = Path(path)
+    check_file(path)
+    with warnings.catch_warnings():
+        # PIL warns of large photos and of odd tags; the limit below decides, and the rest does not matter here.
+        warnings.simplefilter("ignore")
+        known = [name for name in FORMATS if name in _readable()]
+        try:
+            photo = Image.open(path, formats=known)
+        except Image.DecompressionBombError as error:
+            raise _too_large(path) from error
+        except UnidentifiedImageError as error:
+            raise ArgumentError(
+                f"Expected a photo ({_NAMES}), but {path} is not a picture of these formats."
+            ) from error
+        except _BROKEN as error:
+            raise _damaged(path, error) from error
+        with photo:
+            if photo.width * photo.height > _MOST_PIXELS:
+                raise _too_large(path)
+            try:
+                photo.load()
+                return _to_rgb(ImageOps.exif_transpose(photo))
+            except _BROKEN as error:
+                raise _damaged(path, error) from error
+
+
+def check_file(path: Path) -> None:
+    """Refuse what cannot be a photo without decoding it: missing, a folder, unreadable, empty.
+
+    Raises:
+        ArgumentError: In each of these cases.
+    """
+    try:
+        if path.is_dir():
+            raise ArgumentError(f"Expected a photo, but {path} is a folder; name the photos in it, e.g. {path}/*.jpg.")
+        if not path.exists():
+            raise ArgumentError(f"There is no photo {path}; check the path.")
+        if not path.is_file():
+            raise ArgumentError(f"Expected a photo, but {path} is not a regular file.")
+        with path.open("rb") as file:
+            start = file.read(1)
+    except OSError as error:
+        raise ArgumentError(f"The photo {path} cannot be read: {error.strerror or error}.") from error
+    if not start:
+        raise ArgumentError(f"The photo {path} is empty (0 bytes).")
+
+
+def _readable() -> set[str]:
+    """Formats that the installed PIL can open; older ones lack AVIF."""
+    from PIL import Image
+
+    Image.init()
+    return set(Image.OPEN)
+
+
+def _too_large(path: Path) -> ArgumentError:
+    return ArgumentError(
+        f"The photo {path} claims more than {_MOST_PIXELS // 10**6} million pixels and was not opened, because small "
+        "files that unpack to huge pictures are a known attack; shrink it first."
+    )
+
+
+def _damaged(path: Path, error: Exception) -> ArgumentError:
+    return ArgumentError(f"The photo {path} is damaged or cut off ({str(error).rstrip('.') or type(error).__name__}).")
+
+
+def _to_rgb(photo: Image) -> Image:
+    from PIL import Image
+
+    if photo.mode.startswith(("I", "F")):
+        return _deep_to_grey(photo).convert("RGB")
+    if photo.has_transparency_data:
+        clear = photo.convert("RGBA")
+        paper = Image.new("RGBA", clear.size, "white")
+        return Image.alpha_composite(paper, clear).convert("RGB")
+    return photo.convert("RGB")
+
+
+def _deep_to_grey(photo: Image) -> Image:
+    """Grey photos of more than 8 bits: PIL would cut them off at 255 and show white."""
+    import numpy as np
+    from PIL import Image
+
+    values = np.asarray(photo, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("it holds values that are not numbers")
+    highest = float(values.max())
+    if photo.mode.startswith("F"):
+        top = 1.0 if highest <= 1 else 255.0 if highest <= 255 else highest
+    else:
+        top = 65535.0 if photo.mode.startswith("I;16") or highest > 255 else 255.0
+    return Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))

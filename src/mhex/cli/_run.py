@@ -1,0 +1,88 @@
+"""Several methods on one input, and the methods left out with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mhex.cli._console import Step
+from mhex.errors import CaptureError, MissingExtraError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from mhex.bundle import Bundle
+    from mhex.explanation import Explanation
+    from mhex.targets import Target
+
+# Why a method may be passed over where every method was asked for; other errors are mistakes, and are told.
+_CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Explanations of one input, and for each method left out the reason."""
+
+    explanations: list[Explanation]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def explain_by(
+    bundle: Bundle,
+    item: Any,
+    methods: Sequence[str],
+    target: Target,
+    step: Step,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    seed: int = 0,
+    pass_over: bool = False,
+) -> Outcome:
+    """Explain one photo or text by several methods.
+
+    Args:
+        bundle: The model.
+        item: A PIL image or a string.
+        methods: Names.
+        target: As for `mhex.explain`.
+        step: Told each method as it begins.
+        options: By method.
+        seed: For methods that draw random numbers.
+        pass_over: Leave out methods that cannot serve the model, instead of raising.
+    """
+    import mhex
+
+    outcome = Outcome([])
+    refusals = refused(bundle, methods) if pass_over else {}
+    for method in methods:
+        step(method)
+        if method in refusals:
+            outcome.left_out[method] = refusals[method]
+            continue
+        own = dict((options or {}).get(method, {}))
+        try:
+            outcome.explanations.append(mhex.explain(bundle, [item], method, target, seed=seed, **own))
+        except _CANNOT as error:
+            if not pass_over:
+                raise
+            # What can serve the model instead is shown beside it anyway.
+            outcome.left_out[method] = str(error).partition(" Methods that can:")[0]
+    return outcome
+
+
+def group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """For each reason the methods left out for it."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        groups.setdefault(reason, []).append(name)
+    return groups
+
+
+def refused(bundle: Bundle, methods: Sequence[str]) -> dict[str, str]:
+    """Methods that cannot serve the model, with the reason, as far as its modules alone can tell."""
+    from mhex.capture import known_anatomy, unwrap
+    from mhex.registry import get_method
+
+    anatomy = known_anatomy(unwrap(bundle.model))
+    if anatomy is None:
+        return {}
+    return {name: reason for name in methods if (reason := get_method(name).refusal(anatomy))}

@@ -1,0 +1,161 @@
+"""`mhex demo`: both zoo models, two photos, every method that serves them, on one page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mhex.cli._console import Step, busy, steps
+from mhex.cli._output import output_folder, writing
+from mhex.cli._run import Outcome, explain_by
+from mhex.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from mhex.bundle import Bundle
+
+MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo that an installed package brings along.
+
+    Attributes:
+        name: For people.
+        image: The PIL image.
+        source: Where it comes from, and its licence.
+        note: What to keep in mind.
+    """
+
+    name: str
+    image: Any
+    source: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one model makes of one photo.
+
+    Attributes:
+        bundle: The model.
+        photo: The photo.
+        groups: Summed probability of each group of classes, e.g. cats and dogs.
+        favourites: The most probable classes.
+        explained: The most probable class of each group, which the maps explain.
+        outcome: The maps, and the methods left out.
+    """
+
+    bundle: Bundle
+    photo: Photo
+    groups: Mapping[str, float]
+    favourites: Mapping[str, float]
+    explained: Mapping[str, str]
+    outcome: Outcome
+
+    @property
+    def sentence(self) -> str:
+        """The model's opinion in one sentence."""
+        shares = ", ".join(f"{100 * share:.0f} % {group}" for group, share in self.groups.items())
+        name, share = next(iter(self.favourites.items()))
+        return f"{self.bundle.name} on the {self.photo.name}: {shares}; most likely {name} ({100 * share:.0f} %)"
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
+) -> None:
+    """Explain two photos with both zoo models by every method that serves them; no network, under a minute.
+
+    Example: mhex demo --out out/demo
+    """
+    started = time.perf_counter()
+    out = output_folder(out)
+    with busy("Loading the zoo"):
+        import mhex
+        from mhex.cli._demo_page import demo_page
+        from mhex.registry import all_methods
+
+        photos = demo_photos()
+        bundles = [mhex.load(name) for name in MODELS]
+        methods = list(all_methods())
+    with steps(len(photos) * len(bundles) * len(methods)) as step:
+        looks = [look(bundle, photo, methods, step) for photo in photos for bundle in bundles]
+    with busy("Drawing the page"):
+        text = demo_page(looks)
+    file = out / "index.html"
+    with writing(file):
+        file.write_text(text, encoding="utf-8")
+    maps = sum(len(one.outcome.explanations) for one in looks)
+    for one in looks:
+        typer.echo(f"{one.sentence}.")
+    typer.echo(
+        f"Explained {len(photos)} photos with {len(bundles)} models and {len(methods)} methods ({maps} explanations) "
+        f"in {time.perf_counter() - started:.0f} s: open {file}"
+    )
+
+
+def demo_photos() -> list[Photo]:
+    """The photos: a cat, and something that is no pet. Both are files inside the installed scikit-image."""
+    from PIL import Image
+
+    from mhex._optional import require
+
+    data = require("skimage.data", extra="demo")
+    return [
+        Photo(
+            "cat",
+            Image.fromarray(data.chelsea()),
+            "Chelsea the cat, photo by Stefan van der Walt, CC0; it comes with scikit-image.",
+            "The photo is not of the data set that the models learned from. The breed is not known, so only cat or "
+            "dog can be judged.",
+        ),
+        Photo(
+            "rocket",
+            Image.fromarray(data.rocket()),
+            "A Falcon 9 on its launch pad, photo by SpaceX, public domain; it comes with scikit-image.",
+            "This is no pet. The models know breeds of cats and dogs and nothing else, so each must name one, and "
+            "its probabilities must sum to 1. A map says what a decision was taken from, not that it makes sense.",
+        ),
+    ]
+
+
+def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
+    """Explain a photo for the top class of each of the card's groups, by every method that serves the model.
+
+    Args:
+        bundle: From the zoo; its card must name groups of classes.
+        photo: The photo.
+        methods: Names of all methods.
+        step: Told each method as it begins.
+    """
+    import torch
+
+    names, groups = bundle.class_names, bundle.card.get("groups")
+    if names is None or not groups or bundle.preprocess is None:
+        raise ArgumentError(f"Expected the card of {bundle.name} to name groups of classes, but it has none.")
+    with torch.inference_mode():
+        probabilities = bundle.model(bundle.preprocess(photo.image)[None]).softmax(1)[0]
+    shares = dict(zip(names, probabilities.tolist(), strict=True))
+    explained = {group: max(members, key=shares.__getitem__) for group, members in groups.items()}
+    outcome = explain_by(
+        bundle,
+        photo.image,
+        methods,
+        list(explained.values()),
+        lambda what: step(f"{photo.name}, {bundle.name}: {what}"),
+        pass_over=True,
+    )
+    favourites = sorted(shares, key=shares.__getitem__, reverse=True)[:3]
+    return Look(
+        bundle,
+        photo,
+        {group: sum(shares[name] for name in members) for group, members in groups.items()},
+        {name: shares[name] for name in favourites},
+        explained,
+        outcome,
+    )

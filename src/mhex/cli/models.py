@@ -1,0 +1,61 @@
+"""`mhex models`: the models that ship with mhex."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from mhex.cli._console import busy, complain, show_table
+
+
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with data and licence in full.")] = False,
+) -> None:
+    """List the zoo: models that ship with mhex, with accuracy, size and licence.
+
+    Other models are given as timm:NAME[:weights.safetensors] or hf:FOLDER.
+    """
+    with busy("Reading the zoo"):
+        from mhex.zoo import list_models
+
+        rows = list_models()
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        complain("The zoo is empty: no models ship with this installation.")
+        return
+    show_table(
+        f"{len(rows)} models",
+        ("name", "what", "classes", "accuracy", "parameters", "size", "licence"),
+        [
+            (
+                row["name"],
+                row["title"],
+                row["classes"],
+                accuracy_words(row["accuracy"]),
+                f"{row['parameters'] / 1e6:.2f} M",
+                "weights missing" if row["megabytes"] is None else f"{row['megabytes']} MB",
+                licence_words(row["data"], row["licence"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:
+    """The accuracy entry of a card in words: `breed 71.2 %, cat dog 97.0 % (test, 1000 images)`."""
+    if not accuracy:
+        return "not measured"
+    shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in accuracy.items() if isinstance(v, float)]
+    return f"{', '.join(shares)} ({accuracy.get('split', 'unknown split')}, {accuracy.get('images', '?')} images)"
+
+
+def licence_words(data: Any, licence: str) -> str:
+    """A card's licence: its first sentence, and the licence of the data where the card names it."""
+    first = licence.split(". ")[0].rstrip(".")
+    named = data.get("licence") if isinstance(data, Mapping) else None
+    return f"{first}; data {named}" if named and named not in first else first

@@ -1,0 +1,47 @@
+"""From a photo to the input of a network: squash the whole photo to one size, scale to 0..1, normalise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+
+# PIL's numbers for its filters, under the names that timm and the zoo's cards use.
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+
+
+@dataclass(frozen=True)
+class Squash:
+    """How a network sees a photo. Nothing is cropped, so that a map of the input lies on the whole photo.
+
+    Attributes:
+        height: Of the input in pixels.
+        width: Of the input in pixels.
+        mean: Of each colour, taken off after scaling to 0..1.
+        std: Of each colour, divided by afterwards.
+        interpolation: Name of the filter.
+    """
+
+    height: int
+    width: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    interpolation: str = "bicubic"
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in FILTERS:
+            raise ArgumentError(f"Expected an interpolation among {list(FILTERS)}, but got {self.interpolation!r}.")
+
+    def __call__(self, photo: Any) -> Tensor:
+        """Prepare a PIL image: a tensor (3, height, width), float32."""
+        import numpy as np
+
+        small = photo.convert("RGB").resize((self.width, self.height), FILTERS[self.interpolation])
+        pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1).float() / 255
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return (pixels - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)

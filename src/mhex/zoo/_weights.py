@@ -1,0 +1,89 @@
+"""Reading weights: safetensors only, and only if every key fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from mhex.errors import ArgumentError
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Args:
+        path: The file. What counts is its content, not its suffix.
+
+    Returns:
+        Tensors by name, in the precision they were stored in.
+
+    Raises:
+        ArgumentError: There is no such file, or it is not safetensors; pickles are never opened.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if path.is_dir():
+        raise ArgumentError(f"Expected a safetensors file, but {path} is a folder.")
+    if not path.is_file():
+        raise ArgumentError(f"Expected a safetensors file at {path}, but there is none; check the path.")
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+        return load_file(path)
+    except SafetensorError as error:
+        raise ArgumentError(
+            f"Expected weights as safetensors, but {path} is {_kind(start)}; convert them once, where you trust their "
+            "source, with safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
+        ) from error
+    except OSError as error:
+        raise ArgumentError(f"The weights {path} cannot be read: {error.strerror or error}.") from error
+
+
+def fill(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
+    """Load weights into a model, strictly and in the model's own precision, and put it into evaluation mode.
+
+    Args:
+        model: What is filled.
+        weights: Tensors by name.
+        source: Where they come from, for the message.
+
+    Raises:
+        ArgumentError: A key is missing, not expected or of another shape; the message names some.
+    """
+    own = model.state_dict()
+    missing = [name for name in own if name not in weights]
+    extra = [name for name in weights if name not in own]
+    misshapen = [
+        f"{name} is {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if problems := misfit(missing, extra, misshapen):
+        raise ArgumentError(
+            f"The weights {source} do not fit {type(model).__name__}: {problems}. Take weights that were saved from "
+            "the same architecture, with the same arguments and image size."
+        )
+    model.load_state_dict(weights)
+    model.eval()
+
+
+def misfit(missing: Iterable[str], extra: Iterable[str], misshapen: Iterable[str] = ()) -> str:
+    """What does not fit, in words; empty if everything does."""
+    groups = (("missing keys", list(missing)), ("unexpected keys", list(extra)), ("wrong shapes", list(misshapen)))
+    return "; ".join(f"{len(names)} {what} ({_some(names)})" for what, names in groups if names)
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _kind(start: bytes) -> str:
+    """What a file that is not safetensors seems to be, by its first bytes."""
+    if not start:
+        return "an empty file"
+    if start.startswith(b"PK\x03\x04") or start.startswith(b"\x80"):
+        return "a pickle, which can run code when it is opened"
+    return "not safetensors, or damaged"

@@ -1,0 +1,187 @@
+"""A local Hugging Face folder: an image or text classifier in safetensors. Its own code, if any, is never run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from mhex._optional import require
+from mhex.bundle import Bundle
+from mhex.errors import ArgumentError
+from mhex.zoo._squash import FILTERS, Squash
+from mhex.zoo._weights import misfit
+
+# Without one of these files transformers makes a tokenizer of five words, and says nothing.
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def load_folder(folder: str) -> Bundle:
+    """Load a classifier from a folder written by `save_pretrained`.
+
+    Args:
+        folder: Holds `config.json`, `model.safetensors`, and the files of a tokenizer or an image processor.
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise ArgumentError(
+            f"Expected a local Hugging Face folder after 'hf:', but {folder!r} is not a folder; nothing is fetched "
+            "from a network, so download the model first."
+        )
+    config = _read_config(path)
+    task = _task(path, config)
+    _check_weights(path)
+    transformers = require("transformers")
+    with _quiet(transformers):
+        model = _load_model(transformers, path, task)
+        preprocess = _image_preprocess(transformers, path) if task == "image" else None
+        tokenizer = _load_tokenizer(transformers, path) if task == "text" else None
+    labels = model.config.id2label
+    return Bundle(
+        name=f"hf:{folder}",
+        model=model.eval(),
+        preprocess=preprocess,
+        tokenizer=tokenizer,
+        class_names=[str(labels[i]) for i in sorted(labels)],
+        card={
+            "name": f"hf:{folder}",
+            "modality": task,
+            "architecture": type(model).__name__,
+            "weights": str(path),
+            "classes": len(labels),
+            "parameters": sum(p.numel() for p in model.parameters()),
+        },
+    )
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    file = path / "config.json"
+    if not file.is_file():
+        raise ArgumentError(f"Expected config.json in the folder {path}, but there is none; save with save_pretrained.")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"Expected JSON in {file}, but it cannot be read: {error}.") from error
+    if not isinstance(config, dict):
+        raise ArgumentError(f"Expected a JSON object in {file}, but got {type(config).__name__}.")
+    return config
+
+
+def _task(path: Path, config: Mapping[str, Any]) -> Literal["image", "text"]:
+    architectures = [str(name) for name in config.get("architectures") or ()]
+    if any("ForImageClassification" in name for name in architectures):
+        return "image"
+    if any("ForSequenceClassification" in name for name in architectures):
+        return "text"
+    raise ArgumentError(
+        f"Expected an image or sequence classifier in {path}, but its config.json names "
+        f"{', '.join(architectures) or 'no architecture'}; fine-tune it as ...ForImageClassification or "
+        "...ForSequenceClassification first."
+    )
+
+
+def _check_weights(path: Path) -> None:
+    if (path / "model.safetensors").is_file() or (path / "model.safetensors.index.json").is_file():
+        return
+    pickled = [file.name for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))]
+    came = f"only {pickled[0]}, a pickle, which is never opened" if pickled else "no weights"
+    raise ArgumentError(
+        f"Expected model.safetensors in the folder {path}, but it holds {came}; save the model with save_pretrained."
+    )
+
+
+def _load_model(transformers: Any, path: Path, task: Literal["image", "text"]) -> Any:
+    from safetensors import SafetensorError
+
+    kind = "AutoModelForImageClassification" if task == "image" else "AutoModelForSequenceClassification"
+    try:
+        model, info = getattr(transformers, kind).from_pretrained(
+            path,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, in our own words
+            **_LOCAL,
+        )
+    except SafetensorError as error:
+        raise ArgumentError(f"The weights in {path} are not safetensors, or damaged: {error}.") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise ArgumentError(
+            f"The folder {path} cannot be loaded with the installed transformers {transformers.__version__}; code that "
+            f"comes in a folder is never run. It says: {_one_line(error)}"
+        ) from error
+    shapes = [f"{name} is {tuple(a)} instead of {tuple(b)}" for name, a, b in sorted(info["mismatched_keys"])]
+    if problems := misfit(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]), shapes):
+        raise ArgumentError(
+            f"The weights in {path} do not fit {type(model).__name__}: {problems}. Save the fine-tuned classifier "
+            "itself with save_pretrained."
+        )
+    return model
+
+
+def _load_tokenizer(transformers: Any, path: Path) -> Any:
+    if not any((path / name).is_file() for name in _VOCABULARIES):
+        raise ArgumentError(
+            f"Expected a tokenizer in the folder {path}, but it holds none of {', '.join(_VOCABULARIES[:3])}, ...; add "
+            "one with tokenizer.save_pretrained."
+        )
+    try:
+        return transformers.AutoTokenizer.from_pretrained(path, **_LOCAL)
+    except (OSError, ValueError, TypeError) as error:
+        raise ArgumentError(f"The tokenizer in {path} cannot be loaded: {_one_line(error)}") from error
+
+
+def _image_preprocess(transformers: Any, path: Path) -> Squash:
+    """Size, filter and normalisation of the folder's image processor, without its centre crop."""
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(path, **_LOCAL).to_dict()
+    except (OSError, ValueError, TypeError) as error:
+        raise ArgumentError(
+            f"Expected an image processor in the folder {path}, but none can be loaded; add preprocessor_config.json "
+            "with image_processor.save_pretrained."
+        ) from error
+    size = (processor.get("crop_size") if processor.get("do_center_crop") else None) or processor.get("size") or {}
+    side = size.get("shortest_edge")
+    height, width = size.get("height") or side, size.get("width") or side
+    if not height or not width or not processor.get("do_rescale", True):
+        raise ArgumentError(
+            f"Expected an image processor with one input size and pixels scaled to 0..1 in {path}, but got "
+            f"size={size} and do_rescale={processor.get('do_rescale')}."
+        )
+    normalise = processor.get("do_normalize", True)
+    mean = processor["image_mean"] if normalise else (0.0, 0.0, 0.0)
+    std = processor["image_std"] if normalise else (1.0, 1.0, 1.0)
+    names = {number: name for name, number in FILTERS.items()}
+    return Squash(height, width, mean, std, names.get(processor.get("resample", 3), "bicubic"))
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Hold back the loading report and bars of transformers: what matters of them is in our own messages."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _one_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,49 @@
+"""From a name to a bundle: which of the three doors a name knocks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mhex.bundle import Bundle
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.zoo.hf_folder import load_folder
+from mhex.zoo.residents import load_resident
+from mhex.zoo.timm_models import load_timm
+
+FORMS = "zoo:NAME (see `mhex models`), timm:NAME[:weights.safetensors] or hf:FOLDER"
+
+
+def load(name: str, folder: Path | None = None) -> Bundle:
+    """Load a model by name. Nothing is fetched from a network, and no code that comes with weights is run.
+
+    Args:
+        name: `zoo:NAME` for a model that ships with mhex, `timm:NAME` for a timm architecture with random weights,
+            `timm:NAME:weights.safetensors` for one with your weights, `hf:FOLDER` for a local Hugging Face folder.
+        folder: Where the zoo's weights and cards are; the installed package's own folder by default.
+
+    Returns:
+        The model in evaluation mode, on the CPU and in float32, with preprocessing or tokenizer, class names and card.
+
+    Raises:
+        ArgumentError: The name, the weights or the folder cannot be used; the message says what to do.
+
+    Example:
+        >>> import mhex
+        >>> mhex.load("timm:resnet10t").card["weights"]
+        'random'
+    """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"Expected the name of a model, {FORMS}, but got {type(name).__name__}.")
+    prefix, colon, rest = name.partition(":")
+    if not colon or prefix not in ("zoo", "timm", "hf"):
+        raise ArgumentError(f"Expected a model as {FORMS}, but got {name!r}.")
+    if not rest:
+        raise ArgumentError(f"Expected a name after {name!r}: a model is given as {FORMS}.")
+    if prefix == "zoo":
+        return load_resident(rest, folder)
+    if prefix == "hf":
+        return load_folder(rest)
+    architecture, _, weights = rest.partition(":")
+    if rest.endswith(":"):
+        raise ArgumentError(f"Expected a weights file after {name!r}; leave the last ':' out for random weights.")
+    return load_timm(architecture, weights or None)

@@ -1,0 +1,97 @@
+"""The zoo's residents: models that ship with mhex, each a file of weights and a card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mhex._optional import require
+from mhex.bundle import Bundle
+from mhex.errors import ArgumentError, unknown_name
+from mhex.zoo._squash import Squash
+from mhex.zoo._weights import fill, read_weights
+
+WEIGHTS = Path(__file__).parent / "weights"
+_ENTRIES = (
+    "title",
+    "modality",
+    "architecture",
+    "arguments",
+    "classes",
+    "preprocess",
+    "parameters",
+    "data",
+    "licence",
+)
+
+
+def load_resident(name: str, folder: Path | None = None) -> Bundle:
+    """Load a resident of the zoo.
+
+    Args:
+        name: Without the prefix `zoo:`.
+        folder: Where `NAME.safetensors` and `NAME.json` are; the package's own folder by default.
+    """
+    folder = folder or WEIGHTS
+    names = _names(folder)
+    if not names:
+        raise ArgumentError(f"The zoo is empty: {folder} holds no cards; install mhex again.")
+    # Only names of cards that exist pass, so a name cannot lead out of the folder.
+    if name not in names:
+        raise unknown_name("zoo model", name, names)
+    card = _card(name, folder)
+    model = require("timm").create_model(card["architecture"], pretrained=False, **card["arguments"])
+    fill(model, read_weights(folder / f"{name}.safetensors"), f"of zoo:{name}")
+    seen = card["preprocess"]
+    return Bundle(
+        name=f"zoo:{name}",
+        model=model,
+        preprocess=Squash(seen["size"], seen["size"], seen["mean"], seen["std"], seen["interpolation"]),
+        class_names=list(card["classes"]),
+        card=card,
+    )
+
+
+def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
+    """One row per resident of the zoo, read from its card; the models are not loaded.
+
+    The entries: name, title, modality, architecture, classes, parameters, megabytes, accuracy, data, licence.
+
+    Args:
+        folder: As in `load`.
+    """
+    folder = folder or WEIGHTS
+    return [_row(name, _card(name, folder), folder) for name in _names(folder)]
+
+
+def _row(name: str, card: dict[str, Any], folder: Path) -> dict[str, Any]:
+    weights = folder / f"{name}.safetensors"
+    return {
+        "name": f"zoo:{name}",
+        "title": card["title"],
+        "modality": card["modality"],
+        "architecture": card["architecture"],
+        "classes": len(card["classes"]),
+        "parameters": card["parameters"],
+        "megabytes": round(weights.stat().st_size / 1e6, 2) if weights.is_file() else None,
+        "accuracy": card.get("accuracy"),
+        "data": card["data"],
+        "licence": card["licence"],
+    }
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.json"))
+
+
+def _card(name: str, folder: Path) -> dict[str, Any]:
+    path = folder / f"{name}.json"
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"The card {path} cannot be read ({error}); install mhex again.") from error
+    missing = [key for key in _ENTRIES if not isinstance(card, dict) or key not in card]
+    if missing:
+        raise ArgumentError(f"Expected the entries {list(_ENTRIES)} in the card {path}, but {missing} are missing.")
+    return dict(card)
