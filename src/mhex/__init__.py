@@ -1,24 +1,44 @@
-"""mhex: explain neural networks, and prove the explanations."""
+"""mhex: explain neural networks, and prove the explanations.
 
+The public names are loaded on first use, so that `import mhex` and `mhex --help` are quick.
+"""
+
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from mhex.bundle import Bundle
 from mhex.errors import MhexError
-from mhex.explain import explain
-from mhex.explanation import Explanation
-from mhex.registry import list_methods
+
+if TYPE_CHECKING:
+    from mhex._explain import explain
+    from mhex.bundle import Bundle
+    from mhex.explanation import Explanation
+    from mhex.registry import list_methods
+    from mhex.zoo import load
 
 try:
     __version__ = version("mhex")
 except PackageNotFoundError:  # running from a source tree that was not installed
     __version__ = "0+unknown"
 
-
-def load(name: str) -> Bundle:
-    """Load a model by name: `zoo:NAME`, `timm:NAME[:weights.safetensors]` or `hf:FOLDER`."""
-    from mhex.zoo import load as load_bundle
-
-    return load_bundle(name)
-
-
 __all__ = ["Bundle", "Explanation", "MhexError", "__version__", "explain", "list_methods", "load"]
+
+_HOMES = {
+    "Bundle": "mhex.bundle",
+    "Explanation": "mhex.explanation",
+    "explain": "mhex._explain",
+    "list_methods": "mhex.registry",
+    "load": "mhex.zoo",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mhex' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -64,7 +64,7 @@ def _look_section(look: Look) -> Section:
         classes = " and ".join(look.explained.values())
         names = ", ".join(e.method for e in explanations)
         alt = f"Heat maps over the photo of the {look.photo.name} for {classes}, by {names}"
-        parts.append(picture_tag(comparison(explanations), alt))
+        parts.append(picture_tag(comparison(explanations, columns=4), alt))
         parts.append(_table(("method", "seconds"), [(e.method, f"{e.cost['seconds']:.2f}") for e in explanations]))
     if look.outcome.left_out:
         grouped = group_by_reason(look.outcome.left_out)

@@ -43,7 +43,8 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
     main = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     if not isinstance(main, Tensor):
         raise ArgumentTypeError(
-            f"Expected tensors of token ids, but got {type(main).__name__}; tokenize with return_tensors='pt'."
+            f"Expected input_ids to be a tensor of token ids, but got {type(main).__name__}; "
+            "tokenize with return_tensors='pt'."
         )
     if main.dim() != (3 if main.is_floating_point() else 2):
         raise ArgumentError(f"Expected token ids of shape (batch, tokens), but got {tuple(main.shape)}.")

@@ -21,7 +21,6 @@ from mhex.viz._sheet import Sheet
 from mhex.viz.overlay import clip_note, overlay, photo_pixels
 from mhex.viz.text_figure import Block, draw_blocks, explanation_block
 
-_MOST_COLUMNS = 8
 _MOST_ROWS = 12
 
 
@@ -32,10 +31,11 @@ def comparison(
     targets: Sequence[int] | None = None,
     labels: Sequence[str] | None = None,
     title: str = "",
+    columns: int = 8,
 ) -> Sheet:
     """Draw explanations of the same input by several methods: one row per class, one column per method.
 
-    More than eight methods continue in further rows. Texts are drawn below each other, grouped by class.
+    Texts are drawn below each other, grouped by class.
 
     Args:
         explanations: Of the same batch and the same targets.
@@ -43,6 +43,7 @@ def comparison(
         targets: Which of several targets to draw; None for all, up to twelve.
         labels: Names of the columns; None for the names of the methods, with the options that tell equal ones apart.
         title: A heading.
+        columns: The most methods side by side; more continue in further rows.
 
     Raises:
         ArgumentError: If the explanations are not of the same input and targets.
@@ -55,7 +56,9 @@ def comparison(
     shown, more_samples = choose(samples, first.scores.shape[0], most, "samples", "mhex.viz.comparison")
     if first.modality == "text":
         return _texts(explanations, names, shown, chosen, title, [more_samples, more_targets])
-    bands = -(-len(explanations) // _MOST_COLUMNS)
+    if columns < 1:
+        raise ArgumentError(f"Expected at least one column, but got columns={columns}.")
+    bands = -(-len(explanations) // columns)
     width = -(-len(explanations) // bands)  # bands of about the same width
     rows = []
     for sample in shown:

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from cli_helpers import Run, one_sentence
+from PIL import Image
+
+import mhex
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_one_photo_by_default(run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("explain", cat)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    files = tmp_path / "out" / "explain"
+    assert _names(files) == ["cat.gae.png"]
+    assert Image.open(files / "cat.gae.png").size[0] > 300
+    with Image.open(cat) as photo:
+        explanation = mhex.explain(mhex.load("zoo:pets-vit"), photo)
+    assert explanation.target_names(0)[0] in result.stdout
+    assert f"{100 * float(explanation.probabilities.max()):.1f} %" in result.stdout
+    assert "cat.gae.png" in result.stdout
+
+
+def test_several_methods_and_classes_are_compared(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    result = run("explain", cat, "--method", "gae,rollout", "--target", "Pug,0", "--out", out, "--html")
+    assert result.exit_code == 0, result.output
+    assert _names(out) == ["cat.comparison.png", "cat.gae.png", "cat.rollout.png", "index.html"]
+    for words in ("Pug", "Bengal", "rollout", "cat.comparison.png", "index.html"):
+        assert words in result.stdout
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 1
+    assert "zoo:pets-vit" in page
+
+
+def test_equal_names_in_different_folders_do_not_overwrite_each_other(
+    run: Run, zoo: Path, cat: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "more" / "cat.jpg"
+    other.parent.mkdir()
+    Image.new("RGB", (50, 90), "green").save(other)
+    out = tmp_path / "o"
+    result = run("explain", cat, other, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert _names(out) == ["cat-2.gae.png", "cat.gae.png"]
+    assert (out / "cat.gae.png").read_bytes() != (out / "cat-2.gae.png").read_bytes()
+
+
+def test_a_photo_is_never_overwritten(run: Run, zoo: Path, cat: Path) -> None:
+    trap = cat.with_name("cat.gae.png")
+    shutil.copy(cat, trap)
+    before = trap.read_bytes()
+    assert "overwrite" in one_sentence(run("explain", cat, trap, "--out", cat.parent))
+    assert trap.read_bytes() == before
+
+
+def test_all_methods_says_which_are_left_out(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    result = run("explain", cat, "--model", "zoo:pets-resnet10t", "--method", "all", "--out", out)
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stderr.splitlines() if "gae" in line]
+    assert "left out" in line
+    assert "attention" in line
+    assert "cat.gradcam.png" in _names(out)
+    assert "cat.gae.png" not in _names(out)
+
+
+def test_random_weights_are_warned_of(run: Run, cat: Path, tmp_path: Path) -> None:
+    result = run("explain", cat, "--model", "timm:test_resnet", "--method", "gradcam", "--out", tmp_path / "o")
+    assert result.exit_code == 0, result.output
+    assert "random" in result.stderr
+
+
+def test_options_and_seeds_reach_the_method(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    for name, option in (("a", "start_block=1"), ("b", "start_block=2")):
+        assert run("explain", cat, "--option", option, "--out", tmp_path / name).exit_code == 0
+    assert (tmp_path / "a" / "cat.gae.png").read_bytes() != (tmp_path / "b" / "cat.gae.png").read_bytes()
+
+
+def test_names_are_shown_as_they_are(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    odd = cat.with_name("a [red] <b>cat<b>.png")
+    shutil.copy(cat, odd)
+    result = run("explain", odd, "--out", tmp_path / "o", "--html")
+    assert result.exit_code == 0, result.output
+    assert "[red] <b>cat<b>.gae.png" in result.stdout
+    assert "<b>" not in (tmp_path / "o" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")
+def test_names_that_are_no_text(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    odd = cat.with_name("caf\udce9.png")  # a Latin-1 name on a UTF-8 system
+    shutil.copy(cat, odd)
+    result = run("explain", odd, "--out", tmp_path / "o", "--html")
+    assert result.exit_code == 0, result.output
+    assert "caf?.gae.png" in result.stdout
+
+
+def test_text(run: Run, bert_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    result = run(
+        "explain", "--text", "a fine film", "--text", "a dull film", "--model", f"hf:{bert_folder}", "--method",
+        "gae,attention", "--target", "good,bad", "--out", out,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert {"text-1.gae.png", "text-1.comparison.png", "text-2.attention.png", "index.html"} <= set(_names(out))
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "fine" in page
+    assert "dull" in page
+    assert "good" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "got neither"),
+        (("{cat}", "--text", "a film"), "got both"),
+        (("--text", "a film"), "zoo:pets-vit reads photos, not text"),
+        (("--text", " ", "--model", "hf:{bert}"), "blank"),
+        (("{cat}", "--model", "hf:{bert}"), "reads text, not photos"),
+        (("{cat}", "--model", "pets-vit"), "zoo:NAME"),
+        (("{cat}", "--model", "zoo:pets-vitt"), "Did you mean 'pets-vit'"),
+        (("{cat}", "--method", "gaee"), "Did you mean 'gae'"),
+        (("{cat}", "--method", "gae", "--model", "zoo:pets-resnet10t"), "Methods that can: "),
+        (("{cat}", "--target", "Pugg"), "Did you mean 'Pug'"),
+        (("{cat}", "--target", "6"), "from 0 to 5"),
+        (("{cat}", "--target", "top9"), "top6"),
+        (("{cat}", "--option", "start_block=9"), "block"),
+        (("{cat}", "--option", "alpha=9"), "start_block=1"),
+        (("{cat}", "--device", "toaster"), "Expected cpu or cuda"),
+        (("{cat}", "--seed", "x"), "--seed"),
+        (("{cat}", "--methd", "gae"), "--method"),
+        (("{cat}.jpg",), "There is no photo"),
+        (("{cat}", "--out", "{cat}/below"), "Cannot write to"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    run: Run, zoo: Path, bert_folder: Path, cat: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    filled = [a.replace("{cat}", str(cat)).replace("{bert}", str(bert_folder)) for a in arguments]
+    if "--out" not in filled:
+        filled += ["--out", str(tmp_path / "o")]
+    assert words in one_sentence(run("explain", *filled))
+
+
+def test_a_broken_photo_after_a_good_one(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    broken = cat.with_name("broken.png")
+    broken.write_bytes(cat.read_bytes()[:60])
+    assert "broken.png" in one_sentence(run("explain", cat, broken, "--out", tmp_path / "o"))
+
+
+def test_ctrl_c_is_quiet(run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mhex, "explain", interrupt)
+    result = run("explain", cat, "--out", tmp_path / "o")
+    assert result.exit_code == 130
+    assert result.output == ""
+
+
+def test_our_own_bugs_are_not_hidden(
+    run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(mhex, "explain", fail)
+    with pytest.raises(ZeroDivisionError):
+        run("explain", cat, "--out", tmp_path / "o")

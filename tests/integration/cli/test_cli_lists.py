@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_helpers import Run
+
+import mhex
+
+
+def test_methods_are_those_of_the_registry(run: Run) -> None:
+    result = run("methods")
+    assert result.exit_code == 0
+    for row in mhex.list_methods():
+        assert f" {row['name']} " in result.stdout
+    assert "start_block=1" in result.stdout
+
+
+def test_methods_as_json(run: Run) -> None:
+    rows = json.loads(run("methods", "--json").stdout)
+    assert [row["name"] for row in rows] == [row["name"] for row in mhex.list_methods()]
+    assert {row["name"]: row["options"] for row in rows}["gae"] == {"start_block": 1}
+
+
+def test_models(run: Run, zoo: Path) -> None:
+    result = run("models")
+    assert result.exit_code == 0
+    for words in ("zoo:pets-vit", "zoo:pets-resnet10t", "breed 16.7 %, cat dog 50.0 % (test, 12 images)", "MB"):
+        assert words in result.stdout
+    assert "Apache-2.0; data CC BY-SA 4.0" in result.stdout
+
+
+def test_models_as_json(run: Run, zoo: Path) -> None:
+    rows = json.loads(run("models", "--json").stdout)
+    assert {row["name"] for row in rows} == {"zoo:pets-vit", "zoo:pets-resnet10t"}
+    assert rows[0]["data"]["licence"] == "CC BY-SA 4.0"
+
+
+def test_an_empty_zoo_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", tmp_path)
+    result = run("models")
+    assert result.exit_code == 0
+    assert "empty" in result.stderr
+    assert json.loads(run("models", "--json").stdout) == []
+
+
+def test_help_names_the_commands_and_examples(run: Run) -> None:
+    for arguments in (("--help",), ("-h",), ()):
+        result = run(*arguments)
+        assert result.exit_code == 0
+        for words in ("explain", "demo", "methods", "models", "mhex explain cat.jpg"):
+            assert words in result.stdout
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").stdout == f"mhex {mhex.__version__}\n"

@@ -1,0 +1,47 @@
+"""The zoo as it ships: cards and weights in the package itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mhex
+from mhex.cli import demo
+from mhex.zoo import list_models
+from mhex.zoo.residents import WEIGHTS
+
+NAMES = sorted(f"zoo:{card.stem}" for card in WEIGHTS.glob("*.json"))
+
+
+def test_the_demos_models_ship() -> None:
+    assert set(demo.MODELS) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_model_is_what_its_card_says(name: str) -> None:
+    bundle = mhex.load(name)
+    card = bundle.card
+    assert bundle.class_names is not None
+    assert sum(p.numel() for p in bundle.model.parameters()) == card["parameters"]
+    assert sorted(bundle.class_names) == sorted(member for group in card["groups"].values() for member in group)
+    assert card["name"] == name.removeprefix("zoo:")
+    assert card["licence"]
+    assert 0.5 < card["accuracy"]["breed"] < card["accuracy"]["cat_dog"] <= 1
+    (row,) = [row for row in list_models() if row["name"] == name]
+    assert row["megabytes"] < 15  # they are part of the package
+
+
+@pytest.mark.parametrize("name", demo.MODELS)
+def test_a_cat_is_a_cat(name: str) -> None:
+    pytest.importorskip("skimage", reason="the photo comes with scikit-image")
+    seen = demo.look(mhex.load(name), demo.demo_photos()[0], ["gradcam"], lambda what: None)
+    assert seen.groups["cat"] > 0.8
+    (explanation,) = seen.outcome.explanations
+    assert float(explanation.scores.abs().max()) > 0
+
+
+def test_every_card_has_weights() -> None:
+    assert [file.stem for file in sorted(Path(WEIGHTS).glob("*.safetensors"))] == [
+        n.removeprefix("zoo:") for n in NAMES
+    ]
