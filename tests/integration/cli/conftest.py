@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,19 +9,17 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "zoo"))  # for zoo_standins
-
 
 @pytest.fixture(scope="session")
 def zoo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from zoo_standins import write_zoo
+    from support.zoo_standins import write_zoo
 
     return write_zoo(tmp_path_factory.mktemp("zoo"))
 
 
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from zoo_standins import write_bert
+    from support.zoo_standins import write_bert
 
     return write_bert(tmp_path_factory.mktemp("hf") / "bert")
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from zoo_standins import write_bert, write_hf_vit
 
 import mhex
 from mhex.errors import ArgumentError
 from mhex.zoo import load
+from support.zoo_standins import write_bert, write_hf_vit
 
 
 @pytest.fixture(scope="module")
