@@ -42,7 +42,8 @@ def test_import_and_help_load_nothing_heavy(tmp_path: Path) -> None:
         "assert not {'typer', 'rich', 'safetensors'} & set(sys.modules)\n"
         "from mhex.cli import main\nsys.argv = ['mhex', '--help']\n"
         "try:\n    main()\nexcept SystemExit as leave:\n    assert leave.code == 0\n"
-        "slow = 'torch timm transformers matplotlib skimage scipy PIL torchvision'\nheavy = set(slow.split()) & set(sys.modules)\n"
+        "slow = 'torch timm transformers matplotlib skimage scipy PIL torchvision'\n"
+        "heavy = set(slow.split()) & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(
