@@ -108,12 +108,17 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, layer: str | nn.Modul
         raise ArgumentError(
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
+    if layer is not None:
+        anatomy = replace(anatomy, features=_feature_layer(model, anatomy, layer))
     spec.check_serves(anatomy)
     if batch.modality == "image":
         check_image(batch, anatomy)
     spec.check_serves(anatomy, batch.tokens(anatomy))
-    if layer is None:
-        return anatomy
+    return anatomy
+
+
+def _feature_layer(model: nn.Module, anatomy: Anatomy, layer: str | nn.Module) -> FeatureLayer:
+    """The layer that the user named, laid out as the family's own."""
     modules = dict(model.named_modules())
     if isinstance(layer, str) and layer not in modules:
         raise unknown_name("layer", layer, [name for name in modules if name])
@@ -123,7 +128,7 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, layer: str | nn.Modul
             f"Expected layer= to be the name of a submodule or a submodule, but got {type(layer).__name__}."
         )
     layout: Layout = "nhwc" if anatomy.features is not None and anatomy.features.layout == "nhwc" else "nchw"
-    return replace(anatomy, features=FeatureLayer(chosen, layout, name_of(model, chosen)))
+    return FeatureLayer(chosen, layout, name_of(model, chosen))
 
 
 def _own_names(model: nn.Module) -> list[str] | None:

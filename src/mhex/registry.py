@@ -84,7 +84,7 @@ class Method:
         if self.needs.blocks and not anatomy.blocks:
             return f"it reads attention, and {anatomy.no_attention or 'the model has none'}"
         if "features" in self.needs.keep and anatomy.features is None:
-            return "it reads feature maps, and the model shows none"
+            return "it reads feature maps, and the model shows none; name a submodule with layer="
         if "input" in self.needs.keep and anatomy.modality == "text" and anatomy.embedding is None:
             return "it reads word embeddings, and no embedding of the token ids was seen"
         if self.max_tokens is not None and tokens is not None and tokens > self.max_tokens:

@@ -70,6 +70,7 @@ class Anatomy:
         features: Default layer of the CAM methods.
         embedding: Token embedding of a text model.
         head: Module whose input is the latent vector that the classifier reads.
+        sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
         no_attention: Why the attention methods refuse the model; empty if they do not.
     """
 
@@ -85,6 +86,7 @@ class Anatomy:
     features: FeatureLayer | None = None
     embedding: nn.Module | None = None
     head: nn.Module | None = None
+    sequence_first: bool = False
     no_attention: str = ""
 
     def grid(self, height: int, width: int) -> tuple[int, int]:

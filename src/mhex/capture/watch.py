@@ -71,7 +71,7 @@ class Watch:
                 f"Expected {len(self.blocks)} blocks to run in this {self.anatomy.family}, but saw more."
             )
         if self.replaying is not None:
-            return self.replaying["block_input"] if self.current == len(self.blocks) - 1 else x
+            return self._turned(self.replaying["block_input"]) if self.current == len(self.blocks) - 1 else x
         x = self._visit("block_input", x)
         # Post-norm blocks: what enters the block is what enters its attention.
         return self._visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
@@ -89,15 +89,22 @@ class Watch:
     def _visit(self, site: str, x: Tensor) -> Tensor:
         """Keep `x` if it is wanted; return what flows on."""
         if self.replaying is not None:
-            return self.replaying.get(site, x) if self.current == len(self.blocks) - 1 else x
+            substituted = self.current == len(self.blocks) - 1 and site in self.replaying
+            return self._turned(self.replaying[site]) if substituted else x
         if not self._wanted(site):
             return x
+        outside = site in _OUTER
+        x = x if outside else self._turned(x)
         if self.needs.graph == site and self._graph_starts(site):
             x = x.detach().requires_grad_()
-        kept = self.outer if site in _OUTER else self.blocks[self._running()].sites
+        kept = self.outer if outside else self.blocks[self._running()].sites
         kept[site] = x
         # Flow on as a copy: the model may write into it, and autograd forbids writing into a leaf.
-        return x.clone()
+        return x.clone() if outside else self._turned(x.clone())
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """Between the model's layout of the residual stream and (B, N, D)."""
+        return x.transpose(0, 1) if self.anatomy.sequence_first else x
 
     def _attend(
         self,

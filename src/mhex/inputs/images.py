@@ -42,6 +42,10 @@ def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Te
             "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
         )
     tensors = [preprocess(picture.convert("RGB")) for picture in pictures]
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor) or tensor.dim() != 3:
+            got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ArgumentTypeError(f"Expected preprocess to return a tensor (C, H, W), but it returned {got}.")
     shapes = {tuple(t.shape) for t in tensors}
     if len(shapes) != 1:
         raise ArgumentError(

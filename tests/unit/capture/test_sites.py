@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.models import FAMILIES
 
 from mhex.capture import Needs, find_anatomy, observe
 from mhex.inputs import prepare
+from support.models import FAMILIES
 
 SITES = ("block_input", "tokens", "attention", "attention_output", "mlp_input", "mlp_output", "block_output")
 PRE_NORM = ["timm_vit", "timm_deit_distilled", "timm_registers", "timm_map", "hf_vit", "hf_deit", "hf_dinov2",

@@ -1,0 +1,29 @@
+"""Settings common to all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+# The models are tiny: threads cost more than they give, and several test processes share the machine.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _known_random_state() -> Iterator[None]:
+    """Every test starts from the same global generator, so none depends on the order of the others."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1234)
+        yield
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the slow tests out unless a marker expression or a test id asks for them."""
+    if config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]

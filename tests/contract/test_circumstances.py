@@ -1,0 +1,398 @@
+"""States in which users bring their models and call the library: all must give the plain answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import mhex
+from support.cases import CORE, METHODS, assert_same, cases, explain, one_per_family, serving
+from support.models import CLASSES, FAMILIES, Family, PlainCNN, PlainViT, call, enliven
+from support.state import Snapshot
+
+
+@cases(CORE)
+def test_frozen_parameters(method: str, family: Family) -> None:
+    model, inputs = family.fresh(), family.inputs(2)
+    model.requires_grad_(False)
+    assert_same(explain(model, inputs, method).scores, explain(family.model(), inputs, method).scores, method)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+@one_per_family()
+def test_train_mode(method: str, family: Family) -> None:
+    """Explained in evaluation mode, whatever the mode before; statistics of batch norm do not move."""
+    model, inputs = family.fresh(), family.inputs(3)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    model.train()
+    before = Snapshot(model)
+    trained = explain(model, inputs, method)
+    before.check()
+    assert_same(trained.scores, explain(family.model(), inputs, method).scores, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_train_mode_with_every_kind_of_dropout(method: str) -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    drops = dict.fromkeys(("drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"), 0.4)
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4, "num_classes": CLASSES}
+    dropping = enliven(VisionTransformer(**sizes, **drops)).double().train()
+    plain = enliven(VisionTransformer(**sizes)).double().eval()
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    assert not torch.equal(dropping(images), dropping(images)), "the model must be random for this test"
+    assert_same(explain(dropping, images, method).scores, explain(plain, images, method).scores, method)
+
+
+class OutOfPlaceCNN(PlainCNN):
+    """The same function as `PlainCNN` without writing in place and without a module used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.first(x)))
+        x = F.relu(self.second(x))
+        x = self.last(self.third(x) + x)
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+@cases(["plain_cnn"])
+def test_writing_in_place_and_shared_modules(method: str, family: Family) -> None:
+    model = OutOfPlaceCNN().double().eval()
+    model.load_state_dict(family.model().state_dict())
+    inputs = family.inputs(3)
+    assert_same(explain(family.model(), inputs, method).scores, explain(model, inputs, method).scores, method)
+
+
+@cases(["tv_resnet", "plain_cnn"], where=lambda method, family: "features" in method.needs.keep)
+@pytest.mark.parametrize("layer", ["in-place", "before in-place"])
+def test_chosen_layer_that_is_written_over(method: str, family: Family, layer: str) -> None:
+    """The maps are those at the time of the call, though the next operation writes into the same memory."""
+    names = {"tv_resnet": ("relu", "bn1"), "plain_cnn": ("relu", "second")}[family.name]
+    name = names[layer == "before in-place"]
+    model, inputs = family.model(), family.inputs(1)
+    kept: list[Tensor] = []
+
+    def keep(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        kept.append(output.clone())
+        return kept[-1].clone()
+
+    handle = model.get_submodule(name).register_forward_hook(keep)
+    y = call(model, inputs)[:, 2].sum()
+    handle.remove()
+    (gradient,) = torch.autograd.grad(y, kept[-1])
+    weight = gradient.mean((2, 3), keepdim=True) if method == "gradcam" else gradient.clamp_min(0)
+    wanted = (weight * kept[-1]).sum(1).clamp_min(0).detach()
+    assert_same(explain(model, inputs, method, target=2, layer=name).scores, wanted, method)
+
+
+@pytest.fixture
+def _plain_kernels() -> Iterator[None]:
+    """Without oneDNN: some virtual machines announce bfloat16 matrix instructions that they cannot run."""
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
+
+
+@pytest.mark.usefixtures("_plain_kernels")
+@cases(CORE)
+def test_bfloat16_weights(method: str, family: Family) -> None:
+    model = family.fresh(torch.float32).to(torch.bfloat16)
+    # The float32 model has the same rounded weights, so only the arithmetic differs.
+    exact = family.fresh(torch.float32).to(torch.bfloat16).float()
+    inputs = family.inputs(3, torch.float32)
+    rounded = inputs.bfloat16().float() if isinstance(inputs, Tensor) else inputs
+    got = explain(model, inputs, method, target=1)
+    wanted = explain(exact, rounded, method, target=1)
+    assert got.scores.dtype == torch.float32, "maps are accumulated in float32"
+    assert bool(torch.isfinite(got.scores).all())
+    pair = torch.stack([got.scores.flatten(), wanted.scores.flatten()]).double()
+    assert float(torch.corrcoef(pair)[0, 1]) > 0.97
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+@contextlib.contextmanager
+def _default_dtype_double() -> Any:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+CALLERS: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "device_context": lambda: torch.device("cpu"),
+    "default_dtype": _default_dtype_double,
+    "anomaly": lambda: torch.autograd.detect_anomaly(check_nan=False),
+    "sdpa_math": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("caller", CALLERS)
+@cases(("timm_vit", "hf_bert", "plain_cnn"))
+def test_callers(method: str, family: Family, caller: str) -> None:
+    model, inputs = family.model(torch.float32), family.inputs(2, torch.float32)
+    wanted = explain(model, inputs, method)
+    with CALLERS[caller]():
+        before = Snapshot(model)
+        got = explain(model, inputs, method)
+        before.check()
+    assert got.scores.dtype == wanted.scores.dtype
+    assert_same(got.scores, wanted.scores, method, 1e-4)
+
+
+@cases(CORE)
+def test_inputs_made_under_inference_mode(method: str, family: Family) -> None:
+    """Such tensors cannot enter a graph; here they also have another dtype than the weights."""
+    model = family.model()
+    with torch.inference_mode():
+        inputs = family.inputs(2, torch.float32)
+        inside = explain(model, inputs, method)
+    outside = explain(model, inputs, method)
+    wanted = explain(model, family.inputs(2, torch.float32), method)
+    assert_same(inside.scores, wanted.scores, method)
+    assert_same(outside.scores, wanted.scores, method)
+
+
+@cases(CORE, where=lambda method, family: family.size is not None)
+def test_layout_of_the_input_in_memory(method: str, family: Family) -> None:
+    model, images = family.model(), family.inputs(2)
+    wanted = explain(model, images, method).scores
+    wide = torch.zeros(2, 3, images.shape[2], 2 * images.shape[3], dtype=images.dtype)
+    wide[..., ::2] = images
+    for same in (images.to(memory_format=torch.channels_last), wide[..., ::2], images.mT.contiguous().mT):
+        assert not same.is_contiguous()
+        assert_same(explain(model, same, method).scores, wanted, method)
+
+
+@cases(CORE)
+def test_input_that_requires_grad(method: str, family: Family) -> None:
+    inputs = family.inputs(2)
+    if isinstance(inputs, Tensor):
+        leaf = inputs.clone().requires_grad_()
+        result = leaf * 1.0  # not a leaf: has a graph of its own
+        for given in (leaf, result):
+            e = explain(family.model(), given, method)
+            assert not e.scores.requires_grad
+            assert not e.pictures.requires_grad, "the result must not keep the caller's graph alive"
+            assert given.requires_grad
+        assert leaf.grad is None
+    else:
+        embeddings = family.fresh().get_input_embeddings()(inputs["input_ids"])
+        if family.name != "encoder_text":
+            given = {"inputs_embeds": embeddings, "attention_mask": inputs["attention_mask"]}
+            e = explain(family.model(), given, method)
+            assert not e.scores.requires_grad
+            assert embeddings.requires_grad
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compile": lambda model: torch.compile(model, backend="eager"),
+    "data_parallel": nn.DataParallel,
+    "both": lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@one_per_family(CORE)
+def test_wrapped_models(method: str, family: Family, wrapper: str) -> None:
+    wrapped = WRAPPERS[wrapper](family.fresh())
+    wrapped.train()
+    before = Snapshot(wrapped)
+    got = explain(wrapped, family.inputs(2), method)
+    before.check()
+    assert_same(got.scores, explain(family.model(), family.inputs(2), method).scores, method)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, "compile_in_place") for name in ("timm_vit", "hf_vit", "hf_bert", "plain_cnn", "plain_vit")),
+        *((name, "compile_submodule") for name in ("timm_vit", "hf_vit", "hf_bert", "plain_cnn", "plain_vit")),
+        *((name, "used_before") for name in ("timm_vit", "plain_cnn")),  # compiles in earnest, which takes seconds
+    ],
+)
+def test_compiled_inside(name: str, how: str) -> None:
+    family = FAMILIES[name]
+    method = "input-x-gradient" if name == "plain_cnn" else "gae"
+    model, inputs = family.fresh(), family.inputs(2)
+    if how == "compile_submodule":
+        parent, child = _somewhere_inside(model)
+        setattr(parent, child, torch.compile(getattr(parent, child), backend="eager"))
+    else:
+        model.compile(backend="eager")
+        if how == "used_before":
+            with torch.no_grad():
+                call(model, inputs)
+    before = Snapshot(model)
+    got = explain(model, inputs, method)
+    before.check()
+    assert_same(got.scores, explain(family.model(), inputs, method).scores, method)
+
+
+def _somewhere_inside(model: nn.Module) -> tuple[nn.Module, str]:
+    """A parent and the name of its child that is not the outermost layer: something in the first block."""
+    for name in ("blocks.0.mlp", "vit.layers.0.mlp", "bert.encoder.layer.0.intermediate", "second", "blocks.0.feed"):
+        with contextlib.suppress(AttributeError):
+            model.get_submodule(name)
+            parent, _, child = name.rpartition(".")
+            return model.get_submodule(parent), child
+    raise LookupError("no such submodule")
+
+
+@pytest.mark.parametrize("name", ["timm_vit", "timm_registers", "timm_swin", "hf_vit", "hf_bert", "hf_dinov2"])
+def test_activation_checkpointing(name: str) -> None:
+    family = FAMILIES[name]
+    method = "input-x-gradient" if name == "timm_swin" else "gae"
+    model, inputs = family.fresh(), family.inputs(2)
+    if name.startswith("timm"):
+        model.set_grad_checkpointing(True)
+    else:
+        model.gradient_checkpointing_enable()
+    model.train()
+    before = Snapshot(model)
+    got = explain(model, inputs, method)
+    before.check()
+    assert_same(got.scores, explain(family.model(), inputs, method).scores, method)
+
+
+class Named(NamedTuple):
+    logits: Tensor
+    features: Tensor
+
+
+class Returning(nn.Module):
+    """Hands what a model returns through a function, as task-specific code does."""
+
+    def __init__(self, model: nn.Module, shape: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.model, self.shape = model, shape
+
+    def forward(self, x: Tensor) -> Any:
+        return self.shape(self.model(x))
+
+
+def _hf_output(y: Tensor) -> Any:
+    from transformers.modeling_outputs import ImageClassifierOutput
+
+    return ImageClassifierOutput(loss=y.sum(), logits=y)
+
+
+OUTPUTS: dict[str, Callable[[Tensor], Any]] = {
+    "tuple": lambda y: (y, y.mean()),
+    "loss_first": lambda y: (y.sum(), y),
+    "list": lambda y: [y],
+    "dictionary": lambda y: {"features": y.new_zeros(len(y), 3, 2, 2), "logits": y},
+    "dictionary_out": lambda y: {"out": y, "aux": y * 2},
+    "named_tuple": lambda y: Named(y, y * 3),
+    "hugging_face": _hf_output,
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@cases(["plain_cnn", "plain_vit"])
+def test_what_models_return(method: str, family: Family, output: str) -> None:
+    model = Returning(family.fresh(), OUTPUTS[output]).eval()
+    inputs = family.inputs(2)
+    got, wanted = explain(model, inputs, method), explain(family.model(), inputs, method)
+    assert_same(got.scores, wanted.scores, method)
+    assert got.target.tolist() == wanted.target.tolist()
+
+
+@pytest.mark.parametrize("squeezed", [False, True], ids=["(B,1)", "(B,)"])
+@pytest.mark.parametrize("method", [m for m in serving("plain_vit") if METHODS[m].class_specific])
+def test_one_logit_for_two_classes(method: str, squeezed: bool) -> None:
+    """Class 1 has the score +logit and class 0 the score -logit, as a head of two opposite logits has."""
+    one = FAMILIES["plain_vit"].fresh()
+    one.head = nn.Linear(32, 1).double()
+    two = FAMILIES["plain_vit"].fresh()
+    two.head = nn.Linear(32, 2).double()
+    with torch.no_grad():
+        two.head.weight.copy_(torch.cat([-one.head.weight, one.head.weight]))
+        two.head.bias.copy_(torch.cat([-one.head.bias, one.head.bias]))
+    inputs = FAMILIES["plain_vit"].inputs(4)
+    model = Returning(one, lambda y: y[:, 0]) if squeezed else one
+    assert call(one, inputs).shape == (4, 1)
+    for target in (0, 1, None, [0, 1]):
+        got = explain(model.eval(), inputs, method, target=target)
+        wanted = explain(two.eval(), inputs, method, target=target)
+        assert_same(got.scores, wanted.scores, method)
+        assert torch.equal(got.target, wanted.target)
+        # Two opposite logits count the evidence twice in the softmax; one logit counts it once.
+        assert got.probabilities.shape == (4, 2)
+    assert torch.allclose(got.probabilities[:, 1], call(one, inputs)[:, 0].sigmoid())
+
+
+def test_signed_scores_of_two_opposite_classes() -> None:
+    model = FAMILIES["timm_vit"].fresh()
+    model.reset_classifier(1)
+    model.double().eval()
+    maps = explain(model, FAMILIES["timm_vit"].inputs(2), "input-x-gradient", target=[0, 1]).scores
+    assert_same(maps[:, 0], -maps[:, 1], "input-x-gradient")
+
+
+def test_hooks_of_the_user_take_part() -> None:
+    """A user's hook that changes the forward pass is part of the model that is explained."""
+    family = FAMILIES["timm_vit"]
+    model, inputs = family.fresh(), family.inputs(2)
+    model.blocks[1].register_forward_hook(lambda module, args, output: output * 0.5)
+    e = explain(model, inputs, "gae")
+    with torch.no_grad():
+        assert_same(e.logits, call(model, inputs), "gae", 1e-12)
+    assert float((e.scores - explain(family.model(), inputs, "gae").scores).abs().max()) > 1e-6
+
+
+@cases(CORE)
+def test_threads(method: str, family: Family) -> None:
+    """Two threads explain two models at the same time; nothing is shared between them."""
+    models, inputs = [family.fresh() for _ in range(2)], family.inputs(2)
+    wanted = explain(family.model(), inputs, method).scores
+    with ThreadPoolExecutor(2) as pool:
+        several = pool.map(lambda model: [explain(model, inputs, method).scores for _ in range(3)], models)
+        results = [scores for found in several for scores in found]
+    for got in results:
+        assert_same(got, wanted, method)
+
+
+def test_parametrised_weights() -> None:
+    model = enliven(PlainViT()).double().eval()
+    inputs = FAMILIES["plain_vit"].inputs(2)
+    wanted = explain(model, inputs, "gae").scores
+    nn.utils.parametrizations.weight_norm(model.blocks[0].qkv)
+    nn.utils.parametrizations.weight_norm(model.head)
+    before = Snapshot(model)
+    assert_same(explain(model, inputs, "gae").scores, wanted, "gae")
+    before.check()
+
+
+def test_a_bundle_stands_for_its_model() -> None:
+    family = FAMILIES["timm_vit"]
+    names = [f"kind {i}" for i in range(CLASSES)]
+    bundle = mhex.Bundle("timm:tiny", family.model(), class_names=names)
+    e = explain(bundle, family.inputs(2), "gae", target="kind 2")
+    assert e.class_names == names
+    assert_same(e.scores, explain(family.model(), family.inputs(2), "gae", target=2).scores, "gae")
+
+
+def test_a_subclass_of_a_known_family_is_known() -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    class Mine(VisionTransformer):
+        pass
+
+    model = enliven(Mine(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=4, num_classes=3)).eval()
+    assert explain(model, torch.randn(1, 3, 32, 32), "gae").scores.shape == (1, 4, 4)

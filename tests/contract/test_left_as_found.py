@@ -1,0 +1,226 @@
+"""After a call, and after a call that failed half-way, the model and the process are as they were."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mhex.errors import MhexError
+from support.cases import CORE, cases, explain, one_per_family
+from support.models import FAMILIES, Family, call
+from support.state import Snapshot
+
+
+class Boom(Exception):
+    """Raised by the user's own code in the middle of a pass."""
+
+
+def lived_in(family: Family, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """A model in the middle of its life: some modules train, some parameters are frozen, some have gradients."""
+    model = family.fresh(dtype)
+    model.train()
+    list(model.modules())[1].eval()
+    for index, parameter in enumerate(model.parameters()):
+        parameter.requires_grad_(index % 3 > 0)
+        if index % 4 == 0:
+            parameter.grad = torch.full_like(parameter, 0.25)
+    if family.explicit is not None:
+        family.explicit(model)
+    next(iter(model.children())).register_forward_hook(lambda module, args, output: None)
+    return model
+
+
+def last_to_run(model: nn.Module, inputs: Any) -> nn.Module:
+    """The leaf module that finishes last in a plain call."""
+    ran: list[nn.Module] = []
+    leaves = [m for m in model.modules() if not list(m.children())]
+    handles = [m.register_forward_hook(lambda module, args, output: ran.append(module)) for m in leaves]
+    with torch.no_grad():
+        call(model, inputs)
+    for handle in handles:
+        handle.remove()
+    return ran[-1]
+
+
+@cases()
+def test_after_a_call(method: str, family: Family) -> None:
+    model = lived_in(family, torch.float32)
+    inputs = family.inputs(2, torch.float32)
+    explain(model, inputs, method)  # what a model makes lazily on its first call is its own affair
+    before = Snapshot(model)
+    explain(model, inputs, method, target=[0, 2])
+    before.check()
+
+
+@cases(CORE)
+def test_after_an_error_in_the_forward_pass(method: str, family: Family) -> None:
+    """The k-th pass fails in its last layer, for every k until the call succeeds: each kind of pass fails once."""
+    model, inputs = lived_in(family), family.inputs(2)
+    layer = last_to_run(model.eval(), inputs)
+    model.train()
+    calls, failing = 0, 1
+
+    def explode(module: nn.Module, args: tuple[Any, ...]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise Boom
+
+    layer.register_forward_pre_hook(explode)
+    before = Snapshot(model)
+    for failing in range(1, 8):  # noqa: B007 (read by the hook)
+        calls = 0
+        try:
+            explain(model, inputs, method, target=1)
+        except Boom:
+            before.check()
+            continue
+        break
+    else:
+        failing = 3  # a method of many passes: the first seven have all failed once
+    assert failing > 1, "the hook never ran"
+
+
+@cases(CORE)
+def test_after_a_target_that_is_found_wrong_after_the_pass(method: str, family: Family) -> None:
+    model, inputs = lived_in(family), family.inputs(2)
+    explain(model, inputs, method)
+    before = Snapshot(model)
+    with pytest.raises(MhexError):
+        explain(model, inputs, method, target=99)
+    before.check()
+
+
+@cases(CORE, where=lambda method, family: method.class_specific)
+def test_after_an_error_between_forward_and_backward(method: str, family: Family) -> None:
+    model, inputs = lived_in(family), family.inputs(2)
+
+    def target(logits: Tensor) -> Tensor:
+        raise Boom
+
+    before = Snapshot(model)
+    with pytest.raises(Boom):
+        explain(model, inputs, method, target=target)
+    before.check()
+
+
+@cases(CORE, where=lambda method, family: method.class_specific)
+def test_after_an_error_in_the_backward_pass(method: str, family: Family) -> None:
+    class Explode(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            raise Boom
+
+    model, inputs = lived_in(family), family.inputs(2)
+    before = Snapshot(model)
+    with pytest.raises(Boom):
+        explain(model, inputs, method, target=lambda logits: Explode.apply(logits)[:, 0])
+    before.check()
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_refusal_touches_nothing(family: Family) -> None:
+    model, inputs = lived_in(family), family.inputs(2)
+    explain(model, inputs, "input-x-gradient")
+    before = Snapshot(model)
+    refused = 0
+    for method in ("gradcam", "gae", "no such method"):
+        try:
+            explain(model, inputs, method)
+        except MhexError:
+            refused += 1
+            before.check()
+    assert refused
+
+
+@one_per_family(CORE)
+def test_gradients_of_the_user_are_kept(method: str, family: Family) -> None:
+    """Training goes on as if nothing had happened: the same loss, the same gradients, the same hooks firing."""
+    model, inputs = family.fresh(), family.inputs(2)
+    call(model, inputs).logsumexp(1).sum().backward()
+    wanted = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    explain(model, inputs, method)
+    model.zero_grad()
+    call(model, inputs).logsumexp(1).sum().backward()
+    got = [p.grad for p in model.parameters() if p.grad is not None]
+    assert len(got) == len(wanted) > 0
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+@one_per_family(CORE)
+def test_the_input_is_kept(method: str, family: Family) -> None:
+    inputs = family.inputs(2)
+    copies = {"x": inputs.clone()} if isinstance(inputs, Tensor) else {k: v.clone() for k, v in inputs.items()}
+    explain(family.model(), inputs, method)
+    given = {"x": inputs} if isinstance(inputs, Tensor) else inputs
+    assert given.keys() == copies.keys()
+    assert all(torch.equal(given[k], copies[k]) for k in copies)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """Objects that exist already are set aside, so that looking for new ones does not walk the whole heap."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def live_tensors() -> int:
+    gc.collect()
+    return sum(isinstance(thing, Tensor) for thing in gc.get_objects())
+
+
+def grows(method: str, family: Family, calls: int) -> tuple[int, float]:
+    """Tensors and megabytes that are left behind by `calls` calls, after a warm-up."""
+    model, inputs = family.model(torch.float32), family.inputs(5, torch.float32)
+    for _ in range(20):
+        explain(model, inputs, method, target=1)
+    tensors, before = live_tensors(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(calls):
+        explain(model, inputs, method, target=1)
+    # The highest resident size ever: 200 leaked graphs would raise it, reused memory does not.
+    return live_tensors() - tensors, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+@pytest.mark.parametrize("name", ["timm_vit", "hf_bert", "plain_cnn"])
+def test_memory_does_not_grow(name: str) -> None:
+    method = "input-x-gradient" if name == "plain_cnn" else "gae"
+    tensors, megabytes = grows(method, FAMILIES[name], 200)
+    assert tensors == 0
+    assert megabytes < 30
+
+
+@pytest.mark.slow
+@cases(CORE)
+def test_memory_does_not_grow_for_any_method(method: str, family: Family) -> None:
+    tensors, megabytes = grows(method, family, 200)
+    assert tensors == 0
+    assert megabytes < 30
+
+
+@cases(CORE)
+def test_nothing_is_left_in_cycles(method: str, family: Family) -> None:
+    """Tensors are freed when the call returns, not when the garbage collector happens to run."""
+    model, inputs = family.model(), family.inputs(2)
+    explain(model, inputs, method, target=1)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(thing, Tensor) for thing in gc.get_objects())
+        for _ in range(3):
+            explain(model, inputs, method, target=1)
+        after = sum(isinstance(thing, Tensor) for thing in gc.get_objects())
+    finally:
+        gc.enable()
+    assert after == before

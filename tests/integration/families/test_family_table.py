@@ -1,0 +1,126 @@
+"""Per family: which methods serve it, and the shape of everything an explanation holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mhex.capture import find_anatomy, known_anatomy
+from mhex.inputs import prepare
+from support.cases import METHODS, explain, serving
+from support.models import CLASSES, FAMILIES, LENGTHS, Family, call
+
+ATTENTION = {"attention", "rollout", "attention-flow", "attention-gradcam", "gae"}
+MAPS = {"gradcam", "layercam"}
+INPUT = {"input-x-gradient"}
+
+# Of the methods named here, exactly these serve the family. Methods that are not named are left to the registry.
+TABLE: dict[str, set[str]] = {
+    "timm_vit": ATTENTION | MAPS | INPUT,
+    "timm_vit_dynamic": ATTENTION | MAPS | INPUT,
+    "timm_deit_distilled": ATTENTION | MAPS | INPUT,
+    "timm_registers": ATTENTION | MAPS | INPUT,
+    "timm_avg_class_token": ATTENTION | MAPS | INPUT,
+    "timm_avg": ATTENTION | MAPS | INPUT,
+    "timm_map": ATTENTION | MAPS | INPUT,
+    "hf_vit": ATTENTION | MAPS | INPUT,
+    "hf_deit": ATTENTION | MAPS | INPUT,
+    "hf_deit_teacher": ATTENTION | MAPS | INPUT,
+    "hf_dinov2": ATTENTION | MAPS | INPUT,
+    "hf_dinov2_registers": ATTENTION | MAPS | INPUT,
+    "hf_bert": ATTENTION | INPUT,
+    "hf_roberta": ATTENTION | INPUT,
+    "hf_distilbert": ATTENTION | INPUT,
+    "tv_vit": ATTENTION | MAPS | INPUT,
+    "tv_resnet": MAPS | INPUT,
+    "timm_resnet": MAPS | INPUT,
+    "tv_convnext": MAPS | INPUT,
+    "timm_convnext": MAPS | INPUT,
+    "tv_efficientnet": MAPS | INPUT,
+    "timm_efficientnet": MAPS | INPUT,
+    "timm_swin": MAPS | INPUT,
+    "tv_swin": MAPS | INPUT,
+    "plain_cnn": MAPS | INPUT,
+    "plain_vit": ATTENTION | INPUT,
+    "plain_vit_shared": ATTENTION | INPUT,
+    "encoder_vit": ATTENTION | INPUT,
+    "encoder_text": ATTENTION | INPUT,
+}
+
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+
+
+def test_every_family_is_in_the_table() -> None:
+    assert TABLE.keys() == FAMILIES.keys()
+    assert METHODS.keys() >= ATTENTION | MAPS | INPUT
+
+
+@every_family
+def test_methods_that_serve_a_family(family: Family) -> None:
+    named = ATTENTION | MAPS | INPUT
+    assert named & set(serving(family.name)) == TABLE[family.name]
+
+
+@every_family
+def test_anatomy(family: Family) -> None:
+    """What the library reads off a model is what was built into it."""
+    model = family.model()
+    batch = prepare(model, family.inputs(2)).batch
+    anatomy = find_anatomy(model, batch)
+    assert anatomy.modality == family.modality
+    assert len(anatomy.blocks) == family.blocks
+    stock = not family.name.startswith(("plain", "encoder"))
+    assert (known_anatomy(model) is not None) == stock, "stock models are known without running them"
+    if family.blocks:
+        assert anatomy.prefix_tokens == family.prefix
+        assert anatomy.readout == family.readout
+    if family.grid is not None:
+        assert anatomy.grid(*family.size) == family.grid
+    if family.features is not None:
+        assert anatomy.features.name == family.features
+        assert anatomy.features.module is model.get_submodule(family.features)
+    else:
+        assert anatomy.features is None
+    if family.size is not None:
+        assert anatomy.channels == 3
+
+
+@every_family
+def test_shapes(family: Family) -> None:
+    count = 3
+    inputs = family.inputs(count)
+    with torch.no_grad():
+        logits = call(family.model(), inputs)
+    for name in serving(family.name):
+        one = explain(family.model(), inputs, name, target=1)
+        two = explain(family.model(), inputs, name, target=[1, 0])
+        assert two.scores.shape == (count, 2, *one.scores.shape[1:])
+        assert torch.equal(two.scores[:, 0], one.scores)
+        assert one.scores.dtype == torch.float64
+        assert one.logits.shape == one.probabilities.shape == logits.shape == (count, CLASSES)
+        assert torch.allclose(one.probabilities.sum(1), torch.ones(count, dtype=torch.float64))
+        assert one.target.tolist() == [1] * count
+        assert (one.method, one.modality, one.signed) == (name, family.modality, METHODS[name].signed)
+        assert one.cost["forwards"] >= 1
+        assert one.cost["seconds"] > 0
+        if family.size is None:
+            assert one.scores.shape == one.special.shape == (count, max(LENGTHS[:count]))
+            assert one.size is None
+            assert torch.equal(one.map(), one.scores)
+        else:
+            assert one.size == family.size
+            assert one.map().shape == (count, *family.size)
+            assert two.normalized((10, 12)).shape == (count, 2, 10, 12)
+            assert one.special is None
+
+
+@every_family
+def test_class_names_of_the_model(family: Family) -> None:
+    """Hugging Face models carry names; others have none unless they are given."""
+    e = explain(family.model(), family.inputs(1), "input-x-gradient")
+    if family.name.startswith("hf"):
+        assert e.class_names == [f"LABEL_{i}" for i in range(CLASSES)]
+        by_name = explain(family.model(), family.inputs(1), "input-x-gradient", target="LABEL_2")
+        assert by_name.target.tolist() == [2]
+    else:
+        assert e.class_names is None

@@ -1,0 +1,47 @@
+"""Every method against its formula written a second time, in float64, on every family it serves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from support.cases import METHODS, assert_same, cases, explain
+from support.formulas import FORMULAS, view
+from support.models import Family
+
+
+def test_every_method_has_a_second_formula() -> None:
+    missing = METHODS.keys() - FORMULAS.keys()
+    assert not missing, f"write them in tests/support/formulas.py, with @formula(...): {sorted(missing)}"
+
+
+def _slow_to_check(method: str, family: Family) -> bool:
+    return method == "attention-flow" and family.name not in ("timm_registers", "hf_bert", "tv_vit")
+
+
+@cases(where=lambda method, family: method.name in FORMULAS and not _slow_to_check(method.name, family))
+def test_agrees(method: str, family: Family) -> None:
+    _compare(method, family, samples=(0, 1, 2))
+
+
+@pytest.mark.slow
+@cases(where=lambda method, family: method.name in FORMULAS and _slow_to_check(method.name, family))
+def test_agrees_slowly(method: str, family: Family) -> None:
+    _compare(method, family, samples=(1,))
+
+
+def _compare(method: str, family: Family, samples: tuple[int, ...]) -> None:
+    model, inputs = family.model(), family.inputs(3)
+    targets = [2, 5]
+    got = explain(model, inputs, method, target=targets)
+    for n in samples:
+        seen = view(family, model, family.sample(inputs, n))
+        for k, target in enumerate(targets):
+            wanted = FORMULAS[method](seen, target).detach()
+            scores = got.scores[n, k]
+            if family.size is None:
+                assert torch.equal(scores[len(wanted) :], torch.zeros_like(scores[len(wanted) :]))
+                scores = scores[: len(wanted)]
+            assert_same(scores, wanted, method, 1e-11)
+            if not METHODS[method].class_specific:
+                break
