@@ -214,3 +214,41 @@ def test_blocks_in_a_sequential(method: str) -> None:
     wrapped.blocks = nn.Sequential(*(nn.Sequential(block) for block in wrapped.blocks))
     wanted = explain(plain, images(), method, target=2).scores
     assert_same(explain(wrapped, images(), method, target=2).scores, wanted, method)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "grid"),
+    [
+        ("timm_swin", "patch_embed.proj", (8, 12)),  # channels first, in a model of channels-last stages
+        ("timm_swin", "layers.0", (8, 12)),
+        ("tv_swin", "features.0.0", (8, 12)),
+        ("tv_convnext", "features.7.0.block.0", (2, 3)),
+        ("tv_convnext", "features.7.0.block.2", (2, 3)),  # channels last, in a model of channels-first stages
+        ("tv_convnext", "features.7.0.block.5", (2, 3)),
+        ("timm_convnext", "stages.3.blocks.0.conv_dw", (2, 3)),
+    ],
+)
+@pytest.mark.parametrize("method", MAPS)
+def test_a_named_layer_of_another_layout(method: str, name: str, layer: str, grid: tuple[int, int]) -> None:
+    """Right or refused: channels taken for rows give a picture that means nothing."""
+    family = FAMILIES[name]
+    try:
+        e = explain(family.model(), family.inputs(2), method, target=0, layer=layer)
+    except MhexError:
+        return
+    assert e.scores.shape == (2, *grid)
+
+
+@pytest.mark.parametrize("count", [2, 25])
+@pytest.mark.parametrize("method", MAPS)
+def test_a_named_layer_of_a_sequence_first_model(method: str, count: int) -> None:
+    model = enliven(SequenceFirst()).double().eval()
+    twin = EncoderViT().double().eval()
+    twin.load_state_dict(model.state_dict())
+    layer = "encoder.layers.0"
+    wanted = explain(twin, images(count), method, target=1, layer=layer).scores
+    try:
+        got = explain(model, images(count), method, target=1, layer=layer).scores
+    except MhexError:
+        return
+    assert_same(got, wanted, method)
