@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.bundle import Bundle
-from mhex.capture import Anatomy, Batch, FeatureLayer, Layout, Trace, find_anatomy, name_of, observe, unwrap
+from mhex.capture import Anatomy, Batch, FeatureLayer, Trace, find_anatomy, name_of, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare
@@ -73,7 +73,6 @@ def explain(
     inner = unwrap(model)
     spec = get_method(method)
     settings = spec.check_options(options)
-    names = class_names or _own_names(inner)
     with torch.inference_mode(False):
         prepared = prepare(inner, inputs, preprocess, tokenizer)
         anatomy = _anatomy(inner, prepared.batch, spec, settings.get("layer"))
@@ -81,6 +80,7 @@ def explain(
             settings["layer"] = anatomy.features.name
         with observe(inner, anatomy, prepared.batch, spec.needs, progress=progress) as trace:
             _check_finite(trace.logits)
+            names = _names(inner, class_names, trace.logits)
             resolved = resolve_target(target, trace.logits, names)
             for block in trace.blocks:
                 block.targets = resolved.count
@@ -109,7 +109,7 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, layer: str | nn.Modul
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
     if layer is not None:
-        anatomy = replace(anatomy, features=_feature_layer(model, anatomy, layer))
+        anatomy = replace(anatomy, features=_feature_layer(model, layer))
     spec.check_serves(anatomy)
     if batch.modality == "image":
         check_image(batch, anatomy)
@@ -117,8 +117,8 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, layer: str | nn.Modul
     return anatomy
 
 
-def _feature_layer(model: nn.Module, anatomy: Anatomy, layer: str | nn.Module) -> FeatureLayer:
-    """The layer that the user named, laid out as the family's own."""
+def _feature_layer(model: nn.Module, layer: str | nn.Module) -> FeatureLayer:
+    """The layer that the user named."""
     modules = dict(model.named_modules())
     if isinstance(layer, str) and layer not in modules:
         raise unknown_name("layer", layer, [name for name in modules if name])
@@ -127,14 +127,20 @@ def _feature_layer(model: nn.Module, anatomy: Anatomy, layer: str | nn.Module) -
         raise ArgumentTypeError(
             f"Expected layer= to be the name of a submodule or a submodule, but got {type(layer).__name__}."
         )
-    layout: Layout = "nhwc" if anatomy.features is not None and anatomy.features.layout == "nhwc" else "nchw"
-    return FeatureLayer(chosen, layout, name_of(model, chosen))
+    return FeatureLayer(chosen, None, name_of(model, chosen))
 
 
-def _own_names(model: nn.Module) -> list[str] | None:
-    """Class names that a Hugging Face configuration carries."""
+def _names(model: nn.Module, given: Sequence[str] | None, logits: Tensor) -> list[str] | None:
+    """Class names given by the user, or those that a Hugging Face configuration carries."""
+    classes = max(2, logits.shape[1])
+    if given is not None:
+        if len(given) != classes:
+            raise ArgumentError(f"Expected {classes} class names, one per output of the model, but got {len(given)}.")
+        return list(given)
     labels = getattr(getattr(model, "config", None), "id2label", None)
-    return [str(labels[i]) for i in sorted(labels)] if isinstance(labels, Mapping) and labels else None
+    if not isinstance(labels, Mapping) or len(labels) != classes:
+        return None
+    return [str(labels[i]) for i in sorted(labels)]
 
 
 def _check_finite(logits: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -46,11 +47,17 @@ class Block:
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """The layer whose feature maps CAM methods read, and how its output is laid out."""
+    """The layer whose feature maps CAM methods read, and how its output is laid out.
+
+    Attributes:
+        module: The layer.
+        layout: Channels first, channels last, or tokens; None to tell by the aspect ratio of the image.
+        name: Dotted name of the layer inside the model.
+    """
 
     module: nn.Module
-    layout: Layout = "nchw"
-    name: str = ""
+    layout: Layout | None
+    name: str
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,26 @@ class Anatomy:
         return (
             (-(-height // self.patch[0]), -(-width // self.patch[1])) if self.pads_image else (int(rows), int(columns))
         )
+
+
+def layout_of(shape: torch.Size, image: torch.Size) -> Layout | None:
+    """How feature maps are laid out: height and width are the axes with the aspect ratio of the image.
+
+    Args:
+        shape: Of the maps, four axes.
+        image: Of the image batch, (B, C, H, W).
+
+    Returns:
+        None for maps of a single row or column, and for tensors that are no maps of the image.
+    """
+    layouts: tuple[tuple[Layout, int], ...] = (("nchw", 2), ("nhwc", 1))
+    fits: list[tuple[float, int, Layout]] = []
+    for order, (layout, axis) in enumerate(layouts):
+        rows, columns = shape[axis], shape[axis + 1]
+        if min(rows, columns) > 1:
+            fits.append((abs(math.log((image[2] / rows) / (image[3] / columns))), order, layout))
+    # Odd sizes are rounded at every stride, so both sides are shrunk alike only roughly.
+    return min(fits)[2] if fits and min(fits)[0] < 0.2 else None
 
 
 def is_a(model: nn.Module, package: str, *names: str) -> bool:

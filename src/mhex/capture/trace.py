@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex._progress import track
-from mhex.capture.anatomy import Anatomy, Block
+from mhex.capture.anatomy import Anatomy, Block, layout_of
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.errors import ArgumentError, CaptureError
@@ -153,6 +153,8 @@ class Trace:
         """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
         tensor = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
         if tensor.dim() == 3:
+            if self.anatomy.sequence_first:
+                tensor = tensor.transpose(0, 1)
             rows, columns = self.grid()
             tensor = _patches(tensor.mT, self.anatomy.prefix_tokens, rows * columns)
             return tensor.reshape(*tensor.shape[:-1], rows, columns)
@@ -161,7 +163,14 @@ class Trace:
                 f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
             )
         layer = self.anatomy.features
-        return tensor.permute(0, 3, 1, 2) if layer is not None and layer.layout == "nhwc" else tensor
+        layout = None if layer is None else layer.layout
+        layout = layout or layout_of(tensor.shape, self.batch.pixels.shape)
+        if layout is None:
+            raise CaptureError(
+                f"Expected feature maps with the aspect ratio of the image, but the layer gave {tuple(tensor.shape)}; "
+                "name another one with layer=."
+            )
+        return tensor.permute(0, 3, 1, 2) if layout == "nhwc" else tensor
 
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the patch grid."""

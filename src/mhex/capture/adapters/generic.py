@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, name_of
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of, name_of
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched
 from mhex.capture.tap import FunctionTap
@@ -124,25 +124,13 @@ class _Probe:
         self.running.pop()
         if isinstance(output, Tensor):
             self.shapes[module] = output.shape
-            if module in self.spatial and (layout := self._layout(output.shape)) is not None:
-                self.maps = (module, layout)
+            if self.batch.modality == "image" and module in self.spatial and output.dim() == 4:
+                layout = layout_of(output.shape, self.batch.pixels.shape)
+                self.maps = self.maps if layout is None else (module, layout)
         if isinstance(module, nn.Embedding) and args and args[0] is self.batch.kwargs.get("input_ids"):
             self.embedding = module
         if isinstance(module, nn.Conv2d) and self.patch_convolution is None and module.kernel_size == module.stride:
             self.patch_convolution = module
-
-    def _layout(self, shape: torch.Size) -> Layout | None:
-        """How feature maps are laid out: height and width are the axes with the aspect ratio of the image."""
-        if self.batch.modality != "image" or len(shape) != 4:
-            return None
-        height, width = self.batch.pixels.shape[-2:]
-        layouts: tuple[tuple[Layout, int], ...] = (("nchw", 2), ("nhwc", 1))
-        for layout, axis in layouts:
-            rows, columns = shape[axis], shape[axis + 1]
-            # Odd sizes are rounded at every stride, so the ratios of both sides agree only roughly.
-            if min(rows, columns) > 1 and abs(height / rows - width / columns) < 0.2 * height / rows:
-                return layout
-        return None
 
     def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
