@@ -12,7 +12,7 @@ CNN = FAMILIES["plain_cnn"]
 
 def test_class_names_must_fit_the_outputs():
     x = CNN.inputs(1)
-    with pytest.raises(ArgumentError, match="7 class names.*but got 3"):
+    with pytest.raises(ArgumentError, match=r"7 class names.*but got 3"):
         mhex.explain(CNN.model(), x, "gradcam", class_names=["a", "b", "c"])
     named = mhex.explain(CNN.model(), x, "gradcam", "e", class_names=list("abcdefg"))
     assert named.target.tolist() == [4]
@@ -35,5 +35,5 @@ def test_cost_counts_passes():
 
 
 def test_something_else_than_a_model_is_refused():
-    with pytest.raises(TypeError, match="torch.nn.Module or a bundle"):
+    with pytest.raises(TypeError, match="Module or a bundle"):
         mhex.explain("resnet18", torch.rand(1, 3, 8, 8))
