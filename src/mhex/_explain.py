@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mhex.bundle import Bundle
 from mhex.capture import Anatomy, Batch, FeatureLayer, Trace, find_anatomy, name_of, observe, unwrap
-from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError, unknown_name
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare
 from mhex.registry import Method, get_method
@@ -86,6 +86,8 @@ def explain(
                 block.targets = resolved.count
             own = {name: value for name, value in settings.items() if name != "layer"}
             scores, special = _scores(spec, trace, resolved, own)
+            if not bool(torch.isfinite(scores).all()):
+                raise CaptureError(f"Method {spec.name!r} gave scores that are not finite on this model and batch.")
             logits, cost = trace.logits.detach(), dict(trace.cost)
     return _result(
         spec,
@@ -134,6 +136,8 @@ def _names(model: nn.Module, given: Sequence[str] | None, logits: Tensor) -> lis
     """Class names given by the user, or those that a Hugging Face configuration carries."""
     classes = max(2, logits.shape[1])
     if given is not None:
+        if len(given) == logits.shape[1] == 1:  # the one output speaks for its class, and against it
+            return [f"not {given[0]}", str(given[0])]
         if len(given) != classes:
             raise ArgumentError(f"Expected {classes} class names, one per output of the model, but got {len(given)}.")
         return list(given)

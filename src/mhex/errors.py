@@ -22,7 +22,15 @@ class ArgumentTypeError(MhexError, TypeError):
 
 
 class UnsupportedModelError(MhexError):
-    """The model lacks what the method must see; the message names methods that can serve it."""
+    """The model lacks what the method must see; the message names methods that can serve it.
+
+    Attributes:
+        reason: Why, in a few words without the method's name; the whole message if there is no shorter one.
+    """
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class CaptureError(MhexError):

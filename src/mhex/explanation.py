@@ -85,7 +85,7 @@ class Explanation:
     def normalized(self, size: tuple[int, int] | None = None) -> Tensor:
         """The map scaled per sample and target: to [0, 1] if unsigned, by the largest absolute value if signed.
 
-        A constant map becomes zero. In texts only the scored tokens count, so padding changes nothing.
+        A constant image map becomes zero. Unsigned text scores are divided by the largest one.
         """
         maps = self.map(size)
         flat = maps.flatten(-2) if self.modality == "image" else maps

@@ -97,7 +97,8 @@ class Method:
             able = [m.name for m in all_methods().values() if not m.refusal(anatomy, tokens)]
             raise UnsupportedModelError(
                 f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
-                f"Methods that can: {', '.join(able) or 'none'}."
+                f"Methods that can: {', '.join(able) or 'none'}.",
+                reason,
             )
 
 

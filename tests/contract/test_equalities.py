@@ -46,7 +46,10 @@ def test_fused_and_written_out_attention_agree(method: str, family: Family) -> N
     inputs = family.inputs(2)
     assert fused_calls(written_out, inputs) == 0 < fused_calls(family.model(), inputs), "the switch does nothing"
     fused = explain(family.model(), inputs, method)
-    assert_same(explain(written_out, inputs, method).scores, fused.scores, method)
+    # Methods that read attention see the fused kernel in both. The others run the model's own, and Hugging Face rounds
+    # its written-out softmax to float32 even in a float64 model.
+    tolerance = 1e-9 if METHODS[method].needs.blocks else 1e-5
+    assert_same(explain(written_out, inputs, method).scores, fused.scores, method, tolerance)
 
 
 @cases(CORE)

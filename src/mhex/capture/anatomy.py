@@ -134,6 +134,11 @@ def is_a(model: nn.Module, package: str, *names: str) -> bool:
     return any(c.__name__ in names and c.__module__.startswith(package) for c in type(model).__mro__)
 
 
+def is_stock(model: nn.Module, package: str, *methods: str) -> bool:
+    """True if these methods of the model are the package's own, not overridden by a class of the user's."""
+    return all(getattr(type(model), name).__module__.startswith(package) for name in methods)
+
+
 def first_of(model: nn.Module, names: Iterable[str]) -> nn.Module:
     """The first submodule that exists among dotted `names` (module names move between library versions)."""
     names = list(names)

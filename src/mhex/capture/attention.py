@@ -43,8 +43,12 @@ class AttentionRecord:
         return logits + self.mask.detach().to(dtype)
 
     def probabilities(self) -> Tensor:
-        """`A = softmax(logits)`, (B, H, N, N): rows are queries and sum to 1."""
-        return self.logits().softmax(-1)
+        """`A = softmax(logits)`, (B, H, N, N): rows are queries and sum to 1; rows that may attend to nothing are 0."""
+        logits = self.logits()
+        probabilities = logits.softmax(-1)
+        if self.mask is None and not self.causal:
+            return probabilities
+        return probabilities.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
 
     def gradient(self, z_gradient: Tensor) -> Tensor:
         """`dy/dA = (dy/dz) v^T`, (B, H, N, N), without a softmax in the graph.

@@ -11,8 +11,8 @@ from torch import nn
 
 from mhex.errors import CaptureError
 
-# What the attributes of modules are while a model is watched; `fused_attn` is timm's choice of a kernel.
-_SETTINGS = {"training": False, "grad_checkpointing": False, "_compiled_call_impl": None, "fused_attn": True}
+# What the attributes of modules are while a model is watched.
+_SETTINGS = {"training": False, "grad_checkpointing": False, "_compiled_call_impl": None}
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -27,14 +27,18 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
     """Prepare `model` for explaining and put everything back on leaving.
 
     Inside: evaluation mode, frozen parameters, autocast and inference mode off, gradients on, no activation
-    checkpointing, no compiled submodules; blocks that write out their softmax use torch's
-    `scaled_dot_product_attention`, which computes the same and can be seen. Restored: all of these and the state of
-    the random generators. Parameters' `.grad` is never written, because gradients are taken with
-    `torch.autograd.grad` for the tensors asked for.
+    checkpointing, no compiled submodules. Restored: all of these and the state of the random generators.
+    Parameters' `.grad` is never written, because gradients are taken with `torch.autograd.grad` for the tensors
+    asked for.
+
+    Args:
+        model: The unwrapped module.
+        attention: Whether attention must be seen. If so, models that can write out their softmax or not use torch's
+            `scaled_dot_product_attention` meanwhile, which computes the same.
     """
     modules = list(model.modules())  # walked once: it takes a millisecond on a large model
     parameters = [p for module in modules for p in module._parameters.values() if p is not None]
@@ -43,6 +47,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
             "The model's parameters were made under torch.inference_mode, so no gradient can be taken through it; "
             "build or load the model outside of inference_mode."
         )
+    if any(p.is_meta for p in parameters):
+        raise CaptureError("Some of the model's weights are on the meta device (offloaded?); load them all first.")
     device = parameters[0].device if parameters else torch.device("cpu")
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
@@ -54,9 +60,14 @@ def untouched(model: nn.Module) -> Iterator[None]:
         stack.enter_context(_swapped(modules, _SETTINGS))
         if any("_orig_mod" in module._modules for module in modules):  # a compiled submodule
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        # Hugging Face's choice of a kernel; sub-models share or copy the configuration.
-        configs = {id(c): c for m in modules if hasattr(c := m.__dict__.get("config"), "_attn_implementation_internal")}
-        stack.enter_context(_swapped(list(configs.values()), {"_attn_implementation_internal": "sdpa"}))
+        if not attention:
+            yield
+            return
+        stack.enter_context(_swapped(modules, {"fused_attn": True}))  # timm's choice of a kernel
+        # Hugging Face's choice. Models that know only their own attention build their masks for it: left alone.
+        able = [m for m in modules if getattr(type(m), "_supports_sdpa", False)]
+        configs = list({id(config): config for m in able if (config := m.__dict__.get("config")) is not None}.values())
+        stack.enter_context(_swapped(configs, {"_attn_implementation_internal": "sdpa"}))
         yield
 
 

@@ -16,6 +16,7 @@ from mhex.capture.needs import Needs
 from mhex.capture.rules import Composite
 from mhex.capture.trace import Trace
 from mhex.capture.watch import Watch
+from mhex.errors import CaptureError
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def observe(
         The trace. Its tensors are released when the context ends.
     """
     with ExitStack() as stack:
-        stack.enter_context(untouched(model))
+        stack.enter_context(untouched(model, attention=needs.blocks))
         measured = needs.blocks and anatomy.readout == "measured"
         readout = _measure_readout(model, anatomy, batch) if measured else None
         watch = Watch(model, anatomy, batch, needs, rules or {})
@@ -65,4 +66,7 @@ def _measure_readout(model: nn.Module, anatomy: Anatomy, batch: Batch) -> Tensor
         tokens = trace.blocks[-1].site("block_output")
         (gradient,) = trace.gradient(trace.logits.amax(1), tokens)
         length: Tensor = gradient.to(torch.promote_types(gradient.dtype, torch.float32)).norm(dim=-1)
-    return length / length.sum(1, keepdim=True).clamp_min(torch.finfo(length.dtype).tiny)
+    total = length.sum(1, keepdim=True)
+    if not bool((total > 0).all()):
+        raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")
+    return length / total

@@ -146,8 +146,16 @@ class Trace:
             y: One score per sample, (B,).
             tensors: Kept tensors.
         """
+        cut = CaptureError(
+            "No gradient reaches what the method reads: the forward pass cuts it (no_grad, quantised layers)."
+        )
+        if not y.requires_grad:
+            raise cut
         self.cost["backwards"] += 1
-        return torch.autograd.grad(y.sum(), tensors, retain_graph=True, materialize_grads=True)
+        found = torch.autograd.grad(y.sum(), tensors, retain_graph=True, allow_unused=True)
+        if all(gradient is None for gradient in found):
+            raise cut
+        return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True))
 
     def as_maps(self, tensor: Tensor) -> Tensor:
         """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""

@@ -58,7 +58,7 @@ class Watch:
             hook_each(stack, [anatomy.features.module], after=partial(self._visit, "features"))
         if "latent" in keep:
             hook_each(stack, [anatomy.head], partial(self._visit, "latent"))
-        if "input" in keep:
+        if "input" in keep and self.batch.modality == "text":
             hook_each(stack, [anatomy.embedding], after=partial(self._visit, "input"))
 
     # --- what hooks and the tap call ---------------------------------------------------------------------------
@@ -131,6 +131,8 @@ class Watch:
         z = attend(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, **options)
         if starts and self.needs.graph == "attention":
             z = z.detach().requires_grad_()
+        if wanted and query.dim() != 4:
+            raise CaptureError(f"Expected attention over (B, H, N, d), but it is given {tuple(query.shape)}.")
         pooling = self.current is None and self.anatomy.readout == "pool"
         if not wanted and not pooling:
             return z
@@ -142,7 +144,7 @@ class Watch:
             raise CaptureError("A block attends twice; only blocks with one self-attention can be explained.")
         else:
             self.blocks[self._running()].record = record
-        return z
+        return z.clone() if self.needs.graph else z  # the model may write into it
 
     def _running(self) -> int:
         if self.current is None:
@@ -182,6 +184,8 @@ class Watch:
 
     def _forward(self, batch: Batch) -> Tensor:
         self.current, self.entered = None, 0
+        if batch.modality == "image" and "input" not in self.keep:
+            batch = batch.with_input(batch.pixels.clone())  # the model may write into it
         graph = self.needs.graph is not None or self.replaying is not None
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.
         tapped = self.needs.blocks or self.tap.rules

@@ -52,12 +52,8 @@ def explain_by(
     import mhex
 
     outcome = Outcome([])
-    refusals = refused(bundle, methods) if pass_over else {}
     for method in methods:
         step(method)
-        if method in refusals:
-            outcome.left_out[method] = refusals[method]
-            continue
         own = dict((options or {}).get(method, {}))
         try:
             outcome.explanations.append(mhex.explain(bundle, [item], method, target, seed=seed, **own))
@@ -65,7 +61,7 @@ def explain_by(
             if not pass_over:
                 raise
             # What can serve the model instead is shown beside it anyway.
-            outcome.left_out[method] = str(error).partition(" Methods that can:")[0]
+            outcome.left_out[method] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
     return outcome
 
 
@@ -75,14 +71,3 @@ def group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
     for name, reason in left_out.items():
         groups.setdefault(reason, []).append(name)
     return groups
-
-
-def refused(bundle: Bundle, methods: Sequence[str]) -> dict[str, str]:
-    """Methods that cannot serve the model, with the reason, as far as its modules alone can tell."""
-    from mhex.capture import known_anatomy, unwrap
-    from mhex.registry import get_method
-
-    anatomy = known_anatomy(unwrap(bundle.model))
-    if anatomy is None:
-        return {}
-    return {name: reason for name in methods if (reason := get_method(name).refusal(anatomy))}

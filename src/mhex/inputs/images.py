@@ -51,7 +51,9 @@ def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Te
         raise ArgumentError(
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
-    return images(model, torch.stack(tensors), {}, pictures)
+    # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
+    whole = getattr(preprocess, "whole_photo", False)
+    return images(model, torch.stack(tensors), {}, pictures if whole else None)
 
 
 def check_image(batch: Batch, anatomy: Anatomy) -> None:

@@ -30,7 +30,7 @@ def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[s
 def _longest_text(model: nn.Module) -> int | None:
     config: Any = getattr(model, "config", None)
     positions = getattr(config, "max_position_embeddings", None)
-    if not isinstance(positions, int):
+    if not isinstance(positions, int) or positions <= 0:
         return None
     # RoBERTa numbers its positions from padding_idx + 1 on.
     offset = int(config.pad_token_id) + 1 if getattr(config, "model_type", "") == "roberta" else 0

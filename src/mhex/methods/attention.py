@@ -32,6 +32,6 @@ def attention(trace: Trace, *, head: int | None = None) -> Tensor:
     probabilities = trace.blocks[-1].attention()
     if head is None:
         return through_heads(trace.readout, probabilities)
-    if not 0 <= head < probabilities.shape[1]:
+    if not isinstance(head, int) or not 0 <= head < probabilities.shape[1]:
         raise ArgumentError(f"Expected head from 0 to {probabilities.shape[1] - 1}, but got {head!r}.")
     return through_heads(trace.readout, probabilities[:, head : head + 1])

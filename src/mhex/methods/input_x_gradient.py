@@ -23,6 +23,6 @@ from mhex.registry import register
 def input_x_gradient(trace: Trace, y: Tensor) -> Tensor:
     r"""`S = sum_c x_c dy/dx_c`: over colour channels for images, (B, H, W), over the embedding for text, (B, T)."""
     (gradient,) = trace.gradient(y, trace.input)
-    product = trace.input.detach() * gradient
-    product = product.to(torch.promote_types(product.dtype, torch.float32))
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    product = trace.input.detach().to(dtype) * gradient.to(dtype)
     return product.sum(1) if trace.batch.modality == "image" else product.sum(-1)

@@ -45,7 +45,7 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
     """
     if head_fusion not in _FUSIONS:
         raise ArgumentError(f"Expected head_fusion 'mean', 'max' or 'min', but got {head_fusion!r}.")
-    if not 0 <= discard_ratio < 1:
+    if not isinstance(discard_ratio, (int, float)) or not 0 <= discard_ratio < 1:
         raise ArgumentError(f"Expected discard_ratio from 0 to below 1, but got {discard_ratio!r}.")
     row = trace.readout
     for block in reversed(trace.blocks_from(start_block)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Squash:
     mean: Sequence[float]
     std: Sequence[float]
     interpolation: str = "bicubic"
+    whole_photo: ClassVar[bool] = True  # tells `mhex.explain` that maps may be drawn over the photo
 
     def __post_init__(self) -> None:
         if self.interpolation not in FILTERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -41,26 +42,30 @@ def anatomy(model: nn.Module, batch: Batch) -> Anatomy:
 
     Blocks are the numbered children (of a `ModuleList` or `Sequential`) inside which attention ran, provided that
     each call ran it once and over all tokens. The patch grid comes from a convolution whose kernel equals its stride.
-    How the head reads the tokens is measured for each batch. The features of the CAM methods are the last maps of
-    more than one pixel that come out of a module with convolutions; a Transformer of unknown make has none by default.
+    Blocks must follow one another, and the patch grid must be where the tokens change with the first and last patch.
+    How the head reads the tokens is measured for each batch. The features of the CAM methods are the last of the
+    coarsest maps, of more than one pixel, that come out of a module with convolutions; a Transformer of unknown make
+    has none by default. A model that runs its first convolution several times (an ensemble of views, say) is refused
+    both, because the maps of one view are not those of the image.
     """
     seen = _Probe(model, batch)
     seen.run()
-    stock: Any = model
     found = Anatomy(
         family=type(model).__name__,
         modality=batch.modality,
         channels=None if seen.first_convolution is None else seen.first_convolution.in_channels,
-        features=None if seen.maps is None else FeatureLayer(*seen.maps, name_of(model, seen.maps[0])),
-        embedding=stock.get_input_embeddings() if hasattr(model, "get_input_embeddings") else seen.embedding,
+        features=seen.features(),
+        embedding=seen.embedding,
         no_attention="no block of it calls torch's scaled_dot_product_attention exactly once, over all tokens",
     )
     blocks = seen.attending_blocks()
     if not blocks:
         return found
-    prefix, patch = (1, None) if batch.modality == "text" else seen.patches()
+    prefix, patch = (1, None) if batch.modality == "text" else seen.patches(blocks[0])
     if batch.modality == "image" and patch is None:
         return replace(found, no_attention="its tokens cannot be told apart into a patch grid and prefix tokens")
+    if batch.real is not None and seen.tokens != batch.real.shape[1]:
+        return replace(found, no_attention=f"it makes {seen.tokens} tokens of {batch.real.shape[1]}")
     return replace(
         found,
         blocks=tuple(Block(module) for module in blocks),
@@ -68,14 +73,14 @@ def anatomy(model: nn.Module, batch: Batch) -> Anatomy:
         readout="measured",
         patch=patch,
         sequence_first=seen.sequence_first(blocks[-1]),
-        features=None,
         no_attention="",
     )
 
 
 def _first_sample(batch: Batch) -> Batch:
     def first(value: Any) -> Any:
-        return value[:1] if isinstance(value, Tensor) and value.dim() and value.shape[0] == batch.size else value
+        # Copied, because the model may write into it.
+        return value[:1].clone() if isinstance(value, Tensor) and value.dim() and len(value) == batch.size else value
 
     return replace(batch, args=tuple(map(first, batch.args)), kwargs={k: first(v) for k, v in batch.kwargs.items()})
 
@@ -88,10 +93,12 @@ class _Probe:
         self.batch = _first_sample(batch)
         self.running: list[nn.Module] = []
         self.calls: dict[nn.Module, int] = {}
-        self.shapes: dict[nn.Module, torch.Size] = {}  # of outputs
+        self.inputs: dict[tuple[nn.Module, int], Tensor] = {}  # of numbered modules and their calls
+        self.outputs: dict[tuple[nn.Module, int], Tensor] = {}
         # For every attention: the numbered modules around it, outermost first, each with its call; shape of q k^T.
         self.attended: list[tuple[list[tuple[nn.Module, int]], tuple[int, int, int]]] = []
         self.maps: tuple[nn.Module, Layout] | None = None
+        self.coarsest = 0  # number of pixels of the coarsest maps so far
         self.first_convolution: nn.Conv2d | None = None
         self.patch_convolution: nn.Conv2d | None = None
         self.embedding: nn.Embedding | None = None
@@ -109,9 +116,27 @@ class _Probe:
             stack.enter_context(FunctionTap(self._attend, {}))
             self.model(*self.batch.args, **self.batch.kwargs)
 
+    def features(self) -> FeatureLayer | None:
+        """The feature maps of a convolutional network; None if blocks attend, or the image entered several times."""
+        if self.maps is None or self.repeated() or any(around for around, _ in self.attended):
+            return None
+        module, layout = self.maps
+        return FeatureLayer(module, layout, name_of(self.model, module))
+
+    def repeated(self) -> bool:
+        """True if the image entered the model several times."""
+        return self.first_convolution is not None and self.calls[self.first_convolution] > 1
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens N of the blocks."""
+        return next(shape[2] for around, shape in self.attended if around)
+
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self.running.append(module)
         self.calls[module] = self.calls.get(module, 0) + 1
+        if module in self.numbered and args and isinstance(args[0], Tensor):
+            self.inputs[module, self.calls[module]] = args[0].clone()
         if self.first_convolution is None and isinstance(module, nn.Conv2d) and self.batch.modality == "image":
             self.first_convolution = module
             if args and args[0].shape[1] != module.in_channels:
@@ -123,10 +148,12 @@ class _Probe:
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self.running.pop()
         if isinstance(output, Tensor):
-            self.shapes[module] = output.shape
+            self.outputs[module, self.calls[module]] = output
             if self.batch.modality == "image" and module in self.spatial and output.dim() == 4:
                 layout = layout_of(output.shape, self.batch.pixels.shape)
-                self.maps = self.maps if layout is None else (module, layout)
+                area = output[0].numel() // output.shape[-1 if layout == "nhwc" else 1]
+                if layout is not None and (self.maps is None or area <= self.coarsest):
+                    self.maps, self.coarsest = (module, layout), area
         if isinstance(module, nn.Embedding) and args and args[0] is self.batch.kwargs.get("input_ids"):
             self.embedding = module
         if isinstance(module, nn.Conv2d) and self.patch_convolution is None and module.kernel_size == module.stride:
@@ -134,7 +161,8 @@ class _Probe:
 
     def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
-        self.attended.append((around, (query.shape[0], query.shape[-2], key.shape[-2])))
+        samples = query.shape[0] if query.dim() == 4 else 0  # without an axis of heads it cannot be read
+        self.attended.append((around, (samples, query.shape[-2], key.shape[-2])))
         result: Tensor = attend(query, key, value, *args, **kwargs)
         return result
 
@@ -147,23 +175,41 @@ class _Probe:
             return []
         for depth in range(min(map(len, inside))):
             calls = [around[depth] for around in inside]
-            modules = [module for module, _ in calls]
-            if len(set(calls)) == len(calls) and all(self._is_stream(m, shape[2]) for m in modules):
-                return modules
+            if len(set(calls)) == len(calls) and not self.repeated() and self._is_chain(calls, shape[2]):
+                return [module for module, _ in calls]
         return []
 
-    def _is_stream(self, module: nn.Module, tokens: int) -> bool:
-        return tuple(self.shapes.get(module, ()))[:2] in ((1, tokens), (tokens, 1))
+    def _is_chain(self, calls: list[tuple[nn.Module, int]], tokens: int) -> bool:
+        """True if every call hands on a stream of all tokens, and takes what the one before it handed on."""
+        if any(call not in self.inputs or call not in self.outputs for call in calls):
+            return False
+        if any(tuple(self.outputs[call].shape[:2]) not in ((1, tokens), (tokens, 1)) for call in calls):
+            return False
+        pairs = itertools.pairwise(calls)
+        return all(self.inputs[after].equal(self.outputs[before]) for before, after in pairs)
 
     def sequence_first(self, module: nn.Module) -> bool:
         """True if the block's output is (N, B, D); the one sample of this pass tells the two axes apart."""
-        return self.shapes[module][0] != 1
+        return self.outputs[module, 1].shape[0] != 1
 
-    def patches(self) -> tuple[int, tuple[int, int] | None]:
-        """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together."""
-        if self.patch_convolution is None:
+    def patches(self, first_block: nn.Module) -> tuple[int, tuple[int, int] | None]:
+        """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together.
+
+        The first and the last patch are changed in a second pass: just the two tokens where they should be may change.
+        """
+        convolution, pixels = self.patch_convolution, self.batch.pixels
+        if convolution is None:
             return 0, None
-        height, width = self.patch_convolution.kernel_size[0], self.patch_convolution.kernel_size[1]
-        count = (self.batch.pixels.shape[-2] // height) * (self.batch.pixels.shape[-1] // width)
-        prefix = next(shape[2] for around, shape in self.attended if around) - count
-        return (prefix, (height, width)) if 0 <= prefix < count else (0, None)
+        height, width = convolution.kernel_size[0], convolution.kernel_size[1]
+        count = (pixels.shape[-2] // height) * (pixels.shape[-1] // width)
+        prefix = self.tokens - count
+        if not 0 <= prefix < count:
+            return 0, None
+        changed = pixels.clone()
+        changed[..., :height, :width] += 1
+        changed[..., -height:, -width:] += 1
+        other = _Probe(self.model, replace(self.batch, args=(changed, *self.batch.args[1:])))
+        other.run()
+        before, after = (probe.inputs[first_block, 1].flatten(0, 1) for probe in (self, other))
+        moved = (before != after).any(-1).nonzero()[:, 0].tolist()
+        return (prefix, (height, width)) if moved == [prefix, prefix + count - 1] else (0, None)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from mhex.capture.anatomy import Anatomy, Block, first_of, is_a, linear_rows
+from mhex.capture.anatomy import Anatomy, Block, first_of, is_a, is_stock, linear_rows
 
 _CLASSES = (
     "BertForSequenceClassification",
@@ -29,7 +29,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         modality="text",
         blocks=tuple((_distilbert_block if distilled else _bert_block)(layer) for layer in layers.children()),
         prefix_tokens=1,
-        readout="class",
+        readout="class" if is_stock(model, "transformers.", "forward") else "measured",
         embedding=stock.get_input_embeddings(),
         # The last hidden state of the class token enters the pooler (BERT) or the classification head.
         head=first_of(model, ("pre_classifier", "bert.pooler", "classifier")),

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Readout, first_of, is_a, linear_rows, name_of
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Readout, first_of, is_a, is_stock, linear_rows, name_of
 
 _READOUTS: dict[str, Readout] = {
     "ViTForImageClassification": "class",
@@ -23,6 +23,9 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     if not is_a(model, "transformers.models", *_READOUTS):
         return None
     readout = next(r for name, r in _READOUTS.items() if is_a(model, "transformers.models", name))
+    interpolates = readout == "class+mean"  # DINOv2 fits its position embeddings to any image
+    if not is_stock(model, "transformers.", "forward"):
+        readout = "measured"
     backbone = first_of(model, ("vit", "deit", "dinov2", "dinov2_with_registers"))
     layers = first_of(backbone, ("layers", "encoder.layer", "encoder.layers"))
     blocks = tuple(_block(layer) for layer in layers.children())
@@ -36,8 +39,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         prefix_tokens=_prefix_tokens(embeddings),
         readout=readout,
         patch=_pair(config.patch_size),
-        # DINOv2 fits its position embeddings to any image.
-        image_size=None if readout == "class+mean" else _pair(config.image_size),
+        image_size=None if interpolates else _pair(config.image_size),
         channels=config.num_channels,
         features=None if norm is None else FeatureLayer(norm, "tokens", name_of(model, norm)),
         head=first_of(model, ("classifier", "cls_classifier")),

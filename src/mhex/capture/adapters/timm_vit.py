@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex.capture.adapters.cnn import image_channels
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, Readout, is_a, linear_rows
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, Readout, is_a, is_stock, linear_rows
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
@@ -36,6 +36,8 @@ def anatomy(model: nn.Module) -> Anatomy | None:
 
 
 def _readout(model: nn.Module) -> Readout:
+    if not is_stock(model, "timm.", "forward", "forward_features", "forward_head", "pool"):
+        return "measured"
     if is_a(model, "timm.models", "VisionTransformerDistilled"):
         return "class+distilled"
     pool = model.global_pool

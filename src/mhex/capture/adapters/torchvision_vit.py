@@ -7,7 +7,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex.capture.adapters.cnn import image_channels
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, first_of, is_a, linear_rows, name_of
+from mhex.capture.anatomy import (
+    Anatomy,
+    Block,
+    FeatureLayer,
+    Projection,
+    first_of,
+    is_a,
+    is_stock,
+    linear_rows,
+    name_of,
+)
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
@@ -22,7 +32,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         modality="image",
         blocks=blocks,
         prefix_tokens=1,
-        readout="class",
+        readout="class" if is_stock(model, "torchvision.", "forward") else "measured",
         patch=(stock.patch_size, stock.patch_size),
         image_size=(stock.image_size, stock.image_size),
         channels=image_channels(model),
