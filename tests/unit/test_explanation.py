@@ -43,6 +43,8 @@ def test_map_is_bilinear_at_input_size():
     assert upsampled[0, 0, 0] == 0
     assert upsampled[0, -1, -1] == 3
     torch.testing.assert_close(upsampled.mean(), torch.tensor(1.5))
+    # Pixel centres, not corners, are aligned: pixel (0, 2) lies at 2.5 / 8 of the width, an eighth past the first cell.
+    torch.testing.assert_close(upsampled[0, 0, 2], torch.tensor(0.125))
     assert image(scores).map((2, 2)).equal(scores)
     assert image(scores[:, None].expand(1, 3, 2, 2)).map().shape == (1, 3, 8, 8)
 
