@@ -14,7 +14,7 @@ from mhex.bundle import Bundle
 from mhex.capture import Anatomy, Batch, FeatureLayer, Trace, find_anatomy, name_of, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError, unknown_name
 from mhex.explanation import Explanation
-from mhex.inputs import Prepared, check_image, prepare
+from mhex.inputs import check_image, prepare
 from mhex.registry import Method, get_method
 from mhex.targets import ResolvedTarget, Target, probabilities, resolve_target
 
@@ -27,7 +27,7 @@ def explain(
     *,
     preprocess: Callable[[Any], Tensor] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | Mapping[int, str] | None = None,
     seed: int = 0,
     progress: bool = False,
     **options: Any,
@@ -89,18 +89,32 @@ def explain(
             if not bool(torch.isfinite(scores).all()):
                 raise CaptureError(f"Method {spec.name!r} gave scores that are not finite on this model and batch.")
             logits, cost = trace.logits.detach(), dict(trace.cost)
-    return _result(
-        spec,
-        prepared,
-        resolved,
-        scores,
-        special,
-        logits,
-        names,
-        settings,
-        seed,
-        {**cost, "seconds": time.perf_counter() - started},
+    batch, chosen = prepared.batch, resolved.index
+    keep: Any = slice(None) if resolved.several else 0  # of the axis of targets
+    return Explanation(
+        scores=scores[:, keep],
+        target=None if chosen is None else chosen[:, keep],
+        logits=logits,
+        probabilities=probabilities(logits, _is_multi_label(inner)),
+        method=spec.name,
+        options=settings,
+        seed=seed,
+        signed=spec.signed,
+        modality=batch.modality,
+        size=(int(batch.pixels.shape[-2]), int(batch.pixels.shape[-1])) if batch.modality == "image" else None,
+        class_names=names,
+        pictures=prepared.pictures,
+        tokens=prepared.tokens,
+        words=prepared.words,
+        real=batch.real,
+        special=None if special is None else special[:, keep],
+        cost={**cost, "seconds": time.perf_counter() - started},
     )
+
+
+def _is_multi_label(model: nn.Module) -> bool:
+    """What a Hugging Face configuration says of its outputs."""
+    return getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
 
 
 def _anatomy(model: nn.Module, batch: Batch, spec: Method, layer: str | nn.Module | None) -> Anatomy:
@@ -132,15 +146,19 @@ def _feature_layer(model: nn.Module, layer: str | nn.Module) -> FeatureLayer:
     return FeatureLayer(chosen, None, name_of(model, chosen))
 
 
-def _names(model: nn.Module, given: Sequence[str] | None, logits: Tensor) -> list[str] | None:
+def _names(model: nn.Module, given: Sequence[str] | Mapping[int, str] | None, logits: Tensor) -> list[str] | None:
     """Class names given by the user, or those that a Hugging Face configuration carries."""
     classes = max(2, logits.shape[1])
+    if isinstance(given, Mapping):  # as in Hugging Face configurations, number -> name
+        given = [str(given[i]) for i in sorted(given)]
+    if isinstance(given, str):
+        raise ArgumentTypeError("Expected a list of class names, but got a single string.")
     if given is not None:
         if len(given) == logits.shape[1] == 1:  # the one output speaks for its class, and against it
             return [f"not {given[0]}", str(given[0])]
         if len(given) != classes:
             raise ArgumentError(f"Expected {classes} class names, one per output of the model, but got {len(given)}.")
-        return list(given)
+        return [str(name) for name in given]
     labels = getattr(getattr(model, "config", None), "id2label", None)
     if not isinstance(labels, Mapping) or len(labels) != classes:
         return None
@@ -157,46 +175,12 @@ def _scores(
 ) -> tuple[Tensor, Tensor | None]:
     """Placed scores (B, K, ...) of all targets, and for text the scores (B, K, T) of special tokens."""
     if spec.class_specific:
-        rows = [spec.function(trace, target.score(trace.logits, k), **options).detach() for k in range(target.count)]
+        rows = [spec.function(trace, target.score(trace.logits, k), **options) for k in range(target.count)]
     else:
-        rows = [spec.function(trace, **options).detach()] * target.count
+        rows = [spec.function(trace, **options)] * target.count
+    rows = [row.detach().to(torch.promote_types(row.dtype, torch.float32)) for row in rows]
     placed = torch.stack([trace.place(row) for row in rows], 1)
     if trace.batch.special is None or trace.batch.real is None:
         return placed, None
     outside = trace.batch.special & trace.batch.real
     return placed, torch.stack([row.where(outside, 0.0) for row in rows], 1)
-
-
-def _result(
-    spec: Method,
-    prepared: Prepared,
-    target: ResolvedTarget,
-    scores: Tensor,
-    special: Tensor | None,
-    logits: Tensor,
-    names: Sequence[str] | None,
-    settings: dict[str, Any],
-    seed: int,
-    cost: dict[str, float],
-) -> Explanation:
-    several = target.several
-    batch = prepared.batch
-    return Explanation(
-        scores=scores if several else scores[:, 0],
-        target=None if target.index is None else (target.index if several else target.index[:, 0]),
-        logits=logits,
-        probabilities=probabilities(logits),
-        method=spec.name,
-        options=settings,
-        seed=seed,
-        signed=spec.signed,
-        modality=batch.modality,
-        size=(int(batch.pixels.shape[-2]), int(batch.pixels.shape[-1])) if batch.modality == "image" else None,
-        class_names=None if names is None else list(names),
-        pictures=prepared.pictures,
-        tokens=prepared.tokens,
-        words=prepared.words,
-        real=batch.real,
-        special=None if special is None else (special if several else special[:, 0]),
-        cost=cost,
-    )

@@ -23,8 +23,8 @@ class Bundle:
     """
 
     name: str
-    model: nn.Module
+    model: nn.Module = field(repr=False)
     preprocess: Callable[[Any], Tensor] | None = None
-    tokenizer: Callable[..., Mapping[str, Any]] | None = None
-    class_names: Sequence[str] | None = None
-    card: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Callable[..., Mapping[str, Any]] | None = field(default=None, repr=False)
+    class_names: Sequence[str] | None = field(default=None, repr=False)
+    card: Mapping[str, Any] = field(default_factory=dict, repr=False)

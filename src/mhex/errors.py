@@ -13,6 +13,10 @@ class MhexError(Exception):
     """Base class of every error the library raises on purpose."""
 
 
+class MhexWarning(UserWarning):
+    """Something the user should know about a result."""
+
+
 class ArgumentError(MhexError, ValueError):
     """An argument has the right type and a value that cannot be used."""
 
@@ -51,6 +55,6 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ArgumentError:
     """
     known = list(known)
     lowered = {candidate.lower(): candidate for candidate in reversed(known)}
-    near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
+    near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.6)]
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(known[:40])}."
     return ArgumentError(f"Unknown {kind} {name!r}. {hint}")

@@ -20,7 +20,7 @@ _TENSORS = ("scores", "target", "logits", "probabilities", "real", "special")
 _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
 
-@dataclass
+@dataclass(eq=False)
 class Explanation:
     """Scores of a batch for one target, or for K targets at once.
 
@@ -183,6 +183,8 @@ class Explanation:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
                 fields = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+        except FileNotFoundError as error:
+            raise ArgumentError(f"There is no file {path}; check the path.") from error
         except SafetensorError as error:
             raise ArgumentError(
                 f"Expected a safetensors file written by Explanation.save, but {path} is not one: {error}."

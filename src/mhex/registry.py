@@ -82,7 +82,8 @@ class Method:
         if anatomy.modality not in self.modalities:
             return f"it is not defined for {anatomy.modality} models"
         if self.needs.blocks and not anatomy.blocks:
-            return f"it reads attention, and {anatomy.no_attention or 'the model has none'}"
+            what = "attention" if "attention" in self.needs.keep else "the blocks of a Transformer"
+            return f"it reads {what}, and {anatomy.no_attention or 'the model has none'}"
         if "features" in self.needs.keep and anatomy.features is None:
             return "it reads feature maps, and the model shows none; name a submodule with layer="
         if "input" in self.needs.keep and anatomy.modality == "text" and anatomy.embedding is None:

@@ -95,3 +95,104 @@ def test_a_photo_is_drawn_only_if_the_model_saw_all_of_it():
 def test_something_else_than_a_model_is_refused():
     with pytest.raises(TypeError, match="Module or a bundle"):
         mhex.explain("resnet18", torch.rand(1, 3, 8, 8))
+
+
+def test_class_names_may_be_numbered():
+    named = mhex.explain(CNN.model(), CNN.inputs(1), "gradcam", "c", class_names=dict(enumerate("abcdefg")))
+    assert named.target_names(0) == ["c"]
+    with pytest.raises(TypeError, match="list of class names"):
+        mhex.explain(CNN.model(), CNN.inputs(1), "gradcam", class_names="abcdefg")
+
+
+def test_photos_reach_the_users_preprocess_as_they_are():
+    from PIL import Image
+
+    seen = []
+
+    def grey(photo):
+        seen.append(photo.mode)
+        return torch.rand(3, 32, 48)
+
+    mhex.explain(CNN.model(torch.float32), Image.new("L", (20, 20)), "gradcam", preprocess=grey)
+    assert seen == ["L"]
+
+
+def test_deep_and_turned_photos_are_seen_as_people_see_them():
+    import numpy as np
+    from PIL import Image
+
+    from mhex.zoo._squash import Squash
+
+    squash = Squash(8, 8, (0.0,) * 3, (1.0,) * 3)
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8)
+    deep = squash(Image.fromarray(ramp.astype(np.uint16)))
+    assert 0.4 < float(deep.mean()) < 0.6, "16 bits are scaled, not cut off at 255"
+    turned = Image.fromarray((ramp / 257).astype(np.uint8)).convert("RGB")
+    turned.getexif()[274] = 6
+    assert not squash(turned).equal(squash(Image.fromarray(np.asarray(turned))))
+
+
+def test_probabilities_of_models_that_give_probabilities():
+    x = CNN.inputs(2)
+    plain, ended = CNN.model(), torch.nn.Sequential(CNN.fresh(), torch.nn.Softmax(-1)).eval()
+    expected = mhex.explain(plain, x, "gradcam").probabilities
+    torch.testing.assert_close(mhex.explain(ended, x, "input-x-gradient").probabilities, expected)
+
+
+def test_multi_label_models_have_a_sigmoid_per_class():
+    family = FAMILIES["hf_bert"]
+    model = family.fresh()
+    model.config.problem_type = "multi_label_classification"
+    e = mhex.explain(model, family.inputs(2), "attention")
+    torch.testing.assert_close(e.probabilities, e.logits.sigmoid())
+
+
+def test_scores_are_never_half_precision(monkeypatch):
+    from mhex import registry
+    from mhex.capture import Needs
+
+    monkeypatch.setattr(registry, "_METHODS", dict(registry.all_methods()))
+
+    @registry.register("halved", title="t", paper="p", modalities=("image",), needs=Needs({"features": "last"}),
+                       signed=False, class_specific=False, passes="F")  # fmt: skip
+    def halved(trace):
+        return trace.as_maps(trace.features).mean(1).half()
+
+    assert mhex.explain(CNN.model(), CNN.inputs(1), "halved").scores.dtype == torch.float32
+
+
+def test_a_misspelt_site_is_told_at_once():
+    from mhex.capture import Needs
+
+    with pytest.raises(ArgumentError, match="Did you mean 'tokens'"):
+        Needs(keep={"token": "last"})
+
+
+def test_lists_of_other_things_name_them():
+    with pytest.raises(TypeError, match=r"it holds: Tensor; join tensors with torch\.stack"):
+        mhex.explain(CNN.model(), [torch.rand(3, 8, 8)], "gradcam")
+    with pytest.raises(ValueError, match=r"PIL\.Image\.open"):
+        mhex.explain(CNN.model(), "cat.png", "gradcam")
+
+
+def test_long_texts_are_cut_with_a_warning():
+    from mhex.errors import MhexWarning
+    from support.models import LONGEST_TEXT
+
+    def tokenizer(texts, return_tensors=None, padding=False, truncation=False, max_length=None):
+        ids = [[1, *([5] * len(text.split())), 2] for text in texts]
+        if return_tensors is None:
+            return {"input_ids": ids}
+        kept = [[*row[: max_length - 1], 2] if len(row) > max_length else row for row in ids]
+        return {"input_ids": torch.tensor(kept)}
+
+    family = FAMILIES["hf_bert"]
+    with pytest.warns(MhexWarning, match=f"were cut to {LONGEST_TEXT}"):
+        e = mhex.explain(family.model(), "word " * 50, "attention", tokenizer=tokenizer)
+    assert e.scores.shape == (1, LONGEST_TEXT)
+
+
+def test_explanations_can_be_compared_and_put_into_sets():
+    e = mhex.explain(CNN.model(), CNN.inputs(1), "gradcam")
+    assert e == e
+    assert len({e, e}) == 1

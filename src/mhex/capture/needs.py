@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
+
+from mhex.errors import unknown_name
 
 Site = Literal[
     "input",  # pixels, or word embeddings
@@ -42,6 +44,12 @@ class Needs:
     keep: Mapping[Site, Depth] = field(default_factory=dict)
     graph: GraphStart | None = None
     start: Literal["first", "last"] = "first"
+
+    def __post_init__(self) -> None:
+        known = get_args(Site)
+        for site in (*self.keep, *([self.graph] if self.graph not in (None, "query") else [])):
+            if site not in known:
+                raise unknown_name("site", str(site), known)
 
     @property
     def blocks(self) -> bool:

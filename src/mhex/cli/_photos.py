@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mhex._photo import upright_rgb
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def open_photo(path: str | PathLike[str]) -> Image:
     Raises:
         ArgumentError: The file is missing, unreadable, empty, no picture, cut off, or unreasonably large.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     path = Path(path)
     check_file(path)
@@ -56,7 +57,7 @@ def open_photo(path: str | PathLike[str]) -> Image:
                 raise _too_large(path)
             try:
                 photo.load()
-                return _to_rgb(ImageOps.exif_transpose(photo))
+                return upright_rgb(photo)
             except _BROKEN as error:
                 raise _damaged(path, error) from error
 
@@ -99,31 +100,3 @@ def _too_large(path: Path) -> ArgumentError:
 
 def _damaged(path: Path, error: Exception) -> ArgumentError:
     return ArgumentError(f"The photo {path} is damaged or cut off ({str(error).rstrip('.') or type(error).__name__}).")
-
-
-def _to_rgb(photo: Image) -> Image:
-    from PIL import Image
-
-    if photo.mode.startswith(("I", "F")):
-        return _deep_to_grey(photo).convert("RGB")
-    if photo.has_transparency_data:
-        clear = photo.convert("RGBA")
-        paper = Image.new("RGBA", clear.size, "white")
-        return Image.alpha_composite(paper, clear).convert("RGB")
-    return photo.convert("RGB")
-
-
-def _deep_to_grey(photo: Image) -> Image:
-    """Grey photos of more than 8 bits: PIL would cut them off at 255 and show white."""
-    import numpy as np
-    from PIL import Image
-
-    values = np.asarray(photo, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("it holds values that are not numbers")
-    highest = float(values.max())
-    if photo.mode.startswith("F"):
-        top = 1.0 if highest <= 1 else 255.0 if highest <= 255 else highest
-    else:
-        top = 65535.0 if photo.mode.startswith("I;16") or highest > 255 else 255.0
-    return Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))

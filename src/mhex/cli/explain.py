@@ -170,12 +170,11 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str,
         for name, share in zip(explanation.target_names(0), explanation.target_probabilities(0), strict=True):
             probability = "" if share is None else f"{100 * share:.1f} %"
             rows.append((item.name, explanation.method, name, probability, str(file)))
-    first = outcome.explanations[0]
-    if len(outcome.explanations) > 1 or first.several:
+    if len(outcome.explanations) > 1:
         file = _file(f"{item.label}.comparison.png", wish)
         with writing(file):
             save_figure(outcome.explanations, file)
-        rows.append((item.name, "all of these" if len(outcome.explanations) > 1 else "", "", "", str(file)))
+        rows.append((item.name, "all of these", "", "", str(file)))
     return rows
 
 

@@ -41,6 +41,12 @@ def prepare(
         if inputs.dim() == 2 and not inputs.is_floating_point():
             return token_inputs(model, {"input_ids": inputs}, tokenizer)
         return images(model, inputs, {})
+    if isinstance(inputs, (list, tuple)):
+        kinds = ", ".join(sorted({type(item).__name__ for item in inputs}))
+        raise ArgumentTypeError(
+            f"Expected a list of PIL images or of strings, but it holds: {kinds}; join tensors with torch.stack, and "
+            "give pairs of texts as a dictionary of tokenizer outputs."
+        )
     raise ArgumentTypeError(
         "Expected a tensor, PIL images, strings or a dictionary of tokenizer outputs, but got "
         f"{type(inputs).__name__}; turn arrays into tensors with torch.from_numpy."

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._photo import upright_rgb
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs._common import Prepared, finite, place_of
@@ -36,12 +37,16 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
 
 
 def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None) -> Prepared:
-    """A batch from PIL images, each turned into a tensor (C, H, W) by `preprocess`."""
+    """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W)."""
     if preprocess is None:
         raise ArgumentError(
             "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
         )
-    tensors = [preprocess(picture.convert("RGB")) for picture in pictures]
+    # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
+    whole = getattr(preprocess, "whole_photo", False)
+    if whole:
+        pictures = [upright_rgb(picture) for picture in pictures]
+    tensors = [preprocess(picture) for picture in pictures]
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
             got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -51,8 +56,6 @@ def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Te
         raise ArgumentError(
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
-    # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
-    whole = getattr(preprocess, "whole_photo", False)
     return images(model, torch.stack(tensors), {}, pictures if whole else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Batch
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.inputs._common import Prepared, finite, place_of
 
 T = TypeVar("T")
@@ -19,12 +20,20 @@ _NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overfl
 def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None) -> Prepared:
     """A batch from strings, cut to the length that the model can take."""
     if tokenizer is None:
-        raise ArgumentError("Strings were given without tokenizer=, which turns them into the model's inputs.")
+        raise ArgumentError(
+            "Strings were given without tokenizer=, which turns them into the model's inputs; "
+            "a photo is given as PIL.Image.open(path), not by its path."
+        )
     if blank := [i for i, text in enumerate(texts) if not text.strip()]:
         raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
     longest = _longest_text(model)
     options = {"truncation": True, "max_length": longest} if longest else {}
-    return token_inputs(model, tokenizer(texts, return_tensors="pt", padding=True, **options), tokenizer)
+    encoded = tokenizer(texts, return_tensors="pt", padding=True, **options)
+    if longest and encoded["input_ids"].shape[1] == longest:
+        lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+        if max(lengths) > longest:
+            warnings.warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.", MhexWarning, stacklevel=4)
+    return token_inputs(model, encoded, tokenizer)
 
 
 def _longest_text(model: nn.Module) -> int | None:

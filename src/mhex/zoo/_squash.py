@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from mhex._photo import upright_rgb
 from mhex.errors import ArgumentError
 
 # PIL's numbers for its filters, under the names that timm and the zoo's cards use.
@@ -42,7 +43,7 @@ class Squash:
         """Prepare a PIL image: a tensor (3, height, width), float32."""
         import numpy as np
 
-        small = photo.convert("RGB").resize((self.width, self.height), FILTERS[self.interpolation])
+        small = upright_rgb(photo).resize((self.width, self.height), FILTERS[self.interpolation])
         pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1).float() / 255
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         return (pixels - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)

@@ -121,6 +121,8 @@ class _Probe:
         if self.maps is None or self.repeated() or any(around for around, _ in self.attended):
             return None
         module, layout = self.maps
+        if module is self.first_convolution and module is self.patch_convolution:
+            return None  # the patches of a Transformer or mixer, before anything was computed from them
         return FeatureLayer(module, layout, name_of(self.model, module))
 
     def repeated(self) -> bool:

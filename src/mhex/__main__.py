@@ -1,0 +1,5 @@
+"""`python -m mhex` is `mhex`."""
+
+from mhex.cli import main
+
+main()
