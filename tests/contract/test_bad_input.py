@@ -30,7 +30,7 @@ def by_name(families: list[Family]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("family", families, ids=[f.name for f in families])
 
 
-def refused(model: nn.Module, inputs: Any, *words: str, method: Any = "input-x-gradient", **options: Any) -> str:
+def check_refused(model: nn.Module, inputs: Any, *words: str, method: Any = "input-x-gradient", **options: Any) -> str:
     """The message of the refusal, which holds all of `words`."""
     before = Snapshot(model)
     with pytest.raises(MhexError) as caught:
@@ -49,34 +49,34 @@ def refused(model: nn.Module, inputs: Any, *words: str, method: Any = "input-x-g
 
 @by_name(IMAGE_FAMILIES)
 def test_empty_batch(family: Family) -> None:
-    refused(family.model(), torch.zeros(0, 3, *family.size), "at least one sample")
-    refused(family.model(), [], "at least one sample")
+    check_refused(family.model(), torch.zeros(0, 3, *family.size), "at least one sample")
+    check_refused(family.model(), [], "at least one sample")
 
 
 @by_name(SOME)
 def test_wrong_rank(family: Family) -> None:
-    refused(family.model(), torch.zeros(3, *family.size), "(batch, channels, height, width)", "x[None]")
-    refused(family.model(), torch.zeros(1, 1, 3, *family.size), "(batch, channels, height, width)")
-    refused(family.model(), torch.zeros(4, 5), "(batch, channels, height, width)")
+    check_refused(family.model(), torch.zeros(3, *family.size), "(batch, channels, height, width)", "x[None]")
+    check_refused(family.model(), torch.zeros(1, 1, 3, *family.size), "(batch, channels, height, width)")
+    check_refused(family.model(), torch.zeros(4, 5), "(batch, channels, height, width)")
 
 
 @by_name(IMAGE_FAMILIES)
 @pytest.mark.parametrize("channels", [1, 4])
 def test_wrong_number_of_channels(family: Family, channels: int) -> None:
-    refused(family.model(), torch.zeros(2, channels, *family.size), "3 channels", f"got {channels}")
+    check_refused(family.model(), torch.zeros(2, channels, *family.size), "3 channels", f"got {channels}")
 
 
 @by_name([f for f in IMAGE_FAMILIES if f.other_size is None and not f.name.startswith(("plain", "encoder"))])
 def test_wrong_image_size(family: Family) -> None:
     wanted = "x".join(map(str, family.size))
-    refused(family.model(), torch.zeros(2, 3, 64, 64), wanted, "64x64", "resize")
+    check_refused(family.model(), torch.zeros(2, 3, 64, 64), wanted, "64x64", "resize")
     if family.size[0] != family.size[1]:
-        refused(family.model(), torch.zeros(2, 3, family.size[1], family.size[0]), wanted)
+        check_refused(family.model(), torch.zeros(2, 3, family.size[1], family.size[0]), wanted)
 
 
 @by_name([f for f in IMAGE_FAMILIES if f.other_size is not None and f.blocks])
 def test_image_that_is_no_whole_number_of_patches(family: Family) -> None:
-    refused(family.model(), torch.zeros(2, 3, 36, 24), "8x8", "36x24")
+    check_refused(family.model(), torch.zeros(2, 3, 36, 24), "8x8", "36x24")
 
 
 @by_name(SOME)
@@ -84,20 +84,20 @@ def test_image_that_is_no_whole_number_of_patches(family: Family) -> None:
 def test_not_finite(family: Family, value: float) -> None:
     images = family.inputs(2)
     images[1, 2, 3, 4] = value
-    refused(family.model(), images, "finite", "NaN")
+    check_refused(family.model(), images, "finite", "NaN")
 
 
 @by_name(SOME)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
 def test_whole_numbers(family: Family, dtype: torch.dtype) -> None:
-    refused(family.model(), torch.ones(2, 3, *family.size).to(dtype), "floating-point", "preprocess")
+    check_refused(family.model(), torch.ones(2, 3, *family.size).to(dtype), "floating-point", "preprocess")
 
 
 @by_name(SOME)
 def test_arrays_and_other_things(family: Family) -> None:
     for inputs in (np.zeros((2, 3, *family.size)), None, 3, object(), [torch.zeros(3, *family.size)], {"images": 1}):
-        refused(family.model(), inputs, "expected")
-    refused(family.model(), {"pixel_values": [1, 2]}, "tensor")
+        check_refused(family.model(), inputs, "expected")
+    check_refused(family.model(), {"pixel_values": [1, 2]}, "tensor")
 
 
 @by_name(SOME)
@@ -105,9 +105,9 @@ def test_photos_without_preprocess(family: Family) -> None:
     from PIL import Image
 
     photo = Image.new("RGB", (20, 10))
-    refused(family.model(), photo, "preprocess=")
-    refused(family.model(), [photo, photo], "preprocess=")
-    refused(family.model(), [photo, "a word"], "expected")
+    check_refused(family.model(), photo, "preprocess=")
+    check_refused(family.model(), [photo, photo], "preprocess=")
+    check_refused(family.model(), [photo, "a word"], "expected")
 
 
 def test_preprocess_that_gives_several_sizes() -> None:
@@ -118,13 +118,13 @@ def test_preprocess_that_gives_several_sizes() -> None:
     def keep_size(photo: Any) -> Tensor:
         return torch.zeros(3, photo.height, photo.width)
 
-    refused(FAMILIES["plain_cnn"].model(), photos, "one shape", preprocess=keep_size)
+    check_refused(FAMILIES["plain_cnn"].model(), photos, "one shape", preprocess=keep_size)
 
 
 def test_preprocess_that_gives_no_tensor() -> None:
     from PIL import Image
 
-    refused(FAMILIES["plain_cnn"].model(), Image.new("RGB", (8, 8)), "tensor", preprocess=lambda photo: photo)
+    check_refused(FAMILIES["plain_cnn"].model(), Image.new("RGB", (8, 8)), "tensor", preprocess=lambda photo: photo)
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -133,21 +133,21 @@ def test_preprocess_that_gives_no_tensor() -> None:
 @by_name(TEXT_FAMILIES)
 def test_empty_text_batch(family: Family) -> None:
     ids = torch.zeros(0, 4, dtype=torch.long)
-    refused(family.model(), {"input_ids": ids, "attention_mask": ids}, "at least one")
+    check_refused(family.model(), {"input_ids": ids, "attention_mask": ids}, "at least one")
     ids = torch.zeros(2, 0, dtype=torch.long)
-    refused(family.model(), {"input_ids": ids, "attention_mask": ids}, "at least one")
+    check_refused(family.model(), {"input_ids": ids, "attention_mask": ids}, "at least one")
 
 
 @by_name(TEXT_FAMILIES)
 def test_strings_without_tokenizer(family: Family) -> None:
-    refused(family.model(), "a word", "tokenizer=")
-    refused(family.model(), ["a word", "two words"], "tokenizer=")
+    check_refused(family.model(), "a word", "tokenizer=")
+    check_refused(family.model(), ["a word", "two words"], "tokenizer=")
 
 
 @by_name([f for f in TEXT_FAMILIES if f.name.startswith("hf")])
 def test_text_that_is_too_long(family: Family) -> None:
     ids = torch.full((1, LONGEST_TEXT + 1), 5)
-    message = refused(family.model(), {"input_ids": ids}, "at most", "truncate")
+    message = check_refused(family.model(), {"input_ids": ids}, "at most", "truncate")
     assert str(LONGEST_TEXT) in message
     assert mhex.explain(family.model(), {"input_ids": ids[:, :-1]}, "gae").scores.shape == (1, LONGEST_TEXT)
 
@@ -157,7 +157,7 @@ def test_text_that_is_too_long(family: Family) -> None:
 def test_ids_outside_of_the_vocabulary(family: Family, wrong: int) -> None:
     inputs = family.inputs(2)
     inputs["input_ids"][0, 2] = wrong
-    refused(family.model(), inputs, f"0 to {VOCABULARY - 1}", "tokenizer")
+    check_refused(family.model(), inputs, f"0 to {VOCABULARY - 1}", "tokenizer")
 
 
 MALFORMED: dict[str, tuple[Callable[[Tensor, Tensor], dict[str, Any]], str]] = {
@@ -174,25 +174,25 @@ MALFORMED: dict[str, tuple[Callable[[Tensor, Tensor], dict[str, Any]], str]] = {
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_malformed_token_inputs(family: Family, kind: str) -> None:
     change, word = MALFORMED[kind]
-    refused(family.model(), change(**dict(zip(("ids", "mask"), family.inputs(2).values(), strict=True))), word)
+    check_refused(family.model(), change(**dict(zip(("ids", "mask"), family.inputs(2).values(), strict=True))), word)
 
 
 def test_embeddings_that_are_not_finite() -> None:
     family = FAMILIES["hf_bert"]
     embeddings = torch.full((1, 4, 32), float("nan"))
-    refused(family.model(), {"inputs_embeds": embeddings}, "finite")
+    check_refused(family.model(), {"inputs_embeds": embeddings}, "finite")
 
 
 @by_name([f for f in IMAGE_FAMILIES if f.name.startswith(("timm", "hf", "tv"))])
 def test_text_given_to_an_image_model(family: Family) -> None:
-    refused(family.model(), FAMILIES["hf_bert"].inputs(2), "image", "text")
-    refused(family.model(), torch.ones(2, 5, dtype=torch.long), "image", "text")
+    check_refused(family.model(), FAMILIES["hf_bert"].inputs(2), "image", "text")
+    check_refused(family.model(), torch.ones(2, 5, dtype=torch.long), "image", "text")
 
 
 @by_name([f for f in TEXT_FAMILIES if f.name.startswith("hf")])
 def test_images_given_to_a_text_model(family: Family) -> None:
-    refused(family.model(), torch.zeros(2, 3, 32, 32), "image", "text")
-    refused(family.model(), {"pixel_values": torch.zeros(2, 3, 32, 32)}, "image", "text")
+    check_refused(family.model(), torch.zeros(2, 3, 32, 32), "image", "text")
+    check_refused(family.model(), {"pixel_values": torch.zeros(2, 3, 32, 32)}, "image", "text")
 
 
 # --- targets ---------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_images_given_to_a_text_model(family: Family) -> None:
 )
 def test_class_out_of_range(family: Family, target: Any) -> None:
     assert re.search(
-        r"\b[67]\b", refused(family.model(), family.inputs(2), "expected", target=target, class_names=NAMES)
+        r"\b[67]\b", check_refused(family.model(), family.inputs(2), "expected", target=target, class_names=NAMES)
     )
 
 
@@ -231,18 +231,18 @@ def test_class_out_of_range(family: Family, target: Any) -> None:
     ],
 )
 def test_malformed_target(family: Family, target: Any) -> None:
-    refused(family.model(), family.inputs(2), target=target)
+    check_refused(family.model(), family.inputs(2), target=target)
 
 
 @by_name([FAMILIES[name] for name in ("timm_vit", "hf_bert", "plain_cnn")])
 def test_unknown_class_name(family: Family) -> None:
-    message = refused(family.model(), family.inputs(2), "tigr cat", target="tigr cat", class_names=NAMES)
+    message = check_refused(family.model(), family.inputs(2), "tigr cat", target="tigr cat", class_names=NAMES)
     assert "'tiger cat'" in message
-    refused(family.model(), family.inputs(2), "zebra", target=["pug", "zebra"], class_names=NAMES)
+    check_refused(family.model(), family.inputs(2), "zebra", target=["pug", "zebra"], class_names=NAMES)
 
 
 def test_class_name_of_a_model_without_names() -> None:
-    refused(FAMILIES["timm_vit"].model(), FAMILIES["timm_vit"].inputs(2), "class_names=", target="pug")
+    check_refused(FAMILIES["timm_vit"].model(), FAMILIES["timm_vit"].inputs(2), "class_names=", target="pug")
 
 
 # --- methods and options ---------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_class_name_of_a_model_without_names() -> None:
 def test_method_that_cannot_serve_the_model(family: Family) -> None:
     serve = serving(family.name)
     for method in METHODS.keys() - set(serve):
-        message = refused(family.model(), family.inputs(2), method, method=method)
+        message = check_refused(family.model(), family.inputs(2), method, method=method)
         named = set(re.search(r"Methods that can: (.*)\.$", message)[1].split(", "))
         assert named == set(serve), "the refusal names the methods that can"
 
@@ -261,14 +261,14 @@ def test_method_that_cannot_serve_the_model(family: Family) -> None:
 @pytest.mark.parametrize("method", ATTENTION)
 def test_swin_refuses_attention_methods(name: str, method: str) -> None:
     family = FAMILIES[name]
-    refused(family.model(), family.inputs(2), "Swin", "window", "gradcam", method=method)
+    check_refused(family.model(), family.inputs(2), "Swin", "window", "gradcam", method=method)
 
 
 @pytest.mark.parametrize("name", ["tv_resnet", "timm_convnext", "tv_efficientnet", "plain_cnn"])
 @pytest.mark.parametrize("method", ATTENTION)
 def test_model_without_attention(name: str, method: str) -> None:
     family = FAMILIES[name]
-    refused(family.model(), family.inputs(2), "attention", "gradcam", method=method)
+    check_refused(family.model(), family.inputs(2), "attention", "gradcam", method=method)
 
 
 def test_too_many_tokens() -> None:
@@ -278,37 +278,37 @@ def test_too_many_tokens() -> None:
     images = torch.randn(1, 3, 96, 96, dtype=torch.float64)
     for method, most in limited.items():
         assert most < 145
-        refused(model, images, str(most), "145", method=method)
+        check_refused(model, images, str(most), "145", method=method)
 
 
 def test_unknown_method() -> None:
     family = FAMILIES["timm_vit"]
-    assert "'gae'" in refused(family.model(), family.inputs(1), method="GAE ")
-    assert "'rollout'" in refused(family.model(), family.inputs(1), method="roll-out")
-    assert "gradcam" in refused(family.model(), family.inputs(1), method="zzzzzz")
-    refused(family.model(), family.inputs(1), "None", method=None)
+    assert "'gae'" in check_refused(family.model(), family.inputs(1), method="GAE ")
+    assert "'rollout'" in check_refused(family.model(), family.inputs(1), method="roll-out")
+    assert "gradcam" in check_refused(family.model(), family.inputs(1), method="zzzzzz")
+    check_refused(family.model(), family.inputs(1), "None", method=None)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_unknown_option(method: str) -> None:
     name = next(n for n in FAMILIES if method in serving(n))
-    refused(FAMILIES[name].model(), FAMILIES[name].inputs(1), "frobnicate", method, method=method, frobnicate=3)
+    check_refused(FAMILIES[name].model(), FAMILIES[name].inputs(1), "frobnicate", method, method=method, frobnicate=3)
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if "start_block" in METHODS[m].options])
 @pytest.mark.parametrize("value", [0, 4, -1, "first", 1.5, None])
 def test_start_block_outside_of_the_model(method: str, value: Any) -> None:
     family = FAMILIES["timm_vit"]
-    refused(family.model(), family.inputs(1), "start_block", "3", method=method, start_block=value)
+    check_refused(family.model(), family.inputs(1), "start_block", "3", method=method, start_block=value)
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if "layer" in METHODS[m].options])
 def test_wrong_layer(method: str) -> None:
     family = FAMILIES["tv_resnet"]
-    message = refused(family.model(), family.inputs(1), "layer5", method=method, layer="layer5")
+    message = check_refused(family.model(), family.inputs(1), "layer5", method=method, layer="layer5")
     assert "'layer4'" in message
-    refused(family.model(), family.inputs(1), "layer", method=method, layer=3)
-    refused(family.model(), family.inputs(1), "layer", method=method, layer=nn.Conv2d(3, 3, 1))
+    check_refused(family.model(), family.inputs(1), "layer", method=method, layer=3)
+    check_refused(family.model(), family.inputs(1), "layer", method=method, layer=nn.Conv2d(3, 3, 1))
     with pytest.raises(MhexError, match="feature maps"):
         mhex.explain(family.model(), family.inputs(1), method=method, layer="fc")
 
@@ -355,12 +355,12 @@ class Answering(nn.Module):
 )
 @pytest.mark.parametrize("method", ["input-x-gradient", "gradcam"])
 def test_model_that_returns_no_class_scores(answer: Any, method: str) -> None:
-    refused(Answering(answer).eval(), torch.randn(3, 3, 8, 8), "class scores", method=method)
+    check_refused(Answering(answer).eval(), torch.randn(3, 3, 8, 8), "class scores", method=method)
 
 
 def test_model_whose_scores_are_not_finite() -> None:
     model = Answering(lambda y: y.mean((2, 3)) * float("inf")).eval()
-    refused(model, torch.randn(2, 3, 8, 8), "finite", method="input-x-gradient")
+    check_refused(model, torch.randn(2, 3, 8, 8), "finite", method="input-x-gradient")
 
 
 def test_text_model_that_does_not_name_its_embedding() -> None:

@@ -9,7 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy
+from mhex.capture.anatomy import Anatomy, readout_vector
+from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched
 from mhex.capture.needs import Needs
@@ -55,8 +56,18 @@ def observe(
         stack.callback(trace.clear)
         trace.cost["forwards"] += int(measured)
         if needs.blocks:
-            trace.readout_row = readout if measured else watch.readout(trace)
+            trace.readout_row = readout if measured else _readout(trace, watch.pool)
         yield trace
+
+
+def _readout(trace: Trace, pool: AttentionRecord | None) -> Tensor:
+    """The read-out vector `w` of a known family, (B, N)."""
+    dtype = torch.promote_types(trace.logits.dtype, torch.float32)
+    if trace.anatomy.readout != "pool":
+        return readout_vector(trace.anatomy, trace.spatial, dtype)
+    if pool is None:
+        raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
+    return pool.probabilities().mean(1)[:, 0]
 
 
 def _measure_readout(model: nn.Module, anatomy: Anatomy, batch: Batch) -> Tensor:

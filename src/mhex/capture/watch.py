@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy, readout_vector
+from mhex.capture.anatomy import Anatomy
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.hooks import hook_each
@@ -213,15 +213,6 @@ class Watch:
                     "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
                 )
         self.current = None
-
-    def readout(self, trace: Trace) -> Tensor:
-        """The read-out vector `w`, (B, N)."""
-        dtype = torch.promote_types(trace.logits.dtype, torch.float32)
-        if self.anatomy.readout != "pool":
-            return readout_vector(self.anatomy, trace.spatial, dtype)
-        if self.pool is None:
-            raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
-        return self.pool.probabilities().mean(1)[:, 0]
 
     def replay(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
         """Logits (B, C) of the last block and head alone, run again on other tokens, with a graph to them.

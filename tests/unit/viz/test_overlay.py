@@ -203,7 +203,9 @@ def test_nothing_is_written_outside_the_paper(image):
 def test_dollar_signs_are_no_formulas(image, corner):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pixels(figure(image(corner, class_names=["$x_{", "b", "c", "d"])))
+        drawn = figure(image(corner, class_names=["$x_{", "b", "c", "d"]))
+        pixels(drawn)
+    assert any("$x_{" in line.replace("\\", "") for line in words(drawn))
 
 
 def test_letters_without_a_font_are_boxes_and_said(image, corner):
