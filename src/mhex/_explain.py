@@ -119,7 +119,7 @@ def _is_multi_label(model: nn.Module) -> bool:
 
 def _anatomy(model: nn.Module, batch: Batch, spec: Method, layer: str | nn.Module | None) -> Anatomy:
     """Anatomy of the model, checked against the method and the batch, with the feature layer that the user chose."""
-    anatomy = find_anatomy(model, batch)
+    anatomy = find_anatomy(model, batch, attention=spec.needs.blocks)
     if anatomy.modality != batch.modality:
         raise ArgumentError(
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."

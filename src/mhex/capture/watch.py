@@ -124,6 +124,8 @@ class Watch:
                 "The model drops attention at random even in evaluation mode, so it cannot be explained."
             )
         wanted = self.replaying is None and self._wanted("attention")
+        if wanted and query.dim() != 4:
+            raise CaptureError(f"Expected attention over (B, H, N, d), but it is given {tuple(query.shape)}.")
         starts = wanted and self._graph_starts("attention")
         if starts and self.needs.graph == "query":
             query = query.detach().requires_grad_()
@@ -131,8 +133,6 @@ class Watch:
         z = attend(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, **options)
         if starts and self.needs.graph == "attention":
             z = z.detach().requires_grad_()
-        if wanted and query.dim() != 4:
-            raise CaptureError(f"Expected attention over (B, H, N, d), but it is given {tuple(query.shape)}.")
         pooling = self.current is None and self.anatomy.readout == "pool"
         if not wanted and not pooling:
             return z
@@ -184,7 +184,7 @@ class Watch:
 
     def _forward(self, batch: Batch) -> Tensor:
         self.current, self.entered = None, 0
-        if batch.modality == "image" and "input" not in self.keep:
+        if batch.modality == "image" and batch is self.batch:
             batch = batch.with_input(batch.pixels.clone())  # the model may write into it
         graph = self.needs.graph is not None or self.replaying is not None
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.

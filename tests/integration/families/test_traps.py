@@ -63,9 +63,33 @@ def test_queries_that_may_attend_to_nothing(method: str) -> None:
     """Left-padded decoder: rows of padding are masked everywhere, and must not become NaN."""
     model = hf("LlamaForSequenceClassification", "LlamaConfig", **TEXT, num_key_value_heads=2)
     e = right_or_refused(model, padded(left=True), method, target=0)
-    if e is not None:
-        assert torch.isfinite(e.scores).all()
-        assert e.scores[1, :2].eq(0).all(), "padding scores 0"
+    assert e is not None, "a decoder that attends through torch's kernel is explained"
+    assert torch.isfinite(e.scores).all()
+    assert e.scores[1, :2].eq(0).all(), "padding scores 0"
+    assert e.scores[1].ne(0).any()
+
+
+@pytest.mark.parametrize("method", ATTENTION)
+def test_unknown_text_models_with_a_written_out_softmax(method: str) -> None:
+    """ELECTRA can attend through torch's kernel or write its softmax out: the same explanation, and left as it was."""
+    model = hf("ElectraForSequenceClassification", "ElectraConfig", **TEXT, embedding_size=32)
+    fused = mhex.explain(model, padded(), method, target=0).scores
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(mhex.explain(model, padded(), method, target=0).scores, fused)
+    assert model.config._attn_implementation == "eager"
+
+
+def test_embeddings_of_reshaped_ids_are_found() -> None:
+    """GPT-2 reshapes the ids before it looks them up."""
+    options = {"vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "num_labels": CLASSES, "pad_token_id": 0}
+    model = hf("GPT2ForSequenceClassification", "GPT2Config", **options)
+    ids = padded()["input_ids"][:1]
+    e = mhex.explain(model, {"input_ids": ids}, "input-x-gradient", 0)
+    words = model.get_input_embeddings()(ids).detach().requires_grad_()
+    score = model(inputs_embeds=words).logits[:, 0].sum()
+    (gradient,) = torch.autograd.grad(score, words)
+    expected = (words * gradient).sum(-1).detach()
+    torch.testing.assert_close(e.scores[0, 1:-1], expected[0, 1:-1])
 
 
 class HeadlessBlock(PlainBlock):

@@ -29,6 +29,12 @@ def known_anatomy(model: nn.Module) -> Anatomy | None:
     return next((found for adapter in ADAPTERS if (found := adapter(model)) is not None), None)
 
 
-def find_anatomy(model: nn.Module, batch: Batch) -> Anatomy:
-    """Anatomy of any model; one of an unknown family is watched in a forward pass of the first sample."""
-    return known_anatomy(model) or generic.anatomy(model, batch)
+def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
+    """Anatomy of any model; one of an unknown family is watched in a forward pass of the first sample.
+
+    Args:
+        model: The unwrapped module.
+        batch: Checked inputs.
+        attention: Whether attention will be read; if not, an unknown model keeps its own kernel in that pass.
+    """
+    return known_anatomy(model) or generic.anatomy(model, batch, attention)

@@ -37,7 +37,7 @@ _SPATIAL = (
 )
 
 
-def anatomy(model: nn.Module, batch: Batch) -> Anatomy:
+def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
     """What a forward pass shows of an unknown model.
 
     Blocks are the numbered children (of a `ModuleList` or `Sequential`) inside which attention ran, provided that
@@ -47,8 +47,13 @@ def anatomy(model: nn.Module, batch: Batch) -> Anatomy:
     coarsest maps, of more than one pixel, that come out of a module with convolutions; a Transformer of unknown make
     has none by default. A model that runs its first convolution several times (an ensemble of views, say) is refused
     both, because the maps of one view are not those of the image.
+
+    Args:
+        model: The unwrapped module.
+        batch: Checked inputs.
+        attention: Whether attention must be seen (see `untouched`).
     """
-    seen = _Probe(model, batch)
+    seen = _Probe(model, batch, attention)
     seen.run()
     found = Anatomy(
         family=type(model).__name__,
@@ -88,8 +93,9 @@ def _first_sample(batch: Batch) -> Batch:
 class _Probe:
     """Notes, during one pass, which modules ran when, where attention was called and which maps were made."""
 
-    def __init__(self, model: nn.Module, batch: Batch) -> None:
+    def __init__(self, model: nn.Module, batch: Batch, attention: bool) -> None:
         self.model = model
+        self.attention = attention
         self.batch = _first_sample(batch)
         self.running: list[nn.Module] = []
         self.calls: dict[nn.Module, int] = {}
@@ -108,7 +114,7 @@ class _Probe:
 
     def run(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(untouched(self.model))
+            stack.enter_context(untouched(self.model, self.attention))
             for module in self.model.modules():
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)
@@ -156,10 +162,15 @@ class _Probe:
                 area = output[0].numel() // output.shape[-1 if layout == "nhwc" else 1]
                 if layout is not None and (self.maps is None or area <= self.coarsest):
                     self.maps, self.coarsest = (module, layout), area
-        if isinstance(module, nn.Embedding) and args and args[0] is self.batch.kwargs.get("input_ids"):
+        if isinstance(module, nn.Embedding) and self.embedding is None and args and self._are_ids(args[0]):
             self.embedding = module
         if isinstance(module, nn.Conv2d) and self.patch_convolution is None and module.kernel_size == module.stride:
             self.patch_convolution = module
+
+    def _are_ids(self, looked_up: Tensor) -> bool:
+        """True for the token ids of the batch, which the model may have reshaped."""
+        ids = self.batch.kwargs.get("input_ids")
+        return isinstance(ids, Tensor) and looked_up.numel() == ids.numel() and looked_up.reshape(ids.shape).equal(ids)
 
     def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
@@ -210,7 +221,7 @@ class _Probe:
         changed = pixels.clone()
         changed[..., :height, :width] += 1
         changed[..., -height:, -width:] += 1
-        other = _Probe(self.model, replace(self.batch, args=(changed, *self.batch.args[1:])))
+        other = _Probe(self.model, replace(self.batch, args=(changed, *self.batch.args[1:])), self.attention)
         other.run()
         before, after = (probe.inputs[first_block, 1].flatten(0, 1) for probe in (self, other))
         moved = (before != after).any(-1).nonzero()[:, 0].tolist()
