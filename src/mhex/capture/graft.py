@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,14 +45,14 @@ class Junction:
 
 
 def find_junctions(model: nn.Module) -> list[Junction]:
-    """Every residual addition of the model, in the order in which its modules are written.
+    """Every residual addition of the model, in the order in which its modules are written, inner ones first.
 
     Raises:
         UnsupportedModelError: There is none; the message lists what was looked at.
     """
     found: list[Junction] = []
     looked: dict[str, str] = {}
-    for name, module in model.named_modules():
+    for name, module in _inner_first(model, "", set()):
         if not adds_in_python(module):
             continue
         try:
@@ -74,6 +74,15 @@ def find_junctions(model: nn.Module) -> list[Junction]:
             "Heads sit where a shortcut is added to a branch; write each such addition in the forward of a submodule."
         )
     return found
+
+
+def _inner_first(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    for child, inner in module.named_children():
+        yield from _inner_first(inner, f"{name}.{child}".lstrip("."), seen)
+    yield name, module
 
 
 def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:

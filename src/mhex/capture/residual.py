@@ -19,11 +19,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from mhex.capture.anatomy import is_a
-
 _ADDITIONS = {operator.add, operator.iadd, torch.add}
 _ADDING_METHODS = {"add", "add_"}
-_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
+_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.MultiheadAttention)
 _STRIDED = (nn.modules.conv._ConvNd, nn.MaxPool2d, nn.AvgPool2d)
 # What tracing code that was not written for it may raise; anything else is a mistake of ours.
 UNTRACEABLE = (
@@ -157,10 +155,10 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | None:
     a, b = (arg for arg in addition.args if isinstance(arg, fx.Node))
     above_a, above_b = _ancestors(a), _ancestors(b)
     own_a, own_b = above_a - above_b, above_b - above_a
-    layers_a, layers_b = (sum(_layers(unit, node) for node in own) for own in (own_a, own_b))
-    if layers_a == layers_b:  # no branch has more to it than the other: not a shortcut
+    size_a, size_b = (_size(unit, own) for own in (own_a, own_b))
+    if size_a == size_b or max(size_a, size_b)[0] == 0:  # neither has more to it than the other: no shortcut
         return None
-    shortcut, branch, own = (a, b, own_a) if layers_a < layers_b else (b, a, own_b)
+    shortcut, branch, own = (a, b, own_a) if size_a < size_b else (b, a, own_b)
     channels = _width(unit, branch)
     fork = shortcut if shortcut in _ancestors(branch) else _fork(above_a & above_b)
     stream = next(node for node in addition.graph.nodes if node.op == "placeholder")
@@ -213,13 +211,11 @@ def _module(unit: nn.Module, node: fx.Node) -> nn.Module | None:
     return unit.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-def _layers(unit: nn.Module, node: fx.Node) -> int:
-    module = _module(unit, node)
-    return 0 if module is None else sum(isinstance(layer, _LAYERS) or _attends(layer) for layer in module.modules())
-
-
-def _attends(layer: nn.Module) -> bool:
-    return is_a(layer, "torch.nn", "MultiheadAttention")
+def _size(unit: nn.Module, nodes: set[fx.Node]) -> tuple[int, int]:
+    """Layers and parameters of the modules that these nodes call."""
+    modules = [module for node in nodes if (module := _module(unit, node)) is not None]
+    layers = [layer for module in modules for layer in module.modules() if isinstance(layer, _LAYERS)]
+    return len(layers), sum(p.numel() for module in modules for p in module.parameters())
 
 
 def _stride(layer: Any) -> int:
