@@ -40,7 +40,7 @@ class Call:
     """One call of the host.
 
     Attributes:
-        heads: The heads that serve it; of a replica, its own.
+        heads: The heads that serve it while it runs; of a replica, its own.
         graph: Whether gradients were on when it began.
         special: Bool (B, T), True at tokens left out of the pooling.
         recording: What to keep beside the logits.
@@ -51,7 +51,7 @@ class Call:
         output: What the host returned.
     """
 
-    heads: Heads
+    heads: Heads | None
     graph: bool
     special: Tensor | None = None
     recording: Recording | None = None
@@ -91,6 +91,7 @@ def finish(token: Token, output: Any) -> None:
     call = _CALLS.open.pop(token, None)
     if call is not None and output is not None:
         call.output = output
+        call.heads = None  # they own the key under which the call is kept, and would never be freed
         _CALLS.last[token] = call
 
 

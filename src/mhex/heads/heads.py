@@ -139,7 +139,7 @@ class Heads(nn.Module):
     def join(self, name: str, x: Tensor, r: Tensor, mask: Tensor | None) -> Tensor:
         """Stands where the host adds `x` and `r`."""
         call = calls.current(self.token)
-        block = (self if call is None else call.heads)[name]
+        block = (self if call is None or call.heads is None else call.heads)[name]
         keep = self._keep(x, mask, call)
         nudge = None
         if call is not None and call.recording is not None and call.recording.nudge:

@@ -88,7 +88,7 @@ class Reading:
         """A head that trains must be in the graph; reentrant checkpointing runs its unit without one."""
         if not (torch.is_grad_enabled() and self.call.graph):
             return
-        blocks = self.call.heads.named_blocks()
+        blocks = self.heads.named_blocks()
         cut = [
             name
             for name, scores in self.call.logits.items()

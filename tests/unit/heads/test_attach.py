@@ -116,7 +116,7 @@ def test_every_parameter_is_trained():
         ("tv_resnet18", ["layer3.1", "layer1.0"], ["layer1.0", "layer3.1"]),
         ("hf_bert", "first3", [f"bert.encoder.layer.{i}" for i in range(3)]),
         ("timm_vit", "first2", ["blocks.0", "blocks.1"]),
-        ("tv_vit", "attention+mlp", [f"encoder.layers.encoder_layer_{i}{s}" for i in range(3) for s in (":attention", "")]),
+        ("timm_vit", "attention+mlp", [f"blocks.{i}{part}" for i in range(4) for part in (":attention", "")]),
         ("plain", "all", ["units.0", "units.1", ""]),
     ],
 )  # fmt: skip
