@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch import Tensor
 
@@ -34,9 +36,9 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
     for sample in shown:
         photo = tensor_pixels(images[sample])
         low, high = float(raw[sample].min()), float(raw[sample].max())
-        tail = f"{low:.2f} to {high:.2f}" if high > low else "constant"
+        tail = f"{low:.2f} to {high:.2f}".replace("-", "\N{MINUS SIGN}") if high > low else "constant"
         title = f"sample {sample}" if len(shown) > 1 else "input"
-        rows.append(Row([Panel(photo, title), Panel(_over(photo, maps[sample]), "sum of cosines", tail)]))
+        rows.append(Row([Panel(photo, title), Panel(_over(photo, maps[sample], images.shape[2:]), "sum of cosines", tail)]))
     means = {
         "keep": "Each cell: the sum of cosines of gate and head while only this cell is visible.",
         "occlude": "Each cell: by how much the sum of cosines of gate and head falls while this cell is hidden.",
@@ -46,14 +48,14 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
     return draw_rows(rows, "Where gate and head agree", [bar], notes)
 
 
-def _over(photo: Pixels, cells: Tensor) -> Pixels:
-    """Cells (grid, grid) over a photo, with the edges of the masks."""
+def _over(photo: Pixels, cells: Tensor, size: Sequence[int]) -> Pixels:
+    """Cells (grid, grid) over a photo of an image of height and width `size`, with the edges of the masks."""
     scores = cells.detach().float().cpu().numpy()
-    rows, columns = (_cell_of(size, len(scores)) for size in photo.shape[:2])
+    rows, columns = (_cell_of(drawn, own, len(scores)) for drawn, own in zip(photo.shape[:2], size, strict=True))
     return blend(photo, np.asarray(scores[rows][:, columns], np.float32), signed=False)
 
 
-def _cell_of(size: int, grid: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """The cell of each pixel, cut at `floor(i * size / grid)`."""
+def _cell_of(drawn: int, size: int, grid: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The cell of each drawn pixel: the image itself was cut at `floor(i * size / grid)`."""
     edges = np.arange(1, grid + 1) * size // grid
-    return np.searchsorted(edges, np.arange(size), side="right")
+    return np.searchsorted(edges, np.arange(drawn) * size // drawn, side="right")

@@ -33,19 +33,22 @@ def cosine_figure(cosine: Tensor, names: Sequence[str]) -> Sheet:
     notes = "Dots are samples, bars their middle half, dark lines medians. The first block is at the top."
     if len(values) > _DOTS:
         notes += f" {_DOTS} of {len(values)} samples are drawn as dots; bars and medians count all."
+    end = next((end for end in (0.1, 0.2, 0.5) if np.nanmax(np.abs(values)) <= end), 1.0)
+    if end < 1:
+        notes += f" The axis ends at {end:g}, where no sample lies beyond."
     chart = _Chart(names, 1, 4.4, "Do gate and head pull the same way?", notes, right=1.25)
-    axes = chart.axes(0, "cosine of the two pulls", (-1.04, 1.04))
-    axes.set_xticks([-1, -0.5, 0, 0.5, 1])
+    axes = chart.axes(0, "cosine of the two pulls", (-1.04 * end, 1.04 * end))
+    axes.set_xticks([-end, -end / 2, 0, end / 2, end])
     drawn = values[np.linspace(0, len(values) - 1, min(len(values), _DOTS)).astype(int)]
     # Multiples of the golden ratio spread the dots evenly over the row, the same way in every picture.
     shift = 0.5 * ((np.arange(len(drawn)) * 0.6180339887) % 1 - 0.5) if len(drawn) > 1 else np.zeros(1)
     for row in range(len(names)):
         low, middle, high = np.nanpercentile(values[:, row], [25, 50, 75])
         axes.scatter(drawn[:, row], row + shift, s=9, color=_DOT, alpha=0.35, linewidths=0, zorder=2)
-        axes.plot([low, high], [row, row], color=INK, linewidth=4, alpha=0.35, solid_capstyle="butt", zorder=3)
+        axes.plot([low, high], [row, row], color=INK, linewidth=6, alpha=0.4, solid_capstyle="butt", zorder=3)
         axes.plot([middle, middle], [row - 0.26, row + 0.26], color=INK, linewidth=1.8, zorder=4)
         agree = 100 * float(np.mean(values[:, row] > 0))
-        chart.beside(row, f"{middle:+.2f}", f"{agree:.0f} % > 0")
+        chart.beside(row, f"{middle:+.2f}".replace("-", "\N{MINUS SIGN}"), f"{agree:.0f} % > 0")
     chart.beside(-1, "median", "")
     chart.ends(0, "against each other", "the same way")
     return chart.sheet
@@ -141,7 +144,7 @@ class _Chart:
     def ends(self, panel: int, left: str, right: str) -> None:
         """Words below the two ends of a panel's axis."""
         x = self.left + panel * (self.panel + self.gap)
-        y = self.top + self.height + 0.42
+        y = self.top + self.height + 0.4
         self.sheet.write(x, y, left, 8, MUTED)
         self.sheet.write(x + self.panel - text_width(right, 8), y, right, 8, MUTED)
 
