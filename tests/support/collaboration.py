@@ -54,7 +54,7 @@ def with_heads(model: nn.Module, classes: int = CLASSES, **settings: Any) -> mhe
 
 @torch.no_grad()
 def calm(scaffold: mhex.Scaffold, inputs: Any) -> None:
-    """Heads that are not certain: softmax minus one, as the gradient of a cross-entropy is computed, keeps its digits."""
+    """Heads that are not certain, so that softmax minus one, in the gradient of a cross-entropy, keeps its digits."""
     call(scaffold.model, inputs)
     for name, y in scaffold.head_logits.items():  # W2 does not change what flows on, so one pass is enough
         scaffold.heads[name].w2.weight.mul_(2 / y.abs().max())

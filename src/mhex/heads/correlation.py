@@ -55,7 +55,7 @@ class Study:
     """Correlations over a data set.
 
     Attributes:
-        rows: Of each block's cosine with each variable, then of the variables with each other.
+        rows: Of each block's cosine with each variable, then of each variable with the confidence `p_orig`.
         collaboration: The cosines.
     """
 
@@ -76,15 +76,11 @@ class Study:
         from mhex.viz import forest_figure
 
         own = [row for row in self.rows if row.first in self.collaboration.blocks]
-        return forest_figure([(r.first, r.second, r.coefficient, r.low, r.high) for r in own], self.note())
-
-    def note(self) -> str:
-        """What the picture must say of its numbers."""
-        row = self.rows[0]
-        return (
-            f"Pearson's r over {row.count} samples with {100 * row.level:g} % intervals (Fisher's z), not corrected "
-            f"for their number, {len(self.rows)}."
+        note = (
+            f"Pearson's r over {own[0].count} samples with {100 * own[0].level:g} % intervals (Fisher's z), not "
+            f"corrected for their number, {len(own)}."
         )
+        return forest_figure([(r.first, r.second, r.coefficient, r.low, r.high) for r in own], note)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how."""
@@ -145,8 +141,7 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
     own = {CONFIDENCE: seen.p_orig, **own}
     cosines = {name: seen.cosine[:, number] for number, name in enumerate(seen.blocks)}
     rows = [pearson(c, v, level, (block, name)) for name, v in own.items() for block, c in cosines.items()]
-    named = list(own.items())
-    rows += [pearson(v, w, level, (a, b)) for i, (b, w) in enumerate(named) for a, v in named[i + 1 :]]
+    rows += [pearson(v, seen.p_orig, level, (name, CONFIDENCE)) for name, v in own.items() if name != CONFIDENCE]
     return Study(tuple(rows), seen)
 
 

@@ -68,7 +68,13 @@ def forest_figure(rows: Sequence[tuple[str, str, float, float, float]], note: st
     note = " ".join(filter(None, [note, "Hollow: the interval holds 0."]))
     if undefined := sum(bool(np.isnan(row[2])) for row in rows):
         note += f" {undefined} coefficients are not defined: a variable does not vary, or there are too few samples."
-    chart = _Chart(names, len(variables), 2.6, "Correlation with the cosine of gate and head", note)
+    chart = _Chart(
+        names,
+        len(variables),
+        min(2.6, max(1.6, 10 / len(variables))),
+        "Correlation with the cosine of gate and head",
+        note,
+    )
     limit = np.nanmax([0.1, *(abs(x) for row in rows for x in row[2:] if not np.isnan(x))])
     limit = min(1.04, 1.1 * float(limit))  # one scale for all panels
     for panel, variable in enumerate(variables):
