@@ -129,13 +129,13 @@ def measure(run: Run, heads: Heads, inputs: Any, labels: Tensor) -> Collaboratio
     binary = heads.settings.multi_label or heads.settings.num_classes == 1
     scores = {name: _wide(y.detach()) for name, y in call.logits.items()}
     labels = labels.to(scores[names[0]].device)
-    errors = {name: loss_gradient(y, labels, binary) for name, y in scores.items()}
+    errors = {name: error_direction(y, labels, binary) for name, y in scores.items()}
     columns = []
     for name, successor in pairwise(names):
         w2 = heads[name].w2
         assert w2 is not None  # of a stripped block, which was refused
-        supervision = errors[name] @ _wide(w2.weight.detach()).to(errors[name].dtype)  # delta_DS, (B, C)
-        gate = _gate_pull(call, name, successor, errors[successor])  # delta_AG up to a positive factor, (B, C)
+        supervision = errors[name] @ _wide(w2.weight.detach()).to(errors[name].dtype)  # delta_DS up to a factor, (B, C)
+        gate = _gate_pull(call, name, successor, errors[successor])  # delta_AG, likewise
         active = call.blocks[name].features.detach().any(1)
         columns.append(torch.where(active, _cosine(gate, supervision), 0.0))
     return Collaboration(
@@ -148,8 +148,10 @@ def measure(run: Run, heads: Heads, inputs: Any, labels: Tensor) -> Collaboratio
     )
 
 
-def loss_gradient(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
-    """Gradient of each sample's cross-entropy by its class scores, (B, n), exact also where the head is certain.
+def error_direction(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
+    """Gradient of each sample's cross-entropy by its class scores, times a positive factor for each sample, (B, n).
+
+    With class numbers it is not zero even where the head is so certain that its loss is.
 
     Args:
         logits: (B, n), at least float32.
@@ -159,13 +161,12 @@ def loss_gradient(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
     if binary:
         target = labels.to(logits.dtype)
         return (1 - target) * logits.sigmoid() - target * (-logits).sigmoid()
-    chance = logits.softmax(1)
     if labels.dim() == 2:
         target = labels.to(logits.dtype)
-        return chance * target.sum(1, keepdim=True) - target
-    # Minus the sum of the others, instead of p - 1, which would lose all digits as p comes near 1.
-    others = chance.scatter(1, labels[:, None], 0.0)
-    return others.scatter(1, labels[:, None], -others.sum(1, keepdim=True))
+        return logits.softmax(1) * target.sum(1, keepdim=True) - target
+    # softmax - one_hot is (1 - p) times this; computed as such, it would lose its digits as p comes near 1.
+    others = logits.scatter(1, labels[:, None], -torch.inf).softmax(1)
+    return others.scatter(1, labels[:, None], -1.0)
 
 
 def true_probability(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
@@ -180,16 +181,10 @@ def true_probability(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
 
 
 def _gate_pull(call: Call, name: str, successor: str, error: Tensor) -> Tensor:
-    """Gradient of the successor's loss by `u` of a block, each sample's times a positive factor.
-
-    A cosine does not see the factor, but half precision does: the loss of a certain head is tiny, and the pooling
-    divides its gradient by the number of positions.
-    """
-    shortcut = call.blocks[successor].shortcut
-    positions = shortcut[0].numel() // call.nudges[successor].shape[1]
-    pulled = call.logits[successor]
+    """Gradient of the successor's loss by `u` of a block, (B, C), each sample's times a positive factor."""
+    scores = call.logits[successor]
     (gradient,) = torch.autograd.grad(
-        pulled, call.nudges[name], (positions * _unit(error)).to(pulled.dtype), retain_graph=True, allow_unused=True
+        scores, call.nudges[name], _unit(error).to(scores.dtype), retain_graph=True, allow_unused=True
     )
     if gradient is None:
         raise CaptureError(
