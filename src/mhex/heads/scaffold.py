@@ -144,8 +144,6 @@ class Scaffold:
     ) -> Collaboration:
         """Cosine, per sample and block, of how the gate and how the head pull the matrix that they share.
 
-        One forward and about one backward pass, in evaluation mode; no gradient of a matrix is built.
-
         Args:
             inputs: A tensor, a dictionary of the model's arguments, or a loader of labelled batches.
             labels: As for `loss`; None for a loader, or if the dictionary holds `labels`.
@@ -155,8 +153,7 @@ class Scaffold:
         Example:
             >>> import torch, torchvision, mhex
             >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8, preset="paper")
-            >>> seen = scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7]))
-            >>> seen.cosine.shape
+            >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
             torch.Size([2, 7])
         """
         return collaboration(self.model, inputs, labels, chunk, progress)
@@ -178,8 +175,8 @@ class Scaffold:
             inputs: Images (B, C, H, W), or a dictionary with `pixel_values`.
             labels: As for `loss`.
             grid: Parts in each direction.
-            mode: `"keep"`: one part is visible, the rest is the image's mean colour. `"occlude"`: one part is hidden,
-                and the value is by how much the cosines fall.
+            mode: `"keep"`: one part is visible, the rest has the mean colour. `"occlude"`: one is hidden; by how much
+                the cosines fall.
             blocks: Whose cosines are summed: `"all"`, or the `"last3"` (any number) that have a successor.
             chunk: The most copies at once.
             progress: Whether to draw a progress bar.

@@ -32,15 +32,14 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
             f"{tuple(raw.shape)}."
         )
     shown, more = choose(None, len(maps), _MOST, "samples")
+    words = {"keep": "sum of cosines", "occlude": "fall of the sum of cosines"}
     rows = []
     for sample in shown:
         photo = tensor_pixels(images[sample])
         low, high = float(raw[sample].min()), float(raw[sample].max())
         tail = f"{low:.2f} to {high:.2f}".replace("-", "\N{MINUS SIGN}") if high > low else "constant"
         title = f"sample {sample}" if len(shown) > 1 else "input"
-        rows.append(
-            Row([Panel(photo, title), Panel(_over(photo, maps[sample], images.shape[2:]), "sum of cosines", tail)])
-        )
+        rows.append(Row([Panel(photo, title), Panel(_over(photo, maps[sample], images.shape[2:]), words[mode], tail)]))
     means = {
         "keep": "Each cell: the sum of cosines of gate and head while only this cell is visible.",
         "occlude": "Each cell: by how much the sum of cosines of gate and head falls while this cell is hidden.",

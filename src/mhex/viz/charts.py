@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.viz._colour import INK, MUTED
-from mhex.viz._sheet import MARGIN, Sheet, drawable, font, shorten, text_width, wrap
+from mhex.viz._sheet import MARGIN, Sheet, drawable, font, text_width, wrap
 
 _ROW = 0.34
 _DOTS = 400
@@ -110,7 +110,7 @@ class _Chart:
         for number, heading in enumerate(headings):
             self.sheet.write(MARGIN, MARGIN + 0.14 + 0.22 * number, heading, 12, bold=True)
         for row, name in enumerate(names):
-            shown = shorten(name, _NAMES, 9)
+            shown = _ending(name, _NAMES)
             self.sheet.write(self.left - 0.12 - text_width(shown, 9), self._line(row), shown, 9)
         for number, line in enumerate(lines):
             y = self.top + self.height + below + 0.18 * number
@@ -153,6 +153,12 @@ class _Chart:
         y = self.top + self.height + 0.4
         self.sheet.write(x, y, left, 8, MUTED)
         self.sheet.write(x + self.panel - text_width(right, 8), y, right, 8, MUTED)
+
+
+def _ending(name: str, room: float) -> str:
+    """As much of the end of a name as fits: its numbers tell it from the others."""
+    start = next(i for i in range(len(name) + 1) if text_width(name[i:], 9) <= room - (0.12 if i else 0))
+    return f"…{name[start:]}" if start else name
 
 
 def _numbers(values: Tensor) -> NDArray[np.float64]:

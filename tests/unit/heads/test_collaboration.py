@@ -62,6 +62,15 @@ def test_dictionaries(scaffold, batch):
     close(own.collaboration([{"pixels": x[:3], "labels": y[:3]}, {"pixels": x[3:], "label": y[3:]}]).cosine, expected)
 
 
+def test_classes_may_be_numbered_in_any_order(scaffold, batch):
+    x, y = batch
+    before = scaffold.collaboration(x, y).cosine
+    order = torch.tensor([2, 0, 1, 4, 3])
+    for block in scaffold.heads.blocks:
+        block.w2.weight.data = block.w2.weight.data[order]
+    close(scaffold.collaboration(x, order.argsort()[y]).cosine, before)
+
+
 def test_a_fixed_gate_does_not_pull(batch):
     assert not with_heads(Net(), preset="probe").collaboration(*batch).cosine.any()
     assert with_heads(Net(), preset="paper").collaboration(*batch).cosine.all()

@@ -45,6 +45,12 @@ def test_small_cosines_get_a_shorter_axis():
     assert any("The axis ends at 0.2" in line for line in words(drawn))
 
 
+def test_long_names_keep_their_end():
+    names = [f"a.model.with.very.deep.nesting.of.modules.in.modules.layer.{i}" for i in range(2)]
+    said = words(cosine_figure(torch.rand(4, 2), names))
+    assert sum(line.startswith("…") and line.endswith(("layer.0", "layer.1")) for line in said) == 2
+
+
 def test_many_samples_and_one(seen):
     drawn = cosine_figure(torch.rand(5000, 3), NAMES)
     assert len(charts(drawn)[0].collections[0].get_offsets()) == 400
@@ -69,6 +75,7 @@ def test_confidence_map(tmp_path):
     assert bright[4 * (2 * 64 // 7) : 4 * (3 * 64 // 7), 4 * (3 * 64 // 7) : 4 * (4 * 64 // 7)].all()
     assert bright.sum() == 16 * (3 * 64 // 7 - 2 * 64 // 7) * (4 * 64 // 7 - 3 * 64 // 7)
     assert result.save(tmp_path / "map.png").stat().st_size > 5000
+    assert any("fall of the sum" in line for line in words(confidence_figure(maps, maps, image, "occlude")))
     with pytest.raises(ArgumentError):
         confidence_figure(maps, maps[:1], image, "keep")
 
