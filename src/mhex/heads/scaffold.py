@@ -152,7 +152,7 @@ class Scaffold:
 
         Example:
             >>> import torch, torchvision, mhex
-            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8, preset="paper")
+            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8)
             >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
             torch.Size([2, 7])
         """
@@ -175,8 +175,7 @@ class Scaffold:
             inputs: Images (B, C, H, W), or a dictionary with `pixel_values`.
             labels: As for `loss`.
             grid: Parts in each direction.
-            mode: `"keep"`: one part is visible, the rest has the mean colour. `"occlude"`: one is hidden; by how much
-                the cosines fall.
+            mode: `"keep"`: all but one part has the mean colour. `"occlude"`: one has it; how far the cosines fall.
             blocks: Whose cosines are summed: `"all"`, or the `"last3"` (any number) that have a successor.
             chunk: The most copies at once.
             progress: Whether to draw a progress bar.
@@ -195,7 +194,7 @@ class Scaffold:
         """Correlate each block's cosine with the probability of the true class and with values of your own.
 
         Args:
-            loader: Gives labelled batches, in a fixed order if `against` is used.
+            loader: Gives labelled batches, in a fixed order.
             against: Values (N,) by name, one per sample, for instance `{"SAD": drops}`.
             level: Confidence of the intervals.
             chunk: The most samples at once.
