@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from mhex._explain import explain
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
-    from mhex.heads import Scaffold, attach
+    from mhex.heads import Scaffold
+    from mhex.heads.attach import attach
     from mhex.registry import list_methods
     from mhex.zoo import load
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def track(steps: Sequence[T], description: str, enabled: bool) -> Iterator[T]:
+def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
     """Iterate over `steps`, drawing a progress bar on standard error when `enabled`."""
     if not enabled:
         yield from steps

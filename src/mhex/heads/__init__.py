@@ -1,7 +1,23 @@
 """The trainable Multi-Head Explainer: block, wiring, losses, saliency, collaboration."""
 
 from mhex.heads.attach import attach
+from mhex.heads.collaboration import Collaboration
+from mhex.heads.confidence import ConfidenceMap
+from mhex.heads.correlation import Correlation, Study, pearson, study
 from mhex.heads.heads import Heads, Settings, heads_of
 from mhex.heads.scaffold import HeadsOutput, Scaffold
 
-__all__ = ["Heads", "HeadsOutput", "Scaffold", "Settings", "attach", "heads_of"]
+__all__ = [
+    "Collaboration",
+    "ConfidenceMap",
+    "Correlation",
+    "Heads",
+    "HeadsOutput",
+    "Scaffold",
+    "Settings",
+    "Study",
+    "attach",
+    "heads_of",
+    "pearson",
+    "study",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -12,6 +12,9 @@ from mhex.capture import unwrap
 from mhex.capture.graft import ungraft, unsettle
 from mhex.errors import ArgumentError, unknown_name
 from mhex.heads import calls
+from mhex.heads.collaboration import Collaboration, collaboration
+from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
+from mhex.heads.correlation import Study, Values, collaboration_study
 from mhex.heads.files import save_heads
 from mhex.heads.heads import PREFIX, Heads, Settings, Source, heads_of
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
@@ -133,6 +136,71 @@ class Scaffold:
         if source is not None and source not in get_args(Source):
             raise unknown_name("source of predictions", str(source), get_args(Source))
         self.heads.source = source
+
+    # --- do gate and head pull the same way? -----------------------------------------------------------------------
+
+    def collaboration(
+        self, inputs: Any, labels: Tensor | None = None, *, chunk: int = 32, progress: bool = False
+    ) -> Collaboration:
+        """Cosine, per sample and block, of how the gate and how the head pull the matrix that they share.
+
+        Args:
+            inputs: A tensor, a dictionary of the model's arguments, or a loader of labelled batches.
+            labels: As for `loss`; None for a loader, or if the dictionary holds `labels`.
+            chunk: The most samples at once; memory grows with it and not with their number.
+            progress: Whether to draw a progress bar.
+
+        Example:
+            >>> import torch, torchvision, mhex
+            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8)
+            >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
+            torch.Size([2, 7])
+        """
+        return collaboration(self.model, inputs, labels, chunk, progress)
+
+    def confidence_map(
+        self,
+        inputs: Any,
+        labels: Tensor | None = None,
+        grid: int = 7,
+        mode: CellMode = "keep",
+        blocks: str = "all",
+        *,
+        chunk: int = 32,
+        progress: bool = False,
+    ) -> ConfidenceMap:
+        """Which parts of an image bring gates and heads together: cosines of copies with one part kept, or hidden.
+
+        Args:
+            inputs: Images (B, C, H, W), or a dictionary with `pixel_values`.
+            labels: As for `loss`.
+            grid: Parts in each direction.
+            mode: `"keep"`: all but one part has the mean colour. `"occlude"`: one has it; how far the cosines fall.
+            blocks: Whose cosines are summed: `"all"`, or the `"last3"` (any number) that have a successor.
+            chunk: The most copies at once.
+            progress: Whether to draw a progress bar.
+        """
+        return confidence_map(self.model, inputs, labels, grid, mode, blocks, chunk, progress)
+
+    def collaboration_study(
+        self,
+        loader: Any,
+        against: Mapping[str, Values] | None = None,
+        *,
+        level: float = 0.95,
+        chunk: int = 32,
+        progress: bool = False,
+    ) -> Study:
+        """Correlate each block's cosine with the probability of the true class and with values of your own.
+
+        Args:
+            loader: Gives labelled batches, in a fixed order.
+            against: Values (N,) by name, one per sample, for instance `{"SAD": drops}`.
+            level: Confidence of the intervals.
+            chunk: The most samples at once.
+            progress: Whether to draw a progress bar.
+        """
+        return collaboration_study(self.model, loader, against, level, chunk, progress)
 
     # --- parameters ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 Figures are made with matplotlib's objects: pyplot is never imported and no global setting is changed.
 """
 
+from mhex.viz.cells import confidence_figure
+from mhex.viz.charts import cosine_figure, forest_figure
 from mhex.viz.draw import figure, save_figure, save_html
 from mhex.viz.grid import comparison
 from mhex.viz.html import picture_tag, to_html
@@ -12,7 +14,10 @@ from mhex.viz.page import Section, page, paragraphs
 __all__ = [
     "Section",
     "comparison",
+    "confidence_figure",
+    "cosine_figure",
     "figure",
+    "forest_figure",
     "overlay",
     "page",
     "paragraphs",

@@ -102,7 +102,15 @@ def photo_pixels(explanation: Explanation, sample: int) -> Pixels | None:
     if explanation.pictures is None:
         return None
     picture = explanation.pictures[sample]
-    photo = _from_tensor(picture) if isinstance(picture, Tensor) else picture.convert("RGB")
+    return _sized(_from_tensor(picture) if isinstance(picture, Tensor) else picture.convert("RGB"))
+
+
+def tensor_pixels(picture: Tensor) -> Pixels:
+    """A normalised image (C, H, W) as pixels (H, W, 3) at a size for drawing."""
+    return _sized(_from_tensor(picture))
+
+
+def _sized(photo: Any) -> Pixels:
     height, width = _display_size(photo.height, photo.width)
     enlarged = width > photo.width
     return np.asarray(photo.resize((width, height), Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS))

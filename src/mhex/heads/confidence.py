@@ -1,0 +1,154 @@
+"""Where in an image gates and heads agree: their cosines with one part of it visible, or hidden, at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from mhex._progress import track
+from mhex.errors import ArgumentError, unknown_name
+from mhex.heads.batches import check_chunk, labelled_batch, take
+from mhex.heads.collaboration import checked_heads, measure
+from mhex.heads.passes import watched
+
+CellMode = Literal["keep", "occlude"]
+_IMAGES = "pixel_values"
+
+
+@dataclass(frozen=True, eq=False)
+class ConfidenceMap:
+    """How much each part of an image brings gates and heads together.
+
+    Attributes:
+        map: Scaled per image from its least to its largest value, (B, grid, grid) in [0, 1]; a constant map is zero.
+        raw: The sums of cosines before that, (B, grid, grid).
+        images: What was cut into parts, (B, C, H, W).
+        labels: As given.
+        mode: `"keep"`: only one part is visible. `"occlude"`: only one part is hidden, and the sum is by how much the
+            cosines fall.
+        blocks: Names of the blocks whose cosines were summed.
+    """
+
+    map: Tensor
+    raw: Tensor
+    images: Tensor
+    labels: Tensor
+    mode: CellMode
+    blocks: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.map.shape))
+        return f"ConfidenceMap({shape}, mode={self.mode!r}, {len(self.blocks)} blocks)"
+
+    def show(self) -> Any:
+        """Draw the maps over their images as a matplotlib figure; notebooks display it."""
+        from mhex.viz import confidence_figure
+
+        return confidence_figure(self.map, self.raw, self.images, self.mode)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how."""
+        from mhex.viz import save_figure
+
+        return save_figure(self.show(), path)
+
+
+def confidence_map(
+    model: nn.Module,
+    inputs: Any,
+    labels: Tensor | None = None,
+    grid: int = 7,
+    mode: CellMode = "keep",
+    blocks: str = "all",
+    chunk: int = 32,
+    progress: bool = False,
+) -> ConfidenceMap:
+    """See `Scaffold.confidence_map`."""
+    heads = checked_heads(model)
+    check_chunk(chunk)
+    if mode not in get_args(CellMode):
+        raise unknown_name("mode", str(mode), get_args(CellMode))
+    count = _count(blocks, len(heads.settings.junctions) - 1)
+    inputs, labels = labelled_batch(heads.settings, inputs, labels)
+    device = next(heads.parameters()).device
+    images = _images(inputs).to(device)
+    visible = cell_masks(images.shape[2], images.shape[3], grid).to(device)
+    if mode == "occlude":  # and the whole image last, from whose cosines the others are taken
+        visible = torch.cat([~visible, torch.ones_like(visible[:1])])
+    mean = images.mean((2, 3), dtype=torch.promote_types(images.dtype, torch.float32), keepdim=True).to(images.dtype)
+    sums = []
+    with watched(model, nudge=True, graph=True) as run:
+        every = torch.arange(len(images) * len(visible), device=device)
+        for part in track(torch.split(every, chunk), "Confidence map", progress):
+            sample = part // len(visible)
+            copies = torch.where(visible[part % len(visible), None], images[sample], mean[sample])
+            seen = measure(run, heads, _with_images(inputs, copies, sample), labels[sample.to(labels.device)])
+            sums.append(seen.cosine[:, -count:].sum(1))
+    raw = torch.cat(sums).reshape(len(images), len(visible))
+    if mode == "occlude":
+        raw = raw[:, -1:] - raw[:, :-1]
+    low, high = raw.amin(1, keepdim=True), raw.amax(1, keepdim=True)
+    scaled = torch.where(high == low, 0.0, (raw - low) / (high - low))
+    shape = (len(images), grid, grid)
+    return ConfidenceMap(scaled.reshape(shape), raw.reshape(shape), images, labels, mode, seen.blocks[-count:])
+
+
+def cell_masks(height: int, width: int, grid: int) -> Tensor:
+    """The parts of an image, row by row, bool (grid * grid, H, W): each pixel is in one of them.
+
+    Args:
+        height: H.
+        width: W.
+        grid: Parts in each direction, cut at `floor(i * H / grid)`.
+    """
+    if not isinstance(grid, int) or isinstance(grid, bool) or not 1 <= grid <= min(height, width):
+        raise ArgumentError(
+            f"Expected grid to be a whole number from 1 to {min(height, width)}, the smaller side of the images, but "
+            f"got {grid!r}."
+        )
+    rows, columns = (_bands(size, grid) for size in (height, width))
+    return (rows[:, None, :, None] & columns[None, :, None, :]).flatten(0, 1)
+
+
+def _bands(size: int, grid: int) -> Tensor:
+    """Which positions belong to which part of one direction, bool (grid, size)."""
+    edges = torch.arange(grid + 1) * size // grid
+    place = torch.arange(size)
+    return (edges[:-1, None] <= place) & (place < edges[1:, None])
+
+
+def _count(blocks: str, available: int) -> int:
+    """How many of the blocks, counted from the last."""
+    if blocks == "all":
+        return available
+    number = re.fullmatch(r"last([1-9]\d*)", blocks) if isinstance(blocks, str) else None
+    if number is None:
+        raise unknown_name("choice of blocks", str(blocks), ("all", "last3"))
+    if int(number.group(1)) > available:
+        raise ArgumentError(f"Expected at most {available} blocks, but got blocks={blocks!r}; use 'all'.")
+    return int(number.group(1))
+
+
+def _images(inputs: Any) -> Tensor:
+    images = inputs.get(_IMAGES) if isinstance(inputs, Mapping) else inputs
+    if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
+        came = tuple(images.shape) if isinstance(images, Tensor) else f"the arguments {', '.join(inputs)}"
+        raise ArgumentError(
+            f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
+            "only. Scaffold.collaboration serves texts too."
+        )
+    return images
+
+
+def _with_images(inputs: Any, copies: Tensor, sample: Tensor) -> Any:
+    """The model's arguments for masked copies of some samples."""
+    if isinstance(inputs, Tensor):
+        return copies
+    return {**take(inputs, sample.cpu(), inputs[_IMAGES].shape[0]), _IMAGES: copies}
