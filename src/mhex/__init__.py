@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mhex._explain import explain
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
+    from mhex.heads import Scaffold, attach
     from mhex.registry import list_methods
     from mhex.zoo import load
 
@@ -21,11 +22,13 @@ try:
 except PackageNotFoundError:  # running from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["Bundle", "Explanation", "MhexError", "__version__", "explain", "list_methods", "load"]
+__all__ = ["Bundle", "Explanation", "MhexError", "Scaffold", "__version__", "attach", "explain", "list_methods", "load"]
 
 _HOMES = {
     "Bundle": "mhex.bundle",
     "Explanation": "mhex.explanation",
+    "Scaffold": "mhex.heads",
+    "attach": "mhex.heads",
     "explain": "mhex._explain",
     "list_methods": "mhex.registry",
     "load": "mhex.zoo",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Batch
+from mhex.capture.masks import first_and_last
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.inputs._common import Prepared, finite, place_of
 
@@ -113,10 +114,7 @@ def _special(ids: Tensor | None, real: Tensor, given: Any, tokenizer: Any) -> Te
     known = [i for name in names if isinstance(i := getattr(tokenizer, name, None), int)]
     if known:
         return torch.isin(ids, torch.tensor(known, device=ids.device)) | ~real
-    last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
-    first = real.int().argmax(1)
-    ends = torch.stack([ids.gather(1, first[:, None])[:, 0], ids.gather(1, last[:, None])[:, 0]], 1)
-    return (ids[:, :, None] == ends[:, None, :]).any(-1) | ~real
+    return first_and_last(ids, real) | ~real
 
 
 def _token_strings(inputs: Any, ids: Tensor | None, real: Tensor, tokenizer: Any) -> list[list[str]] | None:

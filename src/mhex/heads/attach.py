@@ -1,0 +1,191 @@
+"""Putting heads on a model."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+from mhex.capture import known_anatomy, unwrap
+from mhex.capture.graft import Junction, find_junctions, graft, is_grafted, settle
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
+from mhex.heads.block import Coupling, GateTarget, Preset, Relu
+from mhex.heads.files import read_heads
+from mhex.heads.heads import PREFIX, Heads, Settings
+from mhex.heads.scaffold import Scaffold
+
+_PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
+
+
+def attach(
+    model: nn.Module,
+    num_classes: int | None = None,
+    where: str | Sequence[str] | None = None,
+    preset: Preset = "identity",
+    coupling: Coupling = "shared",
+    gate_target: GateTarget | None = None,
+    relu: Relu = "post",
+    weights: str | Path | None = None,
+    *,
+    exclude_special: bool = False,
+    multi_label: bool = False,
+) -> Scaffold:
+    """Attach Multi-Head Explainer heads to the residual connections of a model, in place.
+
+    The model keeps its class, its own parameter names and what it returns. The heads live in it as the submodule
+    `mhex`: they train with the model's parameters, move with it and are saved with it, all under the prefix `mhex.`;
+    weights of the plain model still load. `Scaffold.detach` takes everything off again.
+
+    Args:
+        model: A residual network: ResNet, ConvNeXt and other residual CNNs, BERT-like text encoders, ViT.
+        num_classes: n. With `weights` it may be left out.
+        where: Which connections: `"all"` (of a Transformer block, the one around its MLP; the default), `"downsample"`
+            (shortcuts that shrink the map; fewer parameters and often better maps of early layers), `"projection"`
+            (shortcuts with a layer of their own), `"first3"` (the first three; any number), `"attention+mlp"` (both
+            connections of Transformer blocks), or a list of unit names.
+        preset: `"identity"` (the gate starts at exactly 1, so nothing changes until training changes it), `"paper"`
+            (starts near 0.5, for training from scratch), `"warmup"` (starts at 1 and becomes the published gate; call
+            `Scaffold.ramp`), `"probe"` (stays at 1 for ever: predictions never change; see `Scaffold.fit`).
+        coupling: `"shared"` (gate and head share `W1`), `"separate"` or `"head_only"` (no gate).
+        gate_target: Whether the gate multiplies the `"shortcut"` or the `"sum"`. By default the sum where a norm
+            follows it (BERT), the shortcut elsewhere.
+        relu: `"post"` (after pooling) or `"pre"`.
+        weights: File written by `Scaffold.save`; it carries the settings, so the other arguments are not needed.
+        exclude_special: Leave class and separator tokens out of the pooling.
+        multi_label: A sample may have several classes; losses become binary cross-entropies.
+
+    Returns:
+        The scaffold: losses, per-head predictions, analysis, saving, removal.
+
+    Example:
+        >>> import torch, torchvision, mhex
+        >>> model = torchvision.models.resnet18(num_classes=8)
+        >>> scaffold = mhex.attach(model, 8)
+        >>> _ = model(torch.rand(2, 3, 64, 64))
+        >>> float(scaffold.loss(torch.tensor([3, 7]))) > 0
+        True
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(f"Expected a torch.nn.Module, but got {type(model).__name__}.")
+    model = unwrap(model)
+    if any(is_grafted(module) for module in model.modules()):
+        raise ArgumentError("The model carries heads already; call detach() on its scaffold first.")
+    if hasattr(model, PREFIX):
+        raise ArgumentError(f"The model has an attribute {PREFIX!r} of its own, where its heads would live; rename it.")
+    found = find_junctions(model)
+    state = None
+    if weights is not None:
+        if where is not None:
+            raise ArgumentError("The file of weights says where its heads belong: leave where= out.")
+        settings, extras, state = read_heads(Path(weights))
+        if num_classes not in (None, settings.num_classes):
+            raise ArgumentError(f"Expected num_classes={settings.num_classes} as in {weights}, but got {num_classes}.")
+        junctions = _named(found, settings.junctions)
+        _check_widths(junctions, settings, weights)
+    else:
+        extras = {}
+        junctions = _placed(found, "all" if where is None else where)
+        settings = Settings(
+            num_classes=_checked_classes(num_classes),
+            junctions=tuple(j.name for j in junctions),
+            channels=tuple(j.meeting.channels for j in junctions),
+            preset=_checked("preset", preset, Preset),
+            coupling=_checked("coupling", coupling, Coupling),
+            gate_target=_gate_target(gate_target, junctions),
+            relu=_checked("relu", relu, Relu),
+            exclude_special=exclude_special,
+            multi_label=multi_label,
+        )
+    anatomy = known_anatomy(model)
+    heads = Heads(settings, 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens)
+    for name, value in extras.items():
+        setattr(heads, name, value)
+    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    heads.to(own.device, torch.promote_types(own.dtype, torch.float32)).train(model.training)
+    if state is not None:
+        heads.restore(state)
+    elif (size := sum(p.numel() for p in heads.parameters())) > 0.5 * sum(p.numel() for p in model.parameters()):
+        warnings.warn(
+            f"The heads have {size:,} parameters, more than half of the model; where='downsample' needs far fewer.",
+            MhexWarning,
+            stacklevel=2,
+        )
+    model.add_module(PREFIX, heads)
+    settle(model, heads)
+    graft(model, junctions, heads.join)
+    return Scaffold(model)
+
+
+def _placed(found: list[Junction], where: str | Sequence[str]) -> list[Junction]:
+    """The junctions of a placement."""
+    main = [j for j in found if j.kind == "map" or j.last]
+    if not isinstance(where, str):
+        return _named(found, where)
+    if where == "all":
+        return main
+    if where == "attention+mlp":
+        chosen = [j for j in found if j.kind == "token"]
+    elif where == "downsample":
+        chosen = [j for j in main if j.meeting.strided]
+    elif where == "projection":
+        chosen = [j for j in main if j.meeting.projection]
+    elif number := re.fullmatch(r"first(\d+)", where):
+        chosen = main[: int(number.group(1))]
+    else:
+        raise unknown_name("placement", where, _PLACEMENTS)
+    if not chosen:
+        raise ArgumentError(
+            f"No residual connection of the model fits where={where!r}. There are: {_list(main)}. Use 'all', 'first3' "
+            "or a list of these names."
+        )
+    return chosen
+
+
+def _named(found: list[Junction], names: Sequence[str]) -> list[Junction]:
+    by_name = {j.name: j for j in found}
+    if not names:
+        raise ArgumentError(f"Expected at least one name in where=, out of: {_list(found)}.")
+    for name in names:
+        if name not in by_name:
+            raise unknown_name("residual connection", str(name), by_name)
+    return [j for j in found if j.name in set(names)]
+
+
+def _list(junctions: list[Junction]) -> str:
+    names = [j.name for j in junctions]
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -> None:
+    for junction, width in zip(junctions, settings.channels, strict=True):
+        if junction.meeting.channels != width:
+            raise ArgumentError(
+                f"The heads in {weights} were made for {width} channels at {junction.name}, but this model has "
+                f"{junction.meeting.channels}: it is another architecture."
+            )
+
+
+def _checked(what: str, value: Any, allowed: Any) -> Any:
+    if value not in get_args(allowed):
+        raise unknown_name(what, str(value), get_args(allowed))
+    return value
+
+
+def _checked_classes(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
+    if value < 1:
+        raise ArgumentError(f"Expected at least one class, but got num_classes={value}.")
+    return value
+
+
+def _gate_target(given: GateTarget | None, junctions: list[Junction]) -> GateTarget:
+    if given is not None:
+        target: GateTarget = _checked("gate_target", given, GateTarget)
+        return target
+    return "sum" if all(j.meeting.normed for j in junctions) else "shortcut"

@@ -1,0 +1,185 @@
+"""One block of the Multi-Head Explainer: a matrix that gates a shortcut and, times another, predicts the class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mhex.errors import CaptureError
+
+Preset = Literal["identity", "paper", "warmup", "probe"]
+Coupling = Literal["shared", "separate", "head_only"]
+GateTarget = Literal["shortcut", "sum"]
+Relu = Literal["post", "pre"]
+
+
+@dataclass(frozen=True)
+class BlockOutput:
+    """What a block computes at one junction.
+
+    Attributes:
+        logits: Class scores of the head, (B, n); None after `strip_heads`.
+        shortcut: `x`, (B, C, H, W) or (B, T, C).
+        branch: `r`, in the same shape.
+        pooled: `p`, the pooled sum before the ReLU, (B, C). With `relu="pre"` it is pooled after it.
+        features: What the head's matrix multiplies, (B, C): `W_eq @ features` are the logits.
+        u: `W1 h`, before the sigmoid, (B, C); None if the block has no gate.
+        gate: `g`, (B, C).
+        keep: Weight of each token in the pooling, (B, T); None if all count.
+    """
+
+    logits: Tensor | None
+    shortcut: Tensor
+    branch: Tensor
+    pooled: Tensor
+    features: Tensor
+    u: Tensor | None
+    gate: Tensor
+    keep: Tensor | None
+
+
+class Block(nn.Module):
+    """Gate and head of one residual connection (Sun and Lio, Multi-Head Explainer, 2025).
+
+    With `z = x + r`, `h = ReLU(mean(z))` and `u = W1 h`, the gate is `(1 - lambda) + lambda * kappa * sigmoid(u)` and
+    the class scores are `W2 u`.
+
+    Args:
+        channels: C.
+        num_classes: n.
+        preset: How the gate starts; see `mhex.attach`.
+        coupling: How gate and head share their matrix.
+        gate_target: Whether the gate multiplies the shortcut or the sum.
+        relu: Whether the ReLU comes after the pooling or before.
+    """
+
+    strength: Tensor
+    intercept: Tensor | None
+
+    def __init__(
+        self,
+        channels: int,
+        num_classes: int,
+        preset: Preset = "identity",
+        coupling: Coupling = "shared",
+        gate_target: GateTarget = "shortcut",
+        relu: Relu = "post",
+    ) -> None:
+        super().__init__()
+        self.channels, self.coupling, self.gate_target, self.relu = channels, coupling, gate_target, relu
+        self.kappa = 2 if preset == "identity" else 1
+        gated = coupling != "head_only"
+        self.w1 = nn.Linear(channels, channels, bias=False) if gated else None
+        self.w2: nn.Linear | None = nn.Linear(channels, num_classes, bias=False)
+        if self.w1 is not None and preset == "identity":
+            nn.init.zeros_(self.w1.weight)
+        # lambda; a buffer, so that a ramp neither recompiles a compiled model nor is lost in a checkpoint.
+        self.register_buffer("strength", torch.tensor(1.0 if preset in ("identity", "paper") and gated else 0.0))
+        self.register_buffer("intercept", None)  # of heads fitted in closed form, (n,)
+
+    def equivalent_matrix(self) -> Tensor:
+        """`W_eq`, (n, C), at least float32: class scores are `W_eq @ features`."""
+        if self.w2 is None:
+            raise CaptureError("The heads were stripped, so there is no class matrix left; attach them again.")
+        w2 = _full(self.w2.weight)
+        return w2 @ _full(self.w1.weight) if self.coupling == "shared" and self.w1 is not None else w2
+
+    def forward(
+        self, x: Tensor, r: Tensor, keep: Tensor | None = None, nudge: Tensor | None = None
+    ) -> tuple[Tensor, BlockOutput]:
+        """Join a shortcut and a branch.
+
+        Args:
+            x: Shortcut, (B, C, H, W), (B, H, W, C) or (B, T, C).
+            r: Branch, in the same shape.
+            keep: Weight of each token in the pooling, (B, T).
+            nudge: Added to `u`, (B, C): a zero to which gradients are taken.
+
+        Returns:
+            What flows on instead of `x + r`, in their shape, and everything computed on the way.
+        """
+        axis = channel_axis(x, self.channels)
+        # Autocast would pool and multiply in half precision, where a mean over many positions loses its digits.
+        with torch.autocast(x.device.type, enabled=False):
+            if self.relu == "pre":
+                pooled = pool(F.relu(x + r), axis, keep)
+                hidden = pooled
+            else:
+                pooled = pool(x, axis, keep) + pool(r, axis, keep)
+                hidden = F.relu(pooled)
+            u, gate = self._gate(hidden, nudge)
+            features = self._features(hidden, gate, x, r, axis, keep)
+            logits = self._logits(features, u)
+        if self.coupling == "head_only":
+            joined = x + r
+        else:
+            spread = gate.to(x.dtype).reshape(_spread(gate.shape, x.dim(), axis))
+            joined = spread * (x + r) if self.gate_target == "sum" else _gated_sum(spread, x, r)
+        return joined, BlockOutput(logits, x, r, pooled, features, u, gate, keep)
+
+    def _gate(self, hidden: Tensor, nudge: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        """`u` and `g`, both (B, C)."""
+        if self.w1 is None:
+            return None, torch.ones_like(hidden)
+        u = F.linear(hidden, self.w1.weight.to(hidden.dtype))
+        u = u if nudge is None else u + nudge
+        strength = self.strength.to(u.dtype)
+        return u, (1 - strength) + strength * self.kappa * torch.sigmoid(u)
+
+    def _features(self, hidden: Tensor, gate: Tensor, x: Tensor, r: Tensor, axis: int, keep: Tensor | None) -> Tensor:
+        if self.coupling != "separate":
+            return hidden
+        # The gate does not vary over positions, so the mean of the gated tensor is the gated mean.
+        gated = pool(x, axis, keep)
+        return gate * (gated + pool(r, axis, keep) if self.gate_target == "sum" else gated)
+
+    def _logits(self, features: Tensor, u: Tensor | None) -> Tensor | None:
+        if self.w2 is None:
+            return None
+        read = u if self.coupling == "shared" and u is not None else features
+        logits = F.linear(read, self.w2.weight.to(read.dtype))
+        return logits if self.intercept is None else logits + self.intercept.to(logits.dtype)
+
+
+def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
+    """Mean over positions, (B, C), at least float32; over tokens with their weights, and 0 where all are 0.
+
+    Args:
+        tensor: (B, C, H, W), (B, H, W, C) or (B, T, C).
+        axis: Which axis holds the channels.
+        keep: Weights (B, T) of tokens.
+    """
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    if keep is None:
+        return tensor.mean([i for i in range(1, tensor.dim()) if i != axis], dtype=wide)
+    weights = keep.to(wide)
+    return torch.einsum("bt,btc->bc", weights, tensor.to(wide)) / weights.sum(1, keepdim=True).clamp_min(1)
+
+
+def channel_axis(tensor: Tensor, channels: int) -> int:
+    """Which axis of a map or of tokens holds the channels."""
+    if tensor.dim() == 4 and tensor.shape[1] == channels:
+        return 1
+    if tensor.dim() in (3, 4) and tensor.shape[-1] == channels:
+        return tensor.dim() - 1
+    raise CaptureError(
+        f"Expected {channels} channels where the branches meet, in maps (B, C, H, W) or tokens (B, T, C), but the "
+        f"tensor has the shape {tuple(tensor.shape)}; leave this unit out with where=[...]."
+    )
+
+
+def _spread(shape: torch.Size, dims: int, axis: int) -> list[int]:
+    return [shape[0], *(shape[1] if i == axis else 1 for i in range(1, dims))]
+
+
+def _gated_sum(gate: Tensor, x: Tensor, r: Tensor) -> Tensor:
+    """`g * x + r` in one pass over memory."""
+    return torch.addcmul(r, gate, x) if x.dtype == r.dtype else gate * x + r
+
+
+def _full(weight: Tensor) -> Tensor:
+    return weight.to(torch.promote_types(weight.dtype, torch.float32))

@@ -1,0 +1,125 @@
+"""What the heads saw in one call of their host, kept apart by thread and by call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from mhex.errors import CaptureError
+
+if TYPE_CHECKING:
+    from mhex.heads.block import BlockOutput
+    from mhex.heads.heads import Heads
+
+
+class Token:
+    """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own."""
+
+
+@dataclass
+class Recording:
+    """What to keep of the next calls beside the logits.
+
+    Attributes:
+        blocks: Whether to keep everything that the blocks compute.
+        nudge: Whether to add zeros (B, C) to every `u`, to which gradients can be taken.
+    """
+
+    blocks: bool = True
+    nudge: bool = False
+
+
+@dataclass
+class Call:
+    """One call of the host.
+
+    Attributes:
+        heads: The heads that serve it while it runs; of a replica, its own.
+        graph: Whether gradients were on when it began.
+        special: Bool (B, T), True at tokens left out of the pooling.
+        recording: What to keep beside the logits.
+        logits: Class scores by name of the junction, in order of execution.
+        blocks: What the blocks computed, if recorded.
+        outputs: What the units returned, if recorded.
+        nudges: Zeros that were added to `u`, if asked for.
+        output: What the host returned.
+    """
+
+    heads: Heads | None
+    graph: bool
+    special: Tensor | None = None
+    recording: Recording | None = None
+    logits: dict[str, Tensor] = field(default_factory=dict)
+    blocks: dict[str, BlockOutput] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    nudges: dict[str, Tensor] = field(default_factory=dict)
+    output: Any = None
+
+
+class _Calls(threading.local):
+    """The calls of one thread."""
+
+    def __init__(self) -> None:
+        self.open: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
+        self.last: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
+        self.recordings: WeakKeyDictionary[Token, Recording] = WeakKeyDictionary()
+
+
+_CALLS = _Calls()
+
+
+def begin(token: Token, call: Call) -> None:
+    """A call of the host begins in this thread."""
+    _CALLS.last.pop(token, None)  # frees the graph of the one before
+    call.recording = _CALLS.recordings.get(token)
+    _CALLS.open[token] = call
+
+
+def current(token: Token) -> Call | None:
+    """The call that is running in this thread; None where a unit is called by itself or recomputed."""
+    return _CALLS.open.get(token)
+
+
+def finish(token: Token, output: Any) -> None:
+    """The call is over; `output` is None after an error, and then nothing is kept."""
+    call = _CALLS.open.pop(token, None)
+    if call is not None and output is not None:
+        call.output = output
+        call.heads = None  # they own the key under which the call is kept, and would never be freed
+        _CALLS.last[token] = call
+
+
+def last(token: Token) -> Call:
+    """The last finished call of this thread.
+
+    Raises:
+        CaptureError: There was none.
+    """
+    call = _CALLS.last.get(token)
+    if call is None:
+        raise CaptureError("The heads have seen no forward pass in this thread yet: call the model first.")
+    return call
+
+
+def forget(token: Token) -> None:
+    """Let go of what this thread keeps."""
+    _CALLS.last.pop(token, None)
+
+
+@contextmanager
+def recording(token: Token, what: Recording) -> Iterator[None]:
+    """Keep more of the calls that this thread makes meanwhile."""
+    before = _CALLS.recordings.get(token)
+    _CALLS.recordings[token] = what
+    try:
+        yield
+    finally:
+        del _CALLS.recordings[token]
+        if before is not None:
+            _CALLS.recordings[token] = before

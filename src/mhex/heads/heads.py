@@ -1,0 +1,194 @@
+"""All heads of one model: the module that lives in it under the name `mhex`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture.hooks import hook_each
+from mhex.capture.masks import first_and_last, kept_tokens
+from mhex.errors import CaptureError
+from mhex.heads import calls
+from mhex.heads.block import Block, Coupling, GateTarget, Preset, Relu
+from mhex.heads.calls import Call, Recording, Token
+
+Source = Literal["classifier", "last_head", "sum"]
+PREFIX = "mhex"  # name of the heads inside their host, and prefix of their keys
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a set of heads is built; saved with their weights.
+
+    Attributes:
+        num_classes: n.
+        junctions: Names of the residual connections that carry a block, first to last.
+        channels: Width of each.
+        preset: How the gates start.
+        coupling: How gate and head share their matrix.
+        gate_target: What the gate multiplies.
+        relu: Whether the ReLU comes after or before the pooling.
+        exclude_special: Whether class and separator tokens are left out of the pooling.
+        multi_label: Whether a sample may have several classes.
+    """
+
+    num_classes: int
+    junctions: tuple[str, ...]
+    channels: tuple[int, ...]
+    preset: Preset = "identity"
+    coupling: Coupling = "shared"
+    gate_target: GateTarget = "shortcut"
+    relu: Relu = "post"
+    exclude_special: bool = False
+    multi_label: bool = False
+
+
+class Heads(nn.Module):
+    """The blocks of one host, and what they share.
+
+    Args:
+        settings: How to build them.
+        prefix_tokens: Tokens before the patches of a vision Transformer, for `exclude_special`.
+    """
+
+    def __init__(self, settings: Settings, prefix_tokens: int = 0) -> None:
+        super().__init__()
+        self.settings = settings
+        self.prefix_tokens = prefix_tokens
+        self.token = Token()
+        self.places = {name: number for number, name in enumerate(settings.junctions)}
+        self.decay = 0.8  # of the running sum, as last used in a loss
+        self.mode: Literal["pretrain", "finetune"] = "finetune"  # of the last loss
+        self.source: Source | None = None  # what predicts; None decides by what there is
+        self.blocks = nn.ModuleList(
+            Block(
+                width,
+                settings.num_classes,
+                settings.preset,
+                settings.coupling,
+                settings.gate_target,
+                settings.relu,
+            )
+            for width in settings.channels
+        )
+
+    def __getitem__(self, name: str) -> Block:
+        """The block of a junction."""
+        block: Any = self.blocks[self.places[name]]
+        return block  # type: ignore[no-any-return]
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Load weights as `state_dict` gives them; stripped heads and intercepts come back as they were."""
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            if f"blocks.{number}.w2.weight" not in state:
+                block.w2 = None
+            if (intercept := state.get(f"blocks.{number}.intercept")) is not None:
+                block.intercept = torch.empty_like(intercept, device=block.strength.device)
+        self.load_state_dict(dict(state), strict=True)
+
+    def named_blocks(self) -> Mapping[str, Block]:
+        """Blocks by name of their junction, first to last."""
+        return {name: self[name] for name in self.settings.junctions}
+
+    # --- what the host's forward calls ---------------------------------------------------------------------------
+
+    def begin(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A call of the host begins. In a replica, `host` is the replica and its heads serve the call."""
+        heads = host._modules[PREFIX]
+        assert isinstance(heads, Heads)
+        special = _special(args, kwargs) if self.settings.exclude_special and not self.prefix_tokens else None
+        calls.begin(self.token, Call(heads, torch.is_grad_enabled(), special))
+
+    def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        """The call is over."""
+        calls.finish(self.token, output)
+
+    def loaded(self, host: nn.Module, keys: Any) -> None:
+        """The host's own weights may be loaded without those of the heads, which then stay as they are."""
+        own = set(self.state_dict(prefix=f"{PREFIX}."))
+        if own <= set(keys.missing_keys):
+            keys.missing_keys[:] = [key for key in keys.missing_keys if key not in own]
+
+    @contextmanager
+    def recording(self, host: nn.Module, nudge: bool = False) -> Iterator[None]:
+        """Keep everything that the blocks compute in calls of `host` that this thread makes meanwhile.
+
+        Args:
+            host: The model that carries these heads.
+            nudge: Whether to add zeros to every `u`, to which gradients can be taken (`Call.nudges`).
+        """
+        with ExitStack() as stack:
+            stack.enter_context(calls.recording(self.token, Recording(nudge=nudge)))
+            for name in self.settings.junctions:
+                if ":" not in name:  # the unit's output is that of its last addition
+                    hook_each(stack, [host.get_submodule(name)], after=partial(self._returned, name))
+            yield
+
+    def _returned(self, name: str, output: Tensor) -> Tensor:
+        if (call := calls.current(self.token)) is not None:
+            call.outputs[name] = output
+        return output
+
+    def join(self, name: str, x: Tensor, r: Tensor, mask: Tensor | None) -> Tensor:
+        """Stands where the host adds `x` and `r`."""
+        call = calls.current(self.token)
+        block = (self if call is None or call.heads is None else call.heads)[name]
+        keep = self._keep(x, mask, call)
+        nudge = None
+        if call is not None and call.recording is not None and call.recording.nudge:
+            nudge = torch.zeros(x.shape[0], block.channels, device=x.device, dtype=_wide(x), requires_grad=True)
+            call.nudges[name] = nudge
+        joined: Tensor
+        joined, seen = block(x, r, keep, nudge)
+        if call is not None:
+            if name in call.logits or name in call.blocks:
+                raise CaptureError(f"{name} ran twice in one forward pass; heads need units that run once.")
+            if seen.logits is not None:
+                call.logits[name] = seen.logits
+            if call.recording is not None and call.recording.blocks:
+                call.blocks[name] = seen
+        return joined
+
+    def _keep(self, x: Tensor, mask: Tensor | None, call: Call | None) -> Tensor | None:
+        """Weights (B, T) of the tokens in the pooling; None for all alike."""
+        if x.dim() != 3:
+            return None
+        keep = None if mask is None else kept_tokens(mask)
+        if not self.settings.exclude_special:
+            return keep
+        if self.prefix_tokens:
+            special = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]) < self.prefix_tokens
+        elif call is not None and call.special is not None:
+            special = call.special
+        else:
+            raise CaptureError(
+                "exclude_special=True must see the token ids, but the unit runs outside of a call of the whole model "
+                "(or is recomputed by activation checkpointing); attach with exclude_special=False."
+            )
+        return ~special if keep is None else keep & ~special
+
+
+def _special(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    if not isinstance(ids, Tensor) or ids.is_floating_point():
+        raise CaptureError("exclude_special=True must see token ids: call the model with input_ids.")
+    mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    return first_and_last(ids, real)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def heads_of(model: nn.Module) -> Heads | None:
+    """The heads that a model carries, or None."""
+    found = model._modules.get(PREFIX)
+    return found if isinstance(found, Heads) else None

@@ -1,0 +1,110 @@
+"""Losses of the heads, and the running sum of their class scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mhex.errors import ArgumentError, ArgumentTypeError
+
+Mode = Literal["pretrain", "finetune"]
+Reduction = Literal["sum", "mean"]
+
+
+def running_sum(logits: Sequence[Tensor], decay: float) -> Tensor:
+    """`s_L` of `s_l = y_l + decay * s_(l-1)`: the class scores of all heads, the last counting most.
+
+    Args:
+        logits: Class scores (B, n), first head to last.
+        decay: From 0 (the last head alone) to 1 (the plain sum).
+    """
+    if not 0 <= decay <= 1:
+        raise ArgumentError(f"Expected a decay from 0 to 1, but got {decay}.")
+    total = logits[0]
+    for current in logits[1:]:
+        total = current + decay * total
+    return total
+
+
+def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool) -> Tensor:
+    """Labels in the form that the losses take: class numbers (B,) or targets (B, n).
+
+    Args:
+        labels: Class numbers (B,) or (B, 1); class probabilities (B, n); with `multi_label`, or one class, 0 or 1
+            for each class, (B, n).
+        batch: B.
+        num_classes: n.
+        multi_label: Whether a sample may have several classes.
+    """
+    if not isinstance(labels, Tensor):
+        raise ArgumentTypeError(f"Expected labels to be a tensor, but got {type(labels).__name__}.")
+    binary = multi_label or num_classes == 1
+    wanted = f"({batch}, {num_classes})" if multi_label else f"({batch},)"
+    if labels.dim() == 2 and labels.shape[1] == 1 and not multi_label:  # as MedMNIST gives them
+        labels = labels[:, 0]
+    if binary and labels.dim() == 1 and num_classes == 1:
+        labels = labels[:, None]
+    fits = labels.shape == (batch, num_classes) if binary or labels.dim() == 2 else labels.shape == (batch,)
+    if not fits:
+        raise ArgumentError(f"Expected labels of shape {wanted}, but got {tuple(labels.shape)}.")
+    if labels.dim() == 1 and (labels.is_floating_point() or labels.dtype == torch.bool):
+        raise ArgumentTypeError(f"Expected class numbers (an integer tensor), but got {labels.dtype}.")
+    if torch.compiler.is_compiling():
+        return labels if labels.dim() == 1 else labels.float()
+    lowest, highest = float(labels.min()), float(labels.max())
+    top = num_classes - 1 if labels.dim() == 1 else 1
+    if lowest < 0 or highest > top:
+        raise ArgumentError(
+            f"Expected labels from 0 to {top}, but got {lowest:g} to {highest:g}; num_classes is {num_classes}."
+        )
+    return labels if labels.dim() == 1 else labels.float()
+
+
+def class_loss(logits: Tensor, labels: Tensor, multi_label: bool) -> Tensor:
+    """Mean cross-entropy over the batch; binary for several labels or a single class score.
+
+    Args:
+        logits: (B, n).
+        labels: From `check_labels`.
+        multi_label: Whether a sample may have several classes.
+    """
+    if multi_label or logits.shape[1] == 1:
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    return F.cross_entropy(logits, labels if labels.dim() == 1 else labels.to(logits.dtype))
+
+
+def combined_loss(
+    logits: Sequence[Tensor],
+    labels: Tensor,
+    mode: Mode,
+    reduction: Reduction = "sum",
+    decay: float = 0.8,
+    multi_label: bool = False,
+    weights: Sequence[float] | None = None,
+) -> Tensor:
+    """`pretrain`: one loss of the running sum. `finetune`: the sum, or mean, of one loss per head.
+
+    Args:
+        logits: Class scores (B, n), first head to last; a kept classifier stands last.
+        labels: From `check_labels`.
+        mode: See above.
+        reduction: Whether `finetune` sums the losses, as published, or averages them.
+        decay: Of the running sum.
+        multi_label: Whether a sample may have several classes.
+        weights: Of the losses in `finetune`; 1 by default.
+    """
+    if mode == "pretrain":
+        return class_loss(running_sum(logits, decay), labels, multi_label)
+    if mode != "finetune":
+        raise ArgumentError(f"Expected mode 'pretrain' or 'finetune', but got {mode!r}.")
+    if reduction not in ("sum", "mean"):
+        raise ArgumentError(f"Expected reduction 'sum' or 'mean', but got {reduction!r}.")
+    if weights is not None and len(weights) != len(logits):
+        raise ArgumentError(f"Expected {len(logits)} weights, one per loss, but got {len(weights)}.")
+    losses = [class_loss(scores, labels, multi_label) for scores in logits]
+    total = torch.stack([w * one for w, one in zip(weights or [1.0] * len(losses), losses, strict=True)]).sum()
+    return total if reduction == "sum" else total / len(losses)

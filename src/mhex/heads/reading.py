@@ -1,0 +1,101 @@
+"""Reading class scores off a call: of the heads, of the host's own classifier, of their running sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mhex.capture import read_logits
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
+from mhex.heads.calls import Call
+from mhex.heads.heads import Heads, Source
+from mhex.heads.losses import running_sum
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Class scores of one call.
+
+    Attributes:
+        call: What was seen.
+        heads: The heads that were attached, with the choices of training.
+    """
+
+    call: Call
+    heads: Heads
+
+    @property
+    def heads_only(self) -> list[Tensor]:
+        """Class scores (B, n) of the heads, first to last."""
+        return list(self.call.logits.values())
+
+    @property
+    def classifier(self) -> Tensor | None:
+        """Class scores (B, n) of the host's own classifier; None if it returns something else."""
+        try:
+            scores = read_logits(self.call.output)
+        except UnsupportedModelError:
+            return None
+        return scores if scores.shape[1] == self.heads.settings.num_classes else None
+
+    @property
+    def sum(self) -> Tensor:
+        """The running sum (B, n), with a kept classifier as its last term."""
+        terms = [*self.heads_only, *([] if self.classifier is None else [self.classifier])]
+        return running_sum(self._some(terms), self.heads.decay)
+
+    @property
+    def source(self) -> Source:
+        """What predicts."""
+        if self.heads.source is not None:
+            return self.heads.source
+        if self.classifier is not None:
+            return "classifier"
+        return "sum" if self.heads.mode == "pretrain" else "last_head"
+
+    @property
+    def logits(self) -> Tensor:
+        """Class scores (B, n) of what predicts."""
+        if self.source == "classifier":
+            return self._required_classifier()
+        return self._some(self.heads_only)[-1] if self.source == "last_head" else self.sum
+
+    def trained_terms(self, classifier: bool) -> list[Tensor]:
+        """The terms of a loss: all heads, and the host's own classifier if it joins in."""
+        self._check_graph()
+        terms = self._some(self.heads_only)
+        return [*terms, self._required_classifier()] if classifier else terms
+
+    def _some(self, terms: list[Tensor]) -> list[Tensor]:
+        if not self.call.logits:
+            raise CaptureError("The heads were stripped, so they say nothing; attach them again.")
+        return terms
+
+    def _required_classifier(self) -> Tensor:
+        if (scores := self.classifier) is not None:
+            return scores
+        output = self.call.output
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ArgumentError(
+            f"The heads have {self.heads.settings.num_classes} classes, but the model returns {shape}, so its "
+            "classifier cannot join in: give the model a classifier of that size, or pass classifier=False (or set "
+            "predict_from)."
+        )
+
+    def _check_graph(self) -> None:
+        """A head that trains must be in the graph; reentrant checkpointing runs its unit without one."""
+        if not (torch.is_grad_enabled() and self.call.graph):
+            return
+        blocks = self.heads.named_blocks()
+        cut = [
+            name
+            for name, scores in self.call.logits.items()
+            if not scores.requires_grad and any(p.requires_grad for p in blocks[name].parameters())
+        ]
+        if cut:
+            raise CaptureError(
+                f"No gradient reaches the heads {', '.join(cut[:3])}: reentrant activation checkpointing cuts them "
+                "off; use use_reentrant=False."
+            )

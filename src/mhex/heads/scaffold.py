@@ -1,0 +1,183 @@
+"""The handle on a model with heads: everything that can be done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from torch import Tensor, nn
+
+from mhex.capture import unwrap
+from mhex.capture.graft import ungraft, unsettle
+from mhex.errors import ArgumentError, unknown_name
+from mhex.heads import calls
+from mhex.heads.files import save_heads
+from mhex.heads.heads import PREFIX, Heads, Settings, Source, heads_of
+from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
+from mhex.heads.reading import Reading
+
+
+class HeadsOutput(NamedTuple):
+    """What a model with heads says.
+
+    Attributes:
+        output: What the host returned.
+        heads: Class scores (B, n) of every head, first to last.
+        sum: Their running sum, with a kept classifier as its last term, (B, n).
+    """
+
+    output: Any
+    heads: list[Tensor]
+    sum: Tensor
+
+
+class Scaffold:
+    """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
+
+    Args:
+        model: The model, or a wrapper of it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = unwrap(model)
+        heads = heads_of(self.model)
+        if heads is None:
+            raise ArgumentError("The model carries no heads; attach some with mhex.attach(model, num_classes).")
+        self.heads: Heads = heads
+
+    @property
+    def settings(self) -> Settings:
+        """How the heads were built."""
+        return self.heads.settings
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the residual connections that carry a block, first to last."""
+        return self.settings.junctions
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes n."""
+        return self.settings.num_classes
+
+    def __repr__(self) -> str:
+        return f"Scaffold({len(self.names)} heads on {type(self.model).__name__}, {self.num_classes} classes)"
+
+    # --- after a forward pass --------------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> Reading:
+        """What the heads said in the last forward pass of this thread."""
+        return Reading(calls.last(self.heads.token), self.heads)
+
+    def __call__(self, *args: Any, return_heads: bool = False, **kwargs: Any) -> Any:
+        """Call the model; with `return_heads`, give its heads' class scores too, as `HeadsOutput`."""
+        output = self.model(*args, **kwargs)
+        reading = self.reading
+        return HeadsOutput(output, reading.heads_only, reading.sum) if return_heads else output
+
+    @property
+    def head_logits(self) -> dict[str, Tensor]:
+        """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
+        return dict(self.reading.call.logits)
+
+    @property
+    def head_predictions(self) -> dict[str, Tensor]:
+        """Classes that the heads predicted in the last forward pass: (B,), or bool (B, n) for several labels."""
+        binary = self.settings.multi_label or self.num_classes == 1
+        return {name: y > 0 if binary else y.argmax(1) for name, y in self.head_logits.items()}
+
+    @property
+    def logits(self) -> Tensor:
+        """Class scores (B, n) of the last forward pass, from `predict_from`."""
+        return self.reading.logits
+
+    def loss(
+        self,
+        labels: Tensor,
+        mode: Mode = "finetune",
+        reduction: Reduction = "sum",
+        decay: float = 0.8,
+        classifier: bool = True,
+        weights: Sequence[float] | None = None,
+    ) -> Tensor:
+        """Loss of the last forward pass; call the model first.
+
+        Args:
+            labels: Class numbers (B,) or (B, 1), class probabilities (B, n), or for several labels 0 and 1, (B, n).
+            mode: `"finetune"`: one loss per head, summed; needed for good maps. `"pretrain"`: one loss of the
+                running sum of all class scores.
+            reduction: Of the losses in `"finetune"`: `"sum"` as published, or `"mean"`.
+            decay: Of the running sum: 1 is the plain sum, 0 the last term alone.
+            classifier: Whether the model's own classifier joins in as the last term.
+            weights: Of the losses in `"finetune"`, one per term; 1 by default.
+        """
+        terms = self.reading.trained_terms(classifier)
+        labels = check_labels(labels, terms[0].shape[0], self.num_classes, self.settings.multi_label)
+        loss = combined_loss(terms, labels, mode, reduction, decay, self.settings.multi_label, weights)
+        self.heads.mode, self.heads.decay = mode, decay
+        return loss
+
+    @property
+    def predict_from(self) -> Source:
+        """What predicts: the model's own classifier, the last head, or the running sum.
+
+        By default the classifier where the model returns n class scores; otherwise the last head after training with
+        `"finetune"` and the running sum after `"pretrain"`. Known after the first forward pass unless it was set.
+        """
+        return self.heads.source or self.reading.source
+
+    @predict_from.setter
+    def predict_from(self, source: Source | None) -> None:
+        if source is not None and source not in get_args(Source):
+            raise unknown_name("source of predictions", str(source), get_args(Source))
+        self.heads.source = source
+
+    # --- parameters ------------------------------------------------------------------------------------------------
+
+    def head_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the heads."""
+        return self.heads.parameters()
+
+    def host_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the model without its heads."""
+        own = {id(p) for p in self.heads.parameters()}
+        return (p for p in self.model.parameters() if id(p) not in own)
+
+    def host_state_dict(self) -> dict[str, Tensor]:
+        """State of the model without its heads: what the plain model would give."""
+        return {k: v for k, v in self.model.state_dict().items() if not k.startswith(f"{PREFIX}.")}
+
+    def equivalent_matrix(self, name: str) -> Tensor:
+        """`W_eq = W2 W1` of a block, (n, C), detached."""
+        if name not in self.names:
+            raise unknown_name("head", name, self.names)
+        return self.heads[name].equivalent_matrix().detach()
+
+    def ramp(self, step: int, steps: int, share: float = 0.1) -> None:
+        """Move the gates of preset `"warmup"` from 1 towards the published gate; other presets stay as they are.
+
+        Args:
+            step: Step of training, counted from 0.
+            steps: All steps of training.
+            share: Part of the steps in which the gate changes.
+        """
+        if self.settings.preset == "warmup" and self.settings.coupling != "head_only":
+            value = min(1.0, step / max(1.0, share * steps))
+            for block in self.heads.named_blocks().values():
+                block.strength.fill_(value)
+
+    # --- leaving ---------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the heads with their settings (safetensors); `mhex.attach(model, weights=path)` brings them back."""
+        save_heads(self.heads, Path(path))
+
+    def detach(self) -> nn.Module:
+        """Take the heads off and give the model back, with the weights that it has now and without gates."""
+        ungraft(self.model)
+        unsettle(self.model, self.heads)
+        calls.forget(self.heads.token)
+        del self.model._modules[PREFIX]
+        return self.model
