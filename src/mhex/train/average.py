@@ -8,9 +8,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from mhex.train.parameters import HEADS
+
 
 class Average:
-    """Exponential moving average of everything in a model's state, buffers too; counters are copied.
+    """Exponential moving average of a model's state, batch statistics too; counters and settings are copied.
 
     It holds tensors and no second model, since a model with explainer heads cannot be copied.
 
@@ -21,6 +23,8 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
+        # What heads keep beside their weights is the strength of their gates, which a schedule sets.
+        self._copied = {name for name, _ in model.named_buffers() if name.startswith(HEADS)}
         self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
 
     def decay_at(self, step: int) -> float:
@@ -33,7 +37,7 @@ class Average:
         weight = 1 - self.decay_at(step)
         for name, value in model.state_dict().items():
             kept = self.state[name]
-            if kept.is_floating_point():
+            if kept.is_floating_point() and name not in self._copied:
                 kept.lerp_(value.to(kept.dtype), weight)
             else:
                 kept.copy_(value)

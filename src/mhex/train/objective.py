@@ -135,7 +135,7 @@ def attach_heads(model: nn.Module, classes: int, heads: HeadsPart) -> Any:
         "relu": heads.relu,
         "exclude_special": heads.exclude_special,
     }
-    given = {name: value for name, value in optional.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
     where = heads.where if isinstance(heads.where, str) else list(heads.where)
     return attach(model, classes, where=where, preset=heads.preset, **given)
 

@@ -85,7 +85,7 @@ class HeadsPart:
     preset: Literal["paper", "identity", "warmup", "probe"] = "identity"
     coupling: str | None = None
     gate_target: str | None = None
-    relu: str | bool | None = None
+    relu: str | None = None
     exclude_special: bool | None = None
     mode: Literal["pretrain", "finetune"] = "finetune"
     decay: float = setting(0.8, low=0, high=1)

@@ -61,14 +61,20 @@ def test_killed_runs_end_with_the_same_bits(blood, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_two_processes_learn_what_one_learns(blood, tmp_path, accumulate):
+@pytest.mark.parametrize(
+    ("accumulate", "heads"),
+    # With the last ones, the classifier is in the model's answer and not in the loss.
+    [(2, None), (1, {"preset": "warmup"}), (1, {"preset": "paper", "classifier": False})],
+    ids=["slices", "heads", "heads alone"],
+)
+def test_two_processes_learn_what_one_learns(blood, tmp_path, accumulate, heads):
     # A batch is all there is, so that each epoch is a step and the epochs' losses are the whole curve.
     path = write_recipe(
         tmp_path / "small.yaml",
         model={"architecture": "test_vit", "arguments": {"img_size": 16}},
         train={"batch": 32, "epochs": 8, "accumulate": accumulate, "ema": 0.9},
         augment={"cutmix": 0.4, "mixup": 0.3},
+        heads=heads,
     )
     # On GPUs `accelerate launch` starts the same launcher; on a CPU it starts one process only.
     several = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")

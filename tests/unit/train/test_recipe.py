@@ -1,11 +1,16 @@
 """Recipe files: typed, checked, and every mistake one sentence that names file and key."""
 
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from mhex.errors import ArgumentError, MhexError
+from mhex.train.augment import Augment
 from mhex.train.check import check_recipe
 from mhex.train.needs import with_needs
-from mhex.train.recipe import Recipe
+from mhex.train.recipe import DataPart, DistilPart, HeadsPart, ModelPart, Recipe, ShipPart, StopPart, TrainPart
 from mhex.train.recipe_files import find_recipe, packaged_recipes, read_recipe, restore_recipe
 from mhex.train.schema import build
 from support.training import recipe_dict, write_recipe
@@ -93,6 +98,13 @@ def test_mistakes_between_keys(recipe, changes, words):
 
 def test_a_sound_recipe_passes(recipe):
     check_recipe(recipe(), "small.yaml")
+
+
+def test_every_key_is_in_the_documentation():
+    text = (Path(__file__).parents[3] / "docs" / "train.md").read_text(encoding="utf-8")
+    for section in (DataPart, ModelPart, HeadsPart, TrainPart, StopPart, Augment, DistilPart, ShipPart):
+        for entry in fields(section):
+            assert re.search(rf"\b{entry.name}\b", text), f"{section.__name__}.{entry.name}"
 
 
 def test_overrides(recipe):

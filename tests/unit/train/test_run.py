@@ -2,19 +2,17 @@
 
 import json
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
 
 import mhex
 from mhex.data import DataMissingError, load_blood
 from mhex.errors import ArgumentError, MissingExtraError
 from mhex.train import resume, run
-from mhex.train.checkpoint import read_facts
+from mhex.train.checkpoint import read_facts, transfer
 from mhex.train.loop import DivergedError, Loop
 from mhex.train.machine import Pace
 from mhex.train.run import train
@@ -272,44 +270,66 @@ def test_processes_that_do_not_know_of_each_other_are_refused(blood, recipe, tmp
         train(recipe(), tmp_path / "out")
 
 
-class Scaffold:
-    """The interface of explainer heads, with one linear head."""
-
-    def __init__(self, model, classes):
-        self.model, self.ramps = model, []
-        model.add_module("mhex", nn.ModuleDict({"head": nn.Linear(model.num_features, classes, bias=False)}))
-        model.register_forward_pre_hook(lambda host, inputs: setattr(self, "inputs", inputs[0]))
-
-    @property
-    def head_logits(self):
-        features = self.model.forward_features(self.inputs).mean(dim=(2, 3)).detach()
-        return {"head": self.model.mhex["head"](features)}
-
-    def loss(self, labels, mode, reduction, decay, classifier):
-        assert labels.shape == (8, 8)
-        self.said = SimpleNamespace(mode=mode, reduction=reduction, decay=decay, classifier=classifier)
-        return torch.nn.functional.cross_entropy(self.head_logits["head"], labels)
+@pytest.fixture
+def ramps(monkeypatch):
+    """Steps that the scaffold was told of."""
+    told, real = [], mhex.Scaffold.ramp
 
     def ramp(self, step, steps):
-        self.ramps.append((step, steps))
+        told.append((step, steps))
+        real(self, step, steps)
+
+    monkeypatch.setattr(mhex.Scaffold, "ramp", ramp)
+    return told
 
 
-def test_frozen_hosts_with_heads(blood, recipe, tmp_path, monkeypatch):
-    made, scaffolds = recipe(heads={"classifier": False}, train={"freeze": "host", "head_rate": 5.0}), []
+def test_heads_learn_with_their_host(blood, recipe, tmp_path, ramps):
+    report = train(recipe(heads={"preset": "warmup"}, train={"ema": 0.8}, augment={}), tmp_path / "out")
+    assert ramps == [(step, 12) for step in range(12)]
+    gates = [value for name, value in weights(tmp_path / "out", "last").items() if name.endswith("strength")]
+    assert len(report["test"]["heads"]) == len(gates) > 0
+    # The average of the weights has the gates of the end, not an average of gates.
+    assert all(gate == 1 for gate in gates)
 
-    def attach(model, classes, where, preset):
-        assert (classes, where, preset) == (8, "all", "identity")
-        scaffolds.append(Scaffold(model, classes))
-        return scaffolds[-1]
 
-    monkeypatch.setattr(mhex, "attach", attach, raising=False)
+@pytest.mark.parametrize(("mode", "pick"), [("finetune", "last"), ("pretrain", "sum")])
+def test_heads_answer_where_the_classifier_does_not_learn(blood, recipe, tmp_path, mode, pick):
+    made = recipe(heads={"preset": "paper", "mode": mode, "classifier": False}, train={"epochs": 8, "rate": 0.01})
     report = train(made, tmp_path / "out")
-    assert scaffolds[0].ramps == [(step, 12) for step in range(12)]
-    assert vars(scaffolds[0].said) == {"mode": "finetune", "reduction": "sum", "decay": 0.8, "classifier": False}
-    assert report["test"]["heads"] == [report["test"]["cell"]]
-    torch.manual_seed(0)
-    learned = weights(tmp_path / "out", "last")
-    assert "mhex.head.weight" in learned
-    # The host is as it began, its batch statistics too.
-    assert torch.equal(learned["layer1.0.bn1.running_mean"], torch.zeros_like(learned["layer1.0.bn1.running_mean"]))
-    assert len(load_blood("test")) == 16
+    network, objective = run.make_objective(made, load_blood("test").classes, training=False)
+    network.model.load_state_dict(weights(tmp_path / "out"))
+    network.model.eval()
+    inputs = made.view(load_blood("test").images)
+    with torch.no_grad():
+        answer = objective.predict(inputs)
+        said = objective.head_answers()
+    expected = said[-1] if pick == "last" else sum(0.8**place * one for place, one in enumerate(reversed(said)))
+    torch.testing.assert_close(answer, expected)
+    right = (answer.argmax(dim=1) == load_blood("test").labels).double().mean().item()
+    assert report["test"]["cell"] == pytest.approx(right, abs=1e-4)
+    if pick == "last":
+        assert report["test"]["heads"][-1] == report["test"]["cell"]
+
+
+def test_frozen_hosts_stay_as_they_began(blood, recipe, tmp_path):
+    train(recipe(name="plain"), tmp_path / "plain")
+    made = recipe(heads={"preset": "probe"}, model={"start": "plain"}, train={"freeze": "host", "head_rate": 3.0})
+    report = train(made, tmp_path / "frozen")
+    before, after = weights(tmp_path / "plain"), weights(tmp_path / "frozen", "last")
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert any(name.startswith("mhex.") for name in after)
+    assert report["epochs"][-1]["loss"] < report["epochs"][0]["loss"]
+
+
+def test_gates_go_along_to_other_data_and_classifiers_do_not(blood, recipe, tmp_path):
+    made = recipe(heads={"preset": "paper"})
+    train(made, tmp_path / "first")
+    network, _ = run.make_objective(made, ("yes", "no"), training=False)
+    fresh = {name: value.clone() for name, value in network.model.state_dict().items()}
+    transfer(network.model, tmp_path / "first" / "weights.safetensors", network.classifier, same_data=False)
+    old, new = weights(tmp_path / "first"), network.model.state_dict()
+    heads = [name for name in new if name.startswith("mhex.")]
+    assert all(torch.equal(new[name], old[name]) for name in heads if new[name].shape == old[name].shape)
+    readouts = [name for name in heads if new[name].shape != old[name].shape]
+    assert readouts
+    assert all(torch.equal(new[name], fresh[name]) for name in (*readouts, *(n for n in new if n.startswith("fc."))))
