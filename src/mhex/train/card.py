@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from mhex.data import ImageSet, TextSet, data_entry
 from mhex.data.catalogue import AnySet
 from mhex.errors import ArgumentError
 from mhex.train.checkpoint import halved, read_facts, read_tensors, write_tensors, write_text
+from mhex.train.objective import attach_arguments
 from mhex.train.recipe import Recipe, ShipPart
 from mhex.train.report import REPORT, Finished, lineage
 
@@ -69,7 +69,7 @@ def describe(run: Finished, samples: AnySet) -> dict[str, Any]:
     if isinstance(samples, ImageSet) and samples.groups:
         card["groups"] = samples.groups
     if recipe.heads is not None:
-        card["heads"] = asdict(recipe.heads)
+        card["heads"] = attach_arguments(recipe.heads)
     card["preprocess"] = (
         {"tokenizer": recipe.model.source, "length": recipe.data.length}
         if isinstance(samples, TextSet)

@@ -129,15 +129,20 @@ def attach_heads(model: nn.Module, classes: int, heads: HeadsPart) -> Any:
     """Attach explainer heads to a model in place, with the settings of a recipe; those left out are not passed."""
     from mhex import attach
 
+    return attach(model, classes, **attach_arguments(heads))
+
+
+def attach_arguments(heads: HeadsPart) -> dict[str, Any]:
+    """The arguments of `mhex.attach` that a recipe gives, as plain values; cards carry them too."""
     optional = {
         "coupling": heads.coupling,
         "gate_target": heads.gate_target,
         "relu": heads.relu,
         "exclude_special": heads.exclude_special,
     }
-    given: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
     where = heads.where if isinstance(heads.where, str) else list(heads.where)
-    return attach(model, classes, where=where, preset=heads.preset, **given)
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"where": where, "preset": heads.preset, **given}
 
 
 class Ensemble(nn.Module):

@@ -10,7 +10,7 @@ import yaml
 from safetensors.torch import load_file
 
 import mhex
-from mhex.data import load_pets
+from mhex.data import load_blood, load_pets
 from mhex.errors import ArgumentError
 from mhex.train.card import ship
 from mhex.train.checkpoint import halved, transfer, write_tensors
@@ -77,6 +77,21 @@ def test_a_chain_from_data_to_a_card_that_the_zoo_loads(data, tiny, tmp_path):
     assert "CIFAR-10" in card["data"]["pretraining"]
     assert "CC BY-SA 4.0 applies" in card["licence"]
     assert card["recipe"]["torch"] == torch.__version__.split("+")[0]
+
+
+def test_a_card_with_heads_is_loaded_with_its_heads(blood, tiny, tmp_path):
+    train(read_recipe(tiny / "blood-mhex-resnet18-narrow.yaml").smoke(), tmp_path / "run")
+    folder = tmp_path / "run" / "shipped"
+    card = json.loads((folder / "blood-mhex-resnet18-narrow.json").read_text())
+    bundle = mhex.load("zoo:blood-mhex-resnet18-narrow", folder=folder)
+    scaffold = mhex.Scaffold(bundle.model)
+    cells = load_blood("test")
+    with torch.no_grad():
+        answer = bundle.model(read_recipe(tiny / "blood-mhex-resnet18-narrow.yaml").view(cells.images))
+    right = (answer.argmax(dim=1) == cells.labels).double().mean().item()
+    assert card["accuracy"]["cell"] == pytest.approx(right, abs=1e-4)
+    assert len(card["accuracy"]["heads"]) == len(scaffold.names)
+    assert card["heads"] == {"where": "all", "preset": "paper"}
 
 
 def test_a_card_is_refused_when_the_weights_tell_otherwise(data, tiny, tmp_path):
