@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mhex.data.folder import data_file
+from mhex.data.sets import ImageSet
 from mhex.data.table import DataFormatError, decode_images, pick_rows, read_columns
 
 PETS_FILE = "pets.parquet"
@@ -17,40 +18,22 @@ PETS_DESCRIPTION = "Oxford-IIIT Pet with the columns name, image, trimap, breed,
 SPECIES = ("cat", "dog")
 
 
-@dataclass(frozen=True, eq=False)
-class Pets:
-    """One split of the pets.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pets(ImageSet):
+    """One split of the pets: photos squashed to a square, classes that are breeds, groups that are species.
 
     Attributes:
-        images: Photos squashed to a square, (N, 3, H, W), uint8.
-        labels: Breed of each photo, (N,), int64, a place in ``classes``.
         species: Species of each photo, (N,), int64, a place in ``SPECIES``.
-        names: Name of each photo, N of them.
-        classes: Readable names of the breeds, in breed order.
-        class_species: Species of each breed, a place in ``SPECIES``.
-        split: The split that was asked for.
         trimaps: Pixel masks (1 animal, 2 background, 3 border), (N, H, W), uint8; None unless asked for.
     """
 
-    images: Tensor
-    labels: Tensor
     species: Tensor
-    names: tuple[str, ...]
-    classes: tuple[str, ...]
-    class_species: tuple[int, ...]
-    split: str
     trimaps: Tensor | None = None
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     @property
-    def groups(self) -> dict[str, list[str]]:
-        """The breeds of each species, such as ``{"cat": ["Abyssinian", ...], "dog": [...]}``."""
-        return {
-            species: [name for name, of in zip(self.classes, self.class_species, strict=True) if of == place]
-            for place, species in enumerate(SPECIES)
-        }
+    def class_species(self) -> tuple[int, ...]:
+        """Species of each breed, a place in ``SPECIES``."""
+        return self.group_of or ()
 
 
 def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | None = None) -> Pets:
@@ -80,7 +63,8 @@ def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | No
         species=torch.tensor([table["species"][row] for row in rows]),
         names=tuple(table["name"][row] for row in rows),
         classes=classes,
-        class_species=class_species,
+        group_of=class_species,
+        group_names=SPECIES,
         split=split,
         trimaps=decode_images([table["trimap"][row] for row in rows], "L") if trimaps else None,
     )

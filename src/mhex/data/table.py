@@ -34,17 +34,24 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        DataFormatError: The file lacks one of the columns.
+        DataFormatError: The file is no parquet file, is damaged, or lacks one of the columns.
     """
     parquet = require("pyarrow.parquet")
-    present = parquet.read_schema(path).names
+    broken = require("pyarrow").ArrowException
+    try:
+        present = parquet.read_schema(path).names
+    except (broken, OSError) as error:
+        raise DataFormatError(f"{path.name} is not a parquet file, or damaged ({error}): place it anew.") from error
     missing = [name for name in columns if name not in present]
     if missing:
         raise DataFormatError(
             f"{path.name} should have the columns {list(columns)}, and lacks {missing} (it has {list(present)}): "
             "place the right file in the data folder."
         )
-    table = parquet.read_table(path, columns=list(columns))
+    try:
+        table = parquet.read_table(path, columns=list(columns))
+    except (broken, OSError) as error:
+        raise DataFormatError(f"{path.name} is damaged ({error}): place it anew.") from error
     return {name: table.column(name).to_pylist() for name in columns}
 
 
@@ -85,14 +92,17 @@ def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> 
 
     Raises:
         ArgumentError: There are no images.
-        DataFormatError: The images differ in size.
+        DataFormatError: An image cannot be decoded, or the images differ in size.
     """
     if not blobs:
         raise ArgumentError("There are no images to decode: at least one was expected.")
 
     def decode(blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        with Image.open(io.BytesIO(blob)) as image:
-            return np.asarray(image.convert(mode), dtype=np.uint8)
+        try:
+            with Image.open(io.BytesIO(blob)) as image:
+                return np.asarray(image.convert(mode), dtype=np.uint8)
+        except OSError as error:
+            raise DataFormatError(f"An image of the file cannot be decoded ({error}): place the file anew.") from error
 
     # PIL lets go of the interpreter lock while it decodes, so threads are enough.
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:

@@ -1,1 +1,1 @@
-"""Training of the zoo's models: augmentation, one loop, and the recipes that made the shipped weights."""
+"""Training: recipe files, one loop that runs them, and the packaged recipes that made the shipped weights."""

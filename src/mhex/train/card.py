@@ -1,121 +1,126 @@
-"""Model cards of the pets networks, and measuring what a shipped file can do."""
+"""Weights for others: a file in half precision and a card that tells how it was made and what it can do."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import timm
-from torch import nn
+from mhex.data import ImageSet, TextSet, data_entry
+from mhex.data.catalogue import AnySet
+from mhex.errors import ArgumentError
+from mhex.train.checkpoint import halved, read_facts, read_tensors, write_tensors, write_text
+from mhex.train.objective import attach_arguments
+from mhex.train.recipe import Recipe, ShipPart
+from mhex.train.report import REPORT, Finished, lineage
 
-from mhex.data.pets import Pets
-from mhex.train.checkpoint import load_weights
-from mhex.train.evaluate import accuracy, predict
-from mhex.train.view import View
-
-DATA = {
-    "name": "Oxford-IIIT Pet",
-    "licence": "CC BY-SA 4.0",
-    "citation": (
-        "O. M. Parkhi, A. Vedaldi, A. Zisserman, C. V. Jawahar: Cats and Dogs. IEEE Conference on Computer Vision and "
-        "Pattern Recognition, 2012."
-    ),
-    "form": "photos squashed to 160 x 160 pixels; trained on the split trainval, judged on the kept part of test",
-    "pretraining": (
-        "CIFAR-10 (A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, University "
-        "of Toronto, 2009), enlarged"
-    ),
-}
-LICENCE = (
-    "The code that made and loads these weights is Apache-2.0. The weights were learned from photos of Oxford-IIIT "
-    "Pet, which are under CC BY-SA 4.0 (their copyright stays with the photographers), and from CIFAR-10, which names "
-    "no licence; where weights count as derived from their training photos, CC BY-SA 4.0 applies to them, with "
-    "attribution to the data set cited above."
-)
+SHIPPED = "shipped"
 
 
-def build(card: dict[str, Any], weights: Path) -> nn.Module:
-    """Make the network that a card describes and load its weights.
+def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Write weights and card into the folder ``shipped`` of a run, and measure the weights from there.
 
     Args:
-        card: A model card; ``architecture`` and ``arguments`` are used.
-        weights: The file of half-precision weights.
+        run: The finished run.
+        part: Whether to write half precision.
+        samples: Of the data, for the names of classes and groups.
+        measure: From a weights file to the card's entry ``accuracy``.
 
     Returns:
-        The network in evaluation mode, in float32.
+        The card as written.
+
+    Raises:
+        ArgumentError: The weights were made by another recipe than the card would tell of.
     """
-    model: nn.Module = timm.create_model(card["architecture"], pretrained=False, **card["arguments"])
-    load_weights(model, weights)
-    return model.eval()
+    if read_facts(run.weights).get("digest") != run.recipe.digest():
+        raise ArgumentError(
+            f"The card of {run.recipe.name} would tell of the recipe in {REPORT}, and {run.weights} was made by "
+            "another one: train again with --restart."
+        )
+    folder = run.folder / SHIPPED
+    folder.mkdir(exist_ok=True)
+    weights = folder / f"{run.recipe.name}.safetensors"
+    state = read_tensors(run.weights)
+    write_tensors(halved(state) if part.half else state, weights, {"name": run.recipe.name, "licence": "see the card"})
+    card = {**describe(run, samples), "accuracy": measure(weights)}
+    write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", folder / f"{run.recipe.name}.json")
+    return card
 
 
-def measure(folder: Path, name: str, photos: Pets) -> dict[str, Any]:
-    """Measure a shipped model: its card and its weights, exactly as they lie in the folder.
-
-    Args:
-        folder: Folder with ``NAME.json`` and ``NAME.safetensors``.
-        name: Name of the model.
-        photos: The photos to judge by.
-
-    Returns:
-        The entry ``accuracy`` of a card: breed and cat/dog accuracy in 0..1, the split, and the number of photos.
-    """
-    card = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    seen = card["preprocess"]
-    view = View(seen["size"], tuple(seen["mean"]), tuple(seen["std"]))
-    model = build(card, folder / f"{name}.safetensors")
-    shares = accuracy(predict(model, photos.images, view), photos.labels, photos.class_species)
-    return {
-        "breed": round(shares["class"], 4),
-        "cat_dog": round(shares["group"], 4),
-        "split": photos.split,
-        "images": len(photos),
-    }
-
-
-def describe(
-    name: str,
-    title: str,
-    architecture: str,
-    arguments: dict[str, Any],
-    view: View,
-    photos: Pets,
-    recipe: dict[str, Any],
-    parameters: int,
-) -> dict[str, Any]:
+def describe(run: Finished, samples: AnySet) -> dict[str, Any]:
     """Put a card together, its accuracy aside.
 
     Args:
-        name: Name of the model in the zoo.
-        title: One line about it.
-        architecture: Name of a timm model.
-        arguments: Arguments of ``timm.create_model``.
-        view: What the network sees of a photo.
-        photos: Photos of the data set, for the names of classes and groups.
-        recipe: How the weights were made.
-        parameters: Number of parameters.
-
-    Returns:
-        The card without the entry ``accuracy``.
+        run: The finished run; what it rests on is read from the reports beside it.
+        samples: Of the data, for the names of classes and groups.
     """
-    return {
-        "name": name,
-        "title": title,
-        "modality": "image",
-        "architecture": architecture,
-        "arguments": arguments,
-        "classes": list(photos.classes),
-        "groups": photos.groups,
-        "preprocess": view.as_card(),
-        "data": DATA,
-        "recipe": recipe,
-        "parameters": parameters,
-        "licence": LICENCE,
+    recipe, runs = run.recipe, lineage(run)
+    entry = data_entry(recipe.data.name)
+    card: dict[str, Any] = {
+        "name": recipe.name,
+        "title": recipe.title,
+        "modality": entry.kind,
+        "source": recipe.model.source,
+        "architecture": recipe.model.architecture,
+        "arguments": {"num_classes": len(samples.classes), **recipe.model.arguments},
+        "classes": list(samples.classes),
     }
+    if isinstance(samples, ImageSet) and samples.groups:
+        card["groups"] = samples.groups
+    if recipe.heads is not None:
+        card["heads"] = attach_arguments(recipe.heads)
+    card["preprocess"] = (
+        {"tokenizer": recipe.model.source, "length": recipe.data.length}
+        if isinstance(samples, TextSet)
+        else recipe.view.as_card()
+    )
+    others = dict.fromkeys(one.recipe.data.name for one in runs if one.recipe.data.name != recipe.data.name)
+    card["data"] = {"name": entry.title, "licence": entry.licence, "citation": entry.citation, "form": entry.form}
+    if others:
+        card["data"]["pretraining"] = " ".join(
+            f"{data_entry(name).title} ({data_entry(name).citation}), {data_entry(name).form}." for name in others
+        )
+    card["recipe"] = {
+        "command": f"mhex train {recipe.name} --with-needs",
+        "settings": recipe.identity(),
+        "seed": recipe.seed,
+        "epochs": {one.recipe.name: len(one.report["epochs"]) for one in runs},
+        "done": " ".join(account(one.recipe) for one in runs),
+        "torch": run.report["versions"]["torch"],
+        "timm": run.report["versions"]["timm"],
+        "date": run.report["date"],
+    }
+    card["parameters"] = run.report["parameters"]
+    card["licence"] = licence(recipe, list(others))
+    return card
 
 
-def write_card(card: dict[str, Any], folder: Path) -> None:
-    """Write ``NAME.json`` into the folder."""
-    text = json.dumps(card, indent=2, ensure_ascii=False) + "\n"
-    (folder / f"{card['name']}.json").write_text(text, encoding="utf-8")
+def account(recipe: Recipe) -> str:
+    """One sentence about what was done, for the card."""
+    part, data, settings = recipe.model, recipe.data, recipe.train
+    taught = f", taught by {' and '.join(recipe.distil.teachers)}" if recipe.distil else ""
+    fresh = "from random weights" if part.source in ("timm", "torchvision") else "from pretrained weights"
+    begun = f"from {part.start}" if part.start else fresh
+    size = f"{data.side} px" if data.side else f"{data.length} tokens"
+    heads = f" with explainer heads ({recipe.heads.preset}, {recipe.heads.mode})" if recipe.heads else ""
+    return (
+        f"{recipe.name}: {part.architecture or part.source}{heads} {begun} on {data.name} at {size}, "
+        f"{settings.epochs} epochs of {settings.optimizer} (rate {settings.rate:g}, batch {settings.batch}){taught}."
+    )
+
+
+def licence(recipe: Recipe, others: list[str]) -> str:
+    """What may be done with the weights, as far as their data say."""
+    sets = [data_entry(name) for name in (recipe.data.name, *others)]
+    named = ", and ".join(
+        f"{one.title}, which names no licence" if one.licence == "none named" else f"{one.title} ({one.licence})"
+        for one in sets
+    )
+    words = f"The code that made and loads these weights is Apache-2.0. The weights were learned from {named}"
+    if "SA" in sets[0].licence:
+        return (
+            f"{words}; where weights count as derived from their training data, {sets[0].licence} applies to them, "
+            "with attribution to the data set cited above."
+        )
+    return f"{words}; cite the data set named above."

@@ -1,40 +1,66 @@
-"""Weights on disk: full precision between stages, half precision for shipping."""
+"""Weights on disk: written aside and renamed, in full precision or in half, always safetensors."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
+from mhex.train.parameters import HEADS
 
 
-def save_weights(model: nn.Module, path: Path, facts: Mapping[str, str]) -> None:
-    """Write a network's weights in full precision with a few facts about their making.
+def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
+    """Write tensors so that a broken run leaves no half file: aside, to the disk, renamed.
 
     Args:
-        model: The network.
-        path: File to write; written aside first, so that a broken run leaves no half file.
-        facts: Text entries for the header; the versions of torch and timm and the date are added.
+        state: Tensors by name; each is copied, since the format knows no shared memory.
+        path: File to write.
+        facts: Text entries for the header.
     """
-    header = {
-        **facts,
-        "torch": torch.__version__.split("+")[0],
-        "timm": timm.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-    }
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    aside = path.with_suffix(".part")
-    save_file(state, aside, metadata=header)
+    aside = path.with_name(f"{path.name}.part")
+    copies = {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
+    save_file(copies, aside, metadata=dict(facts or {}))
+    # The writer makes files that only their owner can read; weights are for everyone who sees the folder.
+    aside.chmod(0o644)
+    sync(aside)
     aside.replace(path)
+    sync(path.parent)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text file aside, to the disk, renamed."""
+    aside = path.with_name(f"{path.name}.part")
+    aside.write_text(text, encoding="utf-8")
+    sync(aside)
+    aside.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the system put a file or the entries of a folder on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        ArgumentError: There is none, or it is damaged.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -43,13 +69,8 @@ def read_facts(path: Path) -> dict[str, str]:
         return dict(handle.metadata() or {})
 
 
-def save_half(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str]) -> None:
-    """Write weights for shipping: floating point as float16, counters as they are.
-
-    Args:
-        state: A full-precision state.
-        path: File to write.
-        facts: Text entries for the header.
+def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights for shipping: floating point as float16, counters as they are.
 
     Raises:
         ArgumentError: A value does not fit into float16.
@@ -60,40 +81,49 @@ def save_half(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str])
         raise ArgumentError(
             f"Weights should fit into float16 (at most 65504), and {broken} do not: retrain or rescale."
         )
-    save_file({name: value.contiguous() for name, value in half.items()}, path, metadata=dict(facts))
-    # The writer makes files that only their owner can read; shipped files are for everyone.
-    path.chmod(0o644)
+    return half
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load a weights file of the same network, half precision widened to the network's own."""
-    model.load_state_dict(load_file(path), strict=True)
+    model.load_state_dict(read_tensors(path), strict=True)
 
 
-def transfer(model: nn.Module, path: Path) -> None:
-    """Start a network from the weights of one that differs in its head and, for a transformer, in its input size.
+def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_data: bool) -> None:
+    """Start a network from the weights of another one.
+
+    The other may differ in its classifier, in explainer heads and, for a transformer, in its input size.
 
     Args:
-        model: A timm model; its head stays as it is, and position embeddings are resampled to its grid.
+        model: Changed in place; the position embeddings of timm transformers are resampled to its grid.
         path: Weights of a model of the same architecture.
+        classifier: Prefixes of the classifier's parameters.
+        same_data: Whether the weights were learned on the same data: then the classifier is taken over too. Heads are
+            taken over where their shapes fit, so that gates go along to other data and read-outs begin anew.
 
     Raises:
-        ArgumentError: Anything but the head is missing or left over.
+        ArgumentError: Anything else is missing or left over.
     """
-    state = load_file(path)
-    head = f"{model.default_cfg['classifier']}."  # type: ignore[index]
-    state = {name: value for name, value in state.items() if not name.startswith(head)}
+    state = read_tensors(path)
+    own = model.state_dict()
+    free = (HEADS, *classifier)
+    if not same_data:
+        state = {name: value for name, value in state.items() if not name.startswith(tuple(classifier))}
     if "pos_embed" in state and hasattr(model, "patch_embed"):
+        from timm.layers import resample_abs_pos_embed
+
         network: Any = model
         state["pos_embed"] = resample_abs_pos_embed(
             state["pos_embed"],
             new_size=list(network.patch_embed.grid_size),
             num_prefix_tokens=network.num_prefix_tokens,
         )
-    missing, left = model.load_state_dict(state, strict=False)
-    missing = [name for name in missing if not name.startswith(head)]
+    fits = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
+    missing = [name for name in own if name not in fits and not name.startswith(free)]
+    left = [name for name in state if name not in fits and not name.startswith(free)]
     if missing or left:
         raise ArgumentError(
-            f"{path.name} should hold weights of the same architecture: it lacks {missing[:5]} and has {left[:5]} too "
-            "much."
+            f"{path} should hold weights of the same architecture: it lacks {missing[:5]} and has {left[:5]} too much "
+            "(or in another shape)."
         )
+    model.load_state_dict(fits, strict=False)

@@ -1,177 +1,237 @@
-"""One training loop for every model of the recipes."""
+"""One training loop for every recipe: images or texts, one process or many, from the start or from anywhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
-from timm.optim import create_optimizer_v2
-from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.errors import ArgumentError
-from mhex.train.augment import Augment, augment, mix
-from mhex.train.losses import distillation, smoothed_targets, soft_cross_entropy
-from mhex.train.view import View
+from mhex.errors import ArgumentError, MhexError
+from mhex.train.average import Average
+from mhex.train.diary import Diary
+from mhex.train.evaluate import loss_and_accuracy
+from mhex.train.feeds import Feed
+from mhex.train.machine import Pace
+from mhex.train.objective import Ensemble, Objective
+from mhex.train.parameters import learning_mode, make_optimizer
+from mhex.train.recipe import Recipe
+from mhex.train.resume import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
+from mhex.train.schedule import rate_factor
+from mhex.train.seeds import derive, epoch_order
+
+NOTES_PER_EPOCH = 20
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Settings of one run of the loop.
-
-    Attributes:
-        epochs: Passes over the photos.
-        batch: Photos per step.
-        optimizer: A name that timm's optimizer factory knows, such as ``"adamw"`` or ``"sgd"`` (Nesterov).
-        rate: Highest learning rate, reached after the warm-up and lowered along a half cosine to zero.
-        decay: Weight decay (not applied to biases, norms and position embeddings).
-        warmup: Share of the steps that raise the rate.
-        ema: Decay of the running average of the weights, which is what the loop returns.
-        smoothing: Amount of label smoothing.
-        clip: Largest norm of the gradient.
-        distil: Share of the distillation loss, the rest being cross entropy; used when there is a teacher.
-        temperature: Temperature of distillation.
-        compile: Whether to compile the network; pays for long runs on a GPU.
-    """
-
-    epochs: int
-    batch: int
-    optimizer: str
-    rate: float
-    decay: float
-    warmup: float = 0.05
-    ema: float = 0.999
-    smoothing: float = 0.1
-    clip: float = 1.0
-    distil: float = 0.8
-    temperature: float = 2.0
-    compile: bool = False
+class DivergedError(MhexError, ArithmeticError):
+    """The loss is no number any more."""
 
 
-class Ensemble(nn.Module):
-    """Several networks that answer as one teacher, each through its own view.
+class Loop:
+    """A run of a recipe.
 
     Args:
-        members: The networks.
-        views: The view of each network.
+        recipe: The recipe.
+        out: Folder of the run, for checkpoints and TensorBoard.
+        accelerator: From `make_accelerator`.
+        objective: The model with its loss; changed in place.
+        feed: What to learn from, on the accelerator's device.
+        validation: What to choose by.
+        table: Target of each class, (C, C).
+        teacher: Takes the same pixels and gives logits (N, C).
     """
 
-    def __init__(self, members: Sequence[nn.Module], views: Sequence[View]) -> None:
-        super().__init__()
-        if len(members) != len(views) or not members:
-            raise ArgumentError(f"Each teacher needs a view, and {len(members)} teachers with {len(views)} views came.")
-        self.members = nn.ModuleList(members)
-        self.views = tuple(views)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Mean of the members' logits, (N, C), for pixels (N, 3, H, W) in 0..1."""
-        inputs = {view: view(pixels).contiguous(memory_format=torch.channels_last) for view in set(self.views)}
-        answers = [member(inputs[view]) for member, view in zip(self.members, self.views, strict=True)]
-        return torch.stack(answers).mean(dim=0)
-
-
-def learning_rate(step: int, steps: int, warmup: float) -> float:
-    """Factor of the learning rate: a straight rise over the first ``warmup * steps``, then a half cosine to zero."""
-    rise = max(1, round(warmup * steps))
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
-
-
-def batches(count: int, batch: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of ``steps`` batches, (batch,) each, from one shuffled pass over the photos after the other."""
-    waiting = torch.empty(0, dtype=torch.long, device=generator.device)
-    for _ in range(steps):
-        while len(waiting) < batch:
-            waiting = torch.cat([waiting, torch.randperm(count, generator=generator, device=generator.device)])
-        yield waiting[:batch]
-        waiting = waiting[batch:]
-
-
-def fit(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    classes: int,
-    schedule: Schedule,
-    changes: Augment,
-    view: View,
-    *,
-    seed: int,
-    teacher: nn.Module | None = None,
-    group_of: Sequence[int] | None = None,
-    progress: bool = False,
-    report: Callable[[str], None] | None = None,
-) -> nn.Module:
-    """Train a classifier on photos that are held on the device as a whole.
-
-    Args:
-        model: The network; it is changed in place and ends with the weights of the last step.
-        images: (N, 3, H, W), uint8.
-        labels: (N,), int64.
-        classes: Number of classes C.
-        schedule: Length, optimiser and losses.
-        changes: Augmentation.
-        view: What the network sees of an augmented photo.
-        seed: Seed of everything random in the loop.
-        teacher: Takes the same augmented photos, (N, 3, canvas, canvas) in 0..1, and gives logits (N, C).
-        group_of: Group of each class, for smoothing within groups.
-        progress: Whether to draw a progress bar.
-        report: Called with a line about the loss, about twenty times per run.
-
-    Returns:
-        The running average of the network, in evaluation mode, on the training device.
-
-    Raises:
-        ArgumentError: Photos and labels differ in number.
-    """
-    if len(images) != len(labels) or len(images) == 0:
-        raise ArgumentError(f"Each photo needs one label, and {len(images)} photos with {len(labels)} labels came.")
-    accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
-    set_seed(seed)
-    device = accelerator.device
-    generator = torch.Generator(device=device).manual_seed(seed)
-    # Convolutions in half precision run on the matrix units without copies only in this layout.
-    model = model.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    average = ModelEmaV3(model, decay=schedule.ema, use_warmup=True)
-    optimizer = create_optimizer_v2(
-        model, opt=schedule.optimizer, lr=schedule.rate, weight_decay=schedule.decay, momentum=0.9
-    )
-    steps = schedule.epochs * max(1, len(images) // schedule.batch)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate(step, steps, schedule.warmup))
-    optimizer = accelerator.prepare_optimizer(optimizer)
-    forward = torch.compile(model) if schedule.compile else model
-    if teacher is not None:
-        teacher = teacher.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    images, labels = images.to(device), labels.to(device)
-    table = smoothed_targets(classes, schedule.smoothing, group_of).to(device)
-    rows = batches(len(images), schedule.batch, steps, generator)
-    for step in track(range(steps), "training", progress):
-        chosen = next(rows)
-        with torch.no_grad():
-            pixels, targets = mix(
-                augment(images[chosen], changes, generator), table[labels[chosen]], changes, generator
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path,
+        accelerator: Accelerator,
+        objective: Objective,
+        feed: Feed,
+        validation: Feed | None,
+        table: Tensor,
+        teacher: Ensemble | None = None,
+    ) -> None:
+        self.recipe, self.out, self.accelerator = recipe, out, accelerator
+        self.feed, self.validation = feed, validation
+        settings, device = recipe.train, accelerator.device
+        slices = accelerator.num_processes * settings.accumulate
+        if settings.batch % slices:
+            raise ArgumentError(
+                f"train.batch should be a multiple of processes times train.accumulate, {accelerator.num_processes} x "
+                f"{settings.accumulate}, not {settings.batch}."
             )
-            inputs = view(pixels).contiguous(memory_format=torch.channels_last)
-        with accelerator.autocast():
-            logits = forward(inputs)
-            with torch.no_grad():
-                advice = None if teacher is None else teacher(pixels)
-        loss = soft_cross_entropy(logits, targets)
-        if advice is not None:
-            loss = (1 - schedule.distil) * loss + schedule.distil * distillation(logits, advice, schedule.temperature)
-        accelerator.backward(loss)
-        accelerator.clip_grad_norm_(model.parameters(), schedule.clip)
-        optimizer.step()
-        rates.step()
-        optimizer.zero_grad()
-        average.update(model, step=step)
-        if report is not None and ((step + 1) % max(1, steps // 20) == 0 or step == 0):
-            report(f"step {step + 1} of {steps}, loss {loss.item():.4f}")
-    shadow: nn.Module = average.module
-    return shadow.eval()
+        self.share = settings.batch // slices
+        # Convolutions in half precision run on the matrix units without copies only in this layout.
+        self.objective: Objective = objective.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model: nn.Module = objective.model
+        self.table = table.to(device)
+        self.teacher = None if teacher is None else teacher.to(device).eval()
+        self.optimizer = make_optimizer(self.model, settings)
+        self.average = None if settings.ema is None else Average(self.model, settings.ema)
+        self.per_epoch = max(1, len(feed) // settings.batch)
+        self.steps = settings.epochs * self.per_epoch
+        self.progress = Progress()
+
+    def resume(self) -> bool:
+        """Take over the newest checkpoint, if there is one."""
+        found = latest_checkpoint(self.out)
+        if found is not None:
+            self.progress = load_checkpoint(found, self.recipe, self.model, self.optimizer, self.average)
+        return found is not None
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is judged and written: the running average where there is one, else the model's own weights."""
+        return self.model.state_dict() if self.average is None else self.average.state
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the validation has not improved for as long as the recipe waits."""
+        stop = self.recipe.train.early_stopping
+        return stop is not None and self.progress.waited >= stop.patience
+
+    def run(self, pace: Pace) -> Progress:
+        """Train from where the run stands to its end.
+
+        Args:
+            pace: How often to write.
+
+        Returns:
+            The finished progress; `weights` gives the last weights, the newest checkpoint holds the best ones.
+
+        Raises:
+            DivergedError: The loss is no number any more.
+        """
+        wrapped = self.accelerator.prepare_model(self.objective)
+        stepper = self.accelerator.prepare_optimizer(self.optimizer)
+        if self.accelerator.scaler is not None and self.progress.scaler:
+            self.accelerator.scaler.load_state_dict(self.progress.scaler)
+        # Nobody may write before everybody has read the checkpoint.
+        self.accelerator.wait_for_everyone()
+        main = self.accelerator.is_main_process
+        diary = Diary(self.out, self.progress.step, active=main)
+        begin, written, before = time.monotonic(), time.monotonic(), self.progress.seconds
+        sums = torch.tensor(self.progress.loss_sum, dtype=torch.float64, device=self.accelerator.device)
+        remaining = [] if self.stopped else range(self.progress.step, self.steps)
+        order, epoch = None, -1
+        with closing(diary), closing(track(remaining, "training", pace.progress and main)) as bar:  # type: ignore[type-var]
+            for step in bar:
+                if order is None or step // self.per_epoch != epoch:
+                    epoch = step // self.per_epoch
+                    order = epoch_order(len(self.feed), self.recipe.train.batch, self.recipe.seed, epoch)
+                    learning_mode(self.model, self.recipe.train.freeze)
+                loss = self.step(step, order[step % self.per_epoch], wrapped, stepper)
+                sums += loss
+                self.progress.step = step + 1
+                place = self.progress.step % self.per_epoch
+                if place % max(1, self.per_epoch // NOTES_PER_EPOCH) == 0:
+                    self._check(loss, step)
+                    diary.note(step + 1, loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
+                ended = place == 0
+                due = (pace.steps and self.progress.step % pace.steps == 0) or time.monotonic() - written > pace.seconds
+                if not ended and not (due and main):
+                    continue
+                self.progress.loss_sum = sums.item()
+                self.progress.seconds = before + time.monotonic() - begin
+                best = self.end_epoch(epoch, diary, pace) if ended else None
+                if ended:
+                    sums.zero_()
+                if main:
+                    diary.flush()
+                    self.save(best)
+                    written = time.monotonic()
+                if self.stopped:
+                    break
+        self.accelerator.wait_for_everyone()
+        return self.progress
+
+    def step(self, step: int, rows: Tensor, wrapped: Any, stepper: Any) -> Tensor:
+        """One step of the optimiser, on this process's part of the batch of some rows; gives the whole batch's loss."""
+        settings, seed = self.recipe.train, self.recipe.seed
+        self.objective.prepare(step, self.steps)
+        factor = rate_factor(settings.schedule, step, self.steps, settings.warmup, settings.floor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["highest"] * factor
+        total = torch.zeros((), device=self.accelerator.device)
+        rank = self.accelerator.process_index
+        for piece in range(settings.accumulate):
+            begin = (piece * self.accelerator.num_processes + rank) * self.share
+            batch = self.feed.varied(rows, slice(begin, begin + self.share), self.table, seed, step)
+            torch.manual_seed(derive(seed, "dropout", step, piece, rank))
+            advice = None
+            if self.teacher is not None and batch.pixels is not None:
+                with torch.no_grad(), self.accelerator.autocast():
+                    advice = self.teacher(batch.pixels)
+            # Every slice is summed over the processes: a static graph cannot wait for the last one.
+            loss = wrapped(batch.inputs, batch.targets, advice) / settings.accumulate
+            self.accelerator.backward(loss)
+            total += loss.detach().float()
+        if settings.clip is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), settings.clip)
+        stepper.step()
+        stepper.zero_grad()
+        if self.average is not None:
+            self.average.update(self.model, step)
+        reduced: Tensor = self.accelerator.reduce(total, reduction="mean")
+        return reduced
+
+    def end_epoch(self, epoch: int, diary: Diary, pace: Pace) -> dict[str, Tensor] | None:
+        """Validate, and write the epoch's row.
+
+        Returns:
+            The weights if they are the best so far.
+        """
+        progress = self.progress
+        row: dict[str, Any] = {"epoch": epoch + 1, "step": progress.step, "loss": progress.loss_sum / self.per_epoch}
+        self._check(torch.tensor(row["loss"]), progress.step - 1)
+        best = None
+        if self.validation is not None:
+            row["validation"] = found = self.validate(self.validation)
+            stop = self.recipe.train.early_stopping
+            # Losses are turned round, so that more is better for both.
+            score = -found["loss"] if stop is not None and stop.watch == "loss" else found["accuracy"]
+            progress.waited += 1
+            if progress.best is None or score > progress.best:
+                progress.best, progress.best_epoch, progress.waited = score, epoch + 1, 0
+                best = self.weights()
+            diary.note(progress.step, validation__loss=found["loss"], validation__accuracy=found["accuracy"])
+        diary.note(progress.step, epoch__loss=row["loss"])
+        row["seconds"] = round(progress.seconds, 3)
+        progress.history.append(row)
+        progress.loss_sum = 0.0
+        if (epoch + 1) % max(1, self.recipe.train.epochs // 40) == 0 or self.stopped:
+            judged = f", validation accuracy {row['validation']['accuracy']:.4f}" if "validation" in row else ""
+            of = f"{epoch + 1} of {self.recipe.train.epochs}"
+            pace.say(f"{self.recipe.name}: epoch {of}, loss {row['loss']:.4f}{judged}, {progress.seconds:.0f} s")
+        return best
+
+    def validate(self, feed: Feed) -> dict[str, float]:
+        """Loss and accuracy of what would be written, over all processes."""
+        accelerator = self.accelerator
+        with nullcontext() if self.average is None else self.average.inside(self.model):
+            if accelerator.num_processes > 1:  # batch statistics are those of the process that writes
+                for buffer in self.model.buffers():
+                    torch.distributed.broadcast(buffer, src=0)
+            with accelerator.autocast():
+                sums = loss_and_accuracy(self.objective, feed, accelerator.process_index, accelerator.num_processes)
+        loss, right, count = accelerator.reduce(sums, reduction="sum").tolist()
+        return {"loss": loss / count, "accuracy": right / count}
+
+    def save(self, best: dict[str, Tensor] | None) -> None:
+        """Write a checkpoint."""
+        if self.accelerator.scaler is not None:
+            self.progress.scaler = self.accelerator.scaler.state_dict()
+        save_checkpoint(self.out, self.recipe, self.progress, self.model, self.optimizer, self.average, best)
+
+    def _check(self, loss: Tensor, step: int) -> None:
+        if not math.isfinite(loss.item()):
+            raise DivergedError(
+                f"The loss of {self.recipe.name} is {loss.item()} at step {step + 1}: lower train.rate, raise "
+                "train.warmup or set train.clip."
+            )

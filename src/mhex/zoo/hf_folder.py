@@ -45,10 +45,10 @@ def load_folder(folder: str) -> Bundle:
     task = _task(path, config)
     _check_weights(path)
     transformers = require("transformers")
-    with _quiet(transformers):
+    with quiet(transformers):
         model = _load_model(transformers, path, task)
         preprocess = _image_preprocess(transformers, path) if task == "image" else None
-        tokenizer = _load_tokenizer(transformers, path) if task == "text" else None
+        tokenizer = load_tokenizer(transformers, path) if task == "text" else None
     labels = model.config.id2label
     return Bundle(
         name=f"hf:{folder}",
@@ -132,7 +132,7 @@ def _load_model(transformers: Any, path: Path, task: Literal["image", "text"]) -
     return model
 
 
-def _load_tokenizer(transformers: Any, path: Path) -> Any:
+def load_tokenizer(transformers: Any, path: Path) -> Any:
     if not any((path / name).is_file() for name in _VOCABULARIES):
         raise ArgumentError(
             f"Expected a tokenizer in the folder {path}, but it holds none of {', '.join(_VOCABULARIES[:3])}, ...; add "
@@ -169,7 +169,7 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Hold back the loading report and bars of transformers: what matters of them is in our own messages."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

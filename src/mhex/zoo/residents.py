@@ -42,6 +42,10 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
         raise unknown_name("zoo model", name, names)
     card = _card(name, folder)
     model = require("timm").create_model(card["architecture"], pretrained=False, **card["arguments"])
+    if "heads" in card:  # the weights hold explainer heads too
+        from mhex.heads import attach
+
+        attach(model, len(card["classes"]), **card["heads"])
     fill(model, read_weights(folder / f"{name}.safetensors"), f"of zoo:{name}")
     seen = card["preprocess"]
     return Bundle(

@@ -1,1 +1,1 @@
-"""Whole recipes, each runnable as a module: ``python -m mhex.train.recipes.pets --out DIR``."""
+"""The packaged recipes: YAML files, run by name with ``mhex train NAME``."""

@@ -1,0 +1,88 @@
+"""What every loader returns: a set of images or a set of texts, with labels and the names of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from mhex.data.table import DataFormatError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageSet:
+    """One split of a collection of images.
+
+    Attributes:
+        images: (N, 3, H, W), uint8.
+        labels: Class of each image, (N,), int64, a place in ``classes``.
+        classes: Names of the classes.
+        split: The split that was asked for.
+        names: Name of each image, N of them.
+        group_of: Group of each class, a place in ``group_names``; None where classes have no groups.
+        group_names: Names of the groups.
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    split: str
+    names: tuple[str, ...] = field(repr=False)
+    group_of: tuple[int, ...] | None = None
+    group_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The classes of each group, such as ``{"cat": ["Abyssinian", ...], "dog": [...]}``; empty without groups."""
+        return {
+            group: [name for name, of in zip(self.classes, self.group_of or (), strict=True) if of == place]
+            for place, group in enumerate(self.group_names)
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextSet:
+    """One split of a collection of texts.
+
+    Attributes:
+        texts: N strings.
+        labels: Class of each text, (N,), int64, a place in ``classes``.
+        classes: Names of the classes.
+        split: The split that was asked for.
+    """
+
+    texts: tuple[str, ...] = field(repr=False)
+    labels: Tensor
+    classes: tuple[str, ...]
+    split: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def checked_labels(values: Sequence[int], classes: Sequence[str], what: str) -> Tensor:
+    """Labels as a tensor, each a place in ``classes``.
+
+    Args:
+        values: N class numbers.
+        classes: Names of the classes.
+        what: Name of the data set, for the message.
+
+    Returns:
+        (N,), int64.
+
+    Raises:
+        DataFormatError: A label is not a class.
+    """
+    labels = torch.tensor(values, dtype=torch.int64)
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
+        raise DataFormatError(
+            f"Labels of {what} should lie in 0..{len(classes) - 1}, and {int(labels.min())}..{int(labels.max())} came: "
+            "the file is damaged or of another data set."
+        )
+    return labels

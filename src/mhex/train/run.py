@@ -1,0 +1,218 @@
+"""Running a recipe from data to weights, report and card."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from mhex.data import ImageSet, data_entry
+from mhex.data.catalogue import AnySet
+from mhex.errors import ArgumentError
+from mhex.train.card import ship
+from mhex.train.check import check_recipe
+from mhex.train.checkpoint import load_weights, read_tensors, transfer, write_tensors
+from mhex.train.evaluate import accuracy, answers
+from mhex.train.loop import Loop
+from mhex.train.losses import smoothed_targets
+from mhex.train.machine import Pace, make_accelerator
+from mhex.train.networks import Network, make_network
+from mhex.train.objective import Ensemble, HeadsObjective, Objective, attach_heads
+from mhex.train.parameters import freeze
+from mhex.train.recipe import Recipe
+from mhex.train.report import REPORT, WEIGHTS, find_need, read_finished, write_report
+from mhex.train.resume import FOLDER, latest_checkpoint, refuse_other_recipe
+from mhex.train.samples import Samples, load_samples, load_test, make_feed
+from mhex.train.seeds import derive
+
+
+def train(
+    recipe: Recipe, out: Path, *, pace: Pace | None = None, restart: bool = False, source: str = ""
+) -> dict[str, Any]:
+    """Run a recipe; a run that was broken off goes on, a finished one is left as it is.
+
+    Torch's global generator is seeded anew in every step.
+
+    Args:
+        recipe: The recipe.
+        out: Folder of the run; those of recipes it needs lie beside it.
+        pace: How often to write checkpoints, and where to talk.
+        restart: Begin anew, whatever the folder holds of this or another recipe.
+        source: Name of the recipe's file, for messages.
+
+    Returns:
+        The report, as written to ``report.json``.
+
+    Raises:
+        ArgumentError: The recipe cannot be run, or the folder holds the work of another recipe.
+        DataMissingError: Data are missing; the message says what to place where.
+        DivergedError: The loss is no number any more.
+    """
+    pace = pace or Pace()
+    check_recipe(recipe, source or recipe.name)
+    accelerator = make_accelerator(recipe.train.precision)
+    if not accelerator.is_main_process:
+        pace = replace(pace, say=lambda line: None, progress=False)
+    if restart and accelerator.is_main_process:
+        clear(out)
+    accelerator.wait_for_everyone()
+    done = read_finished(out)
+    if done is not None:
+        if done.report["digest"] != recipe.digest():
+            refuse_other_recipe(out, done.recipe.identity(), recipe)
+        pace.say(f"{recipe.name}: already there")
+        return done.report
+    for name in recipe.needs:
+        find_need(recipe, name, out)
+    samples = load_samples(recipe)
+    torch.manual_seed(derive(recipe.seed, "weights"))
+    network, objective = make_objective(recipe, samples.train.classes, training=True)
+    begin(recipe, network, out)
+    freeze(network.model, recipe.train.freeze, network.classifier)
+    out.mkdir(parents=True, exist_ok=True)
+    loop = make_loop(recipe, out, accelerator, network, objective, samples)
+    resumed = loop.resume()
+    pace.say(
+        f"{recipe.name}: {recipe.train.epochs} epochs of {len(samples.kept)} samples, {loop.steps} steps"
+        + (f"; going on after step {loop.progress.step}" if resumed else "")
+    )
+    loop.run(pace)
+    if accelerator.is_main_process:
+        finish(recipe, out, loop, samples.train, network)
+    accelerator.wait_for_everyone()
+    finished = read_finished(out)
+    if finished is None:
+        raise ArgumentError(f"{out} should hold {REPORT} and {WEIGHTS} now, and does not: something removed them.")
+    return finished.report
+
+
+def clear(out: Path) -> None:
+    """Remove what a run wrote, and nothing else."""
+    for name in (FOLDER, "tensorboard", "shipped", "model"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in (REPORT, WEIGHTS, "last.safetensors"):
+        (out / name).unlink(missing_ok=True)
+
+
+def make_objective(recipe: Recipe, classes: tuple[str, ...], *, training: bool) -> tuple[Network, Objective]:
+    """The network of a recipe with its heads, and what it minimises."""
+    network = make_network(recipe, classes, training=training)
+    if recipe.heads is None:
+        return network, Objective(network.model, recipe.distil, compile=training and recipe.train.compile)
+    scaffold = attach_heads(network.model, len(classes), recipe.heads)
+    return network, HeadsObjective(network.model, scaffold, recipe.heads, recipe.distil)
+
+
+def begin(recipe: Recipe, network: Network, out: Path) -> None:
+    """Load the weights that a recipe starts from."""
+    if recipe.model.start is not None:
+        need = find_need(recipe, recipe.model.start, out)
+        same = need.recipe.data.name == recipe.data.name
+        transfer(network.model, need.weights, network.classifier, same_data=same)
+
+
+def make_loop(
+    recipe: Recipe, out: Path, accelerator: Accelerator, network: Network, objective: Objective, samples: Samples
+) -> Loop:
+    """Put everything on the device."""
+    device, tokenizer = accelerator.device, network.tokenizer
+    group_of = samples.train.group_of if isinstance(samples.train, ImageSet) else None
+    validation = None
+    if samples.validation is not None:
+        validation = make_feed(recipe, samples.validation, tokenizer, device, samples.chosen)
+    return Loop(
+        recipe,
+        out,
+        accelerator,
+        objective,
+        make_feed(recipe, samples.train, tokenizer, device, samples.kept, vary=True),
+        validation,
+        smoothed_targets(len(samples.train.classes), recipe.train.smoothing, group_of),
+        make_teacher(recipe, samples.train.classes, out),
+    )
+
+
+def make_teacher(recipe: Recipe, classes: tuple[str, ...], out: Path) -> Ensemble | None:
+    """The teachers of a recipe, built as their own reports say.
+
+    Raises:
+        ArgumentError: A teacher is not there, or has learned other data.
+    """
+    if recipe.distil is None:
+        return None
+    members, views = [], []
+    for name in recipe.distil.teachers:
+        need = find_need(recipe, name, out)
+        if need.recipe.data.name != recipe.data.name or need.recipe.heads is not None:
+            raise ArgumentError(
+                f"{name} cannot teach {recipe.name}: a teacher should be a plain network that learned the same data, "
+                f"{recipe.data.name}, and this one {'has heads' if need.recipe.heads else 'learned other data'}."
+            )
+        member = make_network(need.recipe, classes, training=False).model
+        load_weights(member, need.weights)
+        members.append(member.eval())
+        views.append(need.recipe.view)
+    return Ensemble(members, views)
+
+
+def finish(recipe: Recipe, out: Path, loop: Loop, samples: AnySet, network: Network) -> None:
+    """Write weights, measure the file, write report and card, and let the checkpoint go."""
+    progress, newest = loop.progress, latest_checkpoint(out)
+    best = newest / "best.safetensors" if newest is not None else None
+    keep_best = recipe.train.keep == "best" and best is not None and best.is_file()
+    facts = {"name": recipe.name, "digest": recipe.digest()}
+    if keep_best and best is not None:
+        write_tensors(read_tensors(best), out / WEIGHTS, {**facts, "epoch": str(progress.best_epoch)})
+        write_tensors(loop.weights(), out / "last.safetensors", facts)
+    else:
+        write_tensors(loop.weights(), out / WEIGHTS, {**facts, "epoch": str(len(progress.history))})
+    judged = load_test(recipe)
+    test = measure(recipe, out / WEIGHTS, judged, loop.accelerator.device)
+    if network.tokenizer is not None and recipe.heads is None:
+        load_weights(network.model, out / WEIGHTS)
+        save: Callable[..., Any] = network.model.save_pretrained  # type: ignore[assignment]
+        save(out / "model")
+        network.tokenizer.save_pretrained(out / "model")
+    write_report(
+        out,
+        recipe,
+        {
+            "test": test,
+            "best_epoch": progress.best_epoch if keep_best else None,
+            "epochs": progress.history,
+            "seconds": round(progress.seconds, 1),
+            "steps": progress.step,
+            "parameters": sum(parameter.numel() for parameter in network.model.parameters()),
+            "processes": loop.accelerator.num_processes,
+            "device": loop.accelerator.device.type,
+            "precision": str(loop.accelerator.mixed_precision),
+        },
+    )
+    done = read_finished(out)
+    if recipe.ship is not None and done is not None:
+        ship(done, recipe.ship, samples, lambda path: measure(recipe, path, judged, loop.accelerator.device))
+    shutil.rmtree(out / FOLDER, ignore_errors=True)
+
+
+def measure(recipe: Recipe, weights: Path, judged: AnySet, device: torch.device) -> dict[str, Any]:
+    """Build the network anew, load a weights file and measure it.
+
+    Returns:
+        The entry ``accuracy`` of a card: shares of right answers in 0..1, the split, and the number of samples.
+    """
+    entry = data_entry(recipe.data.name)
+    network, objective = make_objective(recipe, judged.classes, training=False)
+    load_weights(network.model, weights)
+    feed = make_feed(recipe, judged, network.tokenizer, device)
+    said = answers(objective.to(device), feed)
+    shares = accuracy(said.probabilities, judged.labels, judged.group_of if isinstance(judged, ImageSet) else None)
+    names = {"class": entry.answers, "group": entry.group_answers}
+    found: dict[str, Any] = {names[key]: round(value, 4) for key, value in shares.items()}
+    if said.heads:
+        found["heads"] = [round(share, 4) for share in said.heads]
+    return {**found, "split": judged.split, "images" if entry.kind == "image" else "texts": len(judged)}

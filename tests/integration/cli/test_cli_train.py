@@ -1,0 +1,67 @@
+"""`mhex train`: from a recipe file to weights, and its words when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_helpers import Run, one_sentence
+
+from support.training import write_blood, write_recipe
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("MHEX_DATA", str(write_blood(tmp_path / "data")))
+    monkeypatch.chdir(tmp_path)
+    return write_recipe(tmp_path / "small.yaml", train={"epochs": 1})
+
+
+def test_a_recipe_is_trained_and_measured(run: Run, recipe: Path) -> None:
+    result = run("train", recipe, "--set", "train.epochs=2", "--set", "seed=9")
+    assert result.exit_code == 0, result.output
+    out = Path("out/train/small")
+    report = json.loads((out / "report.json").read_text())
+    assert len(report["epochs"]) == 2
+    assert report["recipe"]["seed"] == 9
+    share = 100 * report["test"]["cell"]
+    assert result.stdout == f"small: cell {share:.2f} % (test, 16 images); weights, report and logs in {out}\n"
+    assert "small: epoch 2 of 2, loss" in result.stderr
+
+
+def test_smoke_needs_and_restart(run: Run, recipe: Path) -> None:
+    write_recipe(recipe.parent / "early.yaml", name="early")
+    write_recipe(recipe.parent / "late.yaml", name="late", model={"start": "early"})
+    sentence = one_sentence(run("train", recipe.parent / "late.yaml", "--smoke"))
+    assert "late needs the weights of early" in sentence
+    assert "--with-needs" in sentence
+    result = run("train", recipe.parent / "late.yaml", "--smoke", "--with-needs")
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["early", "late"]
+    report = json.loads(Path("out/smoke/late/report.json").read_text())
+    assert (len(report["epochs"]), report["steps"]) == (1, 2)
+    again = run("train", recipe.parent / "late.yaml", "--smoke", "--with-needs", "--restart")
+    assert "early: already there" in again.stderr
+    assert "late: already there" not in again.stderr
+
+
+def test_packaged_recipes_are_listed(run: Run) -> None:
+    result = run("train", "--list")
+    assert result.exit_code == 0
+    for words in ("blood-mhex-resnet18-narrow", "pets-vit", "Small vision transformer", "teacher-a, teacher-b"):
+        assert words in result.stdout
+
+
+def test_mistakes_are_one_sentence(run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Expected a recipe" in one_sentence(run("train"))
+    assert "There is no recipe file none.yaml" in one_sentence(run("train", "none.yaml"))
+    assert "Did you mean 'blood-resnet18'" in one_sentence(run("train", "blod-resnet18"))
+    assert "small.yaml: train.epochs should be at least 1, not -2." in one_sentence(
+        run("train", recipe, "--set", "train.epochs=-2")
+    )
+    assert "Unknown optimizer" in one_sentence(run("train", recipe, "--set", "train.optimizer=adamm"))
+    (recipe.parent / "file").write_text("")
+    assert "Cannot write to" in one_sentence(run("train", recipe, "--out", recipe.parent / "file" / "x"))
+    monkeypatch.setenv("MHEX_DATA", str(recipe.parent / "nowhere"))
+    assert "MHEX_DATA names" in one_sentence(run("train", recipe))

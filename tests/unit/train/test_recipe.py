@@ -1,0 +1,168 @@
+"""Recipe files: typed, checked, and every mistake one sentence that names file and key."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from mhex.errors import ArgumentError, MhexError
+from mhex.train.augment import Augment
+from mhex.train.check import check_recipe
+from mhex.train.needs import with_needs
+from mhex.train.recipe import DataPart, DistilPart, HeadsPart, ModelPart, Recipe, ShipPart, StopPart, TrainPart
+from mhex.train.recipe_files import find_recipe, packaged_recipes, read_recipe, restore_recipe
+from mhex.train.schema import build
+from support.training import recipe_dict, write_recipe
+
+
+def test_values_arrive_in_their_types(recipe):
+    made = recipe(
+        train={"rate": "1e-3", "betas": [0.9, 0.99], "precision": False, "early_stopping": {"patience": 2}},
+        augment={"scale": [0.5, 1]},
+        data={"validation": 0.25},
+        heads={"where": ["layer1.0", "layer2.0"], "decay": 1},
+    )
+    assert made.train.rate == 0.001
+    assert made.train.betas == (0.9, 0.99)
+    assert made.train.precision == "no"  # YAML reads a bare `no` as false
+    assert made.train.early_stopping.watch == "loss"
+    assert made.augment.scale == (0.5, 1.0)
+    assert made.data.validation == 0.25
+    assert made.heads.where == ("layer1.0", "layer2.0")
+    assert made.distil is None
+    assert restore_recipe(made.as_dict(), "x") == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"epocs": 3}}, r"small\.yaml: Unknown key in train 'epocs'\. Did you mean 'epochs'"),
+        ({"trian": {}}, r"small\.yaml: Unknown key 'trian'\. Did you mean 'train'"),
+        ({"train": {"epochs": "ten"}}, r"small\.yaml: train\.epochs should be a whole number, not 'ten'"),
+        ({"train": {"epochs": True}}, r"train\.epochs should be a whole number, not True"),
+        ({"train": {"epochs": -1}}, r"train\.epochs should be at least 1, not -1"),
+        ({"train": {"batch": 0}}, r"train\.batch should be at least 1, not 0"),
+        ({"train": {"batch": 2.5}}, r"train\.batch should be a whole number, not 2\.5"),
+        ({"train": {"rate": 0}}, r"train\.rate should be above 0, not 0"),
+        ({"train": {"rate": ".nan"}}, r"train\.rate should be a number"),
+        ({"train": {"warmup": 1.5}}, r"train\.warmup should be at least 0 and at most 1, not 1\.5"),
+        ({"train": {"schedule": "cosin"}}, r"train\.schedule should be one of cosine, .*not 'cosin'"),
+        ({"train": {"betas": [0.9]}}, r"train\.betas should be a list \(2 times a number\) or null, not \[0\.9\]"),
+        ({"train": {"betas": [0.9, 1.0]}}, r"train\.betas should be .*below 1"),
+        ({"train": {"early_stopping": {}}}, r"the key train\.early_stopping\.patience is missing"),
+        ({"train": {"early_stopping": 3}}, r"train\.early_stopping should be a mapping"),
+        ({"data": {"validation": 1.0}}, r"data\.validation should be .*below 1, not 1"),
+        ({"data": {"side": "big"}}, r"data\.side should be a whole number or null"),
+        ({"augment": {"cutmix": 0.8, "mixup": 0.8}}, r"small\.yaml: augment: .*sum to at most 1"),
+        ({"augment": {"flip": 2}}, r"augment\.flip should be .*at most 1, not 2"),
+        ({"distil": {"share": 0.5}}, r"the key distil\.teachers is missing"),
+        ({"name": "../evil"}, r"the name of a recipe is the name of its folder"),
+        ({"title": None}, r"the key title is missing; expected a text"),
+        ({"heads": {"preset": "papper"}}, r"heads\.preset should be one of paper, identity"),
+    ],
+)
+def test_mistakes_in_one_key(recipe, changes, words):
+    with pytest.raises(ArgumentError, match=words) as caught:
+        recipe(**changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": {"name": "blod"}}, r"small\.yaml: data\.name: Unknown data set 'blod'\. Did you mean 'blood'"),
+        ({"data": {"side": None}}, r"data\.side is missing"),
+        ({"data": {"name": "ag_news"}}, r"data\.length is missing"),
+        ({"data": {"name": "ag_news", "length": 8}, "augment": {}}, r"augment is for images"),
+        ({"train": {"optimizer": "adamm"}}, r"train\.optimizer: Unknown optimizer 'adamm'.*'adam"),
+        ({"model": {"architecture": "resnet81"}}, r"model\.architecture: Unknown timm model 'resnet81'\. Did you mean"),
+        ({"model": {"architecture": "qqqqqqqq"}}, r"no name is near it"),
+        ({"model": {"source": "torchvision", "architecture": "resnet81"}}, r"Unknown torchvision model"),
+        ({"model": {"source": "hf-folder", "architecture": "/nowhere"}}, r"'/nowhere' is none: place one there"),
+        ({"train": {"batch": 9, "accumulate": 2}}, r"train\.batch should be a multiple of train\.accumulate"),
+        ({"train": {"freeze": "host"}}, r"train\.freeze: host .*no heads"),
+        ({"train": {"compile": True}, "heads": {}}, r"train\.compile does not go with heads"),
+        (
+            {"data": {"name": "pets"}, "train": {"early_stopping": {"patience": 1}}},
+            r"train\.early_stopping needs a validation",
+        ),
+        ({"distil": {"teachers": []}}, r"distil\.teachers should name at least one"),
+        ({"model": {"start": "small"}}, r"own weights"),
+    ],
+)
+def test_mistakes_between_keys(recipe, changes, words):
+    with pytest.raises(MhexError, match=words):
+        check_recipe(recipe(**changes), "small.yaml")
+
+
+def test_a_sound_recipe_passes(recipe):
+    check_recipe(recipe(), "small.yaml")
+
+
+def test_every_key_is_in_the_documentation():
+    text = (Path(__file__).parents[3] / "docs" / "train.md").read_text(encoding="utf-8")
+    for section in (DataPart, ModelPart, HeadsPart, TrainPart, StopPart, Augment, DistilPart, ShipPart):
+        for entry in fields(section):
+            assert re.search(rf"\b{entry.name}\b", text), f"{section.__name__}.{entry.name}"
+
+
+def test_overrides(recipe):
+    made = recipe("train.epochs=7", "augment.flip=0", "data.mean=[0, 0, 0]", "train.ema=null")
+    assert (made.train.epochs, made.augment.flip, made.data.mean) == (7, 0.0, (0.0, 0.0, 0.0))
+    for wrong, words in {
+        "train.epochs": "section.key=value",
+        "train.epochs=": "whole number",
+        "name.x=1": "not a section",
+        "train.epoch=1": "Did you mean 'epochs'",
+        "train.epochs=[": "not valid YAML",
+    }.items():
+        with pytest.raises(ArgumentError, match=words):
+            recipe(wrong)
+
+
+def test_files_that_are_not_recipes(tmp_path):
+    (tmp_path / "a.yaml").write_text("a: [")
+    (tmp_path / "b.yaml").write_text("- 1")
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ArgumentError, match=r"a\.yaml is not valid YAML"):
+        read_recipe(tmp_path / "a.yaml")
+    with pytest.raises(ArgumentError, match=r"b\.yaml: a recipe should be a mapping"):
+        read_recipe(tmp_path / "b.yaml")
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        read_recipe(tmp_path / "c.yaml")
+    with pytest.raises(ArgumentError, match="no recipe file"):
+        find_recipe(str(tmp_path / "none.yaml"))
+    with pytest.raises(ArgumentError, match=r"Unknown recipe 'pets-vitt'.*'pets-vit'"):
+        find_recipe("pets-vitt")
+
+
+def test_the_digest_follows_what_decides_the_outcome(recipe):
+    plain = recipe().digest()
+    assert recipe(title="Another", ship={}).digest() == plain
+    assert recipe(seed=6).digest() != plain
+    assert recipe(train={"warmup": 0.06}).digest() != plain
+
+
+def test_needs_come_first_and_each_once(tmp_path):
+    write_recipe(tmp_path / "one.yaml", name="one")
+    write_recipe(tmp_path / "two.yaml", name="two", model={"start": "one"})
+    last = build(Recipe, recipe_dict(model={"start": "two"}, distil={"teachers": ["one", "two"]}), "x")
+    assert [one.name for one in with_needs(last, tmp_path)] == ["one", "two", "small"]
+    write_recipe(tmp_path / "one.yaml", name="one", model={"start": "two"})
+    with pytest.raises(ArgumentError, match="circle: small -> two -> one -> two"):
+        with_needs(last, tmp_path)
+    last = build(Recipe, recipe_dict(model={"start": "nobody"}), "x")
+    with pytest.raises(ArgumentError, match="Unknown recipe 'nobody'"):
+        with_needs(last, tmp_path)
+
+
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_packaged_recipes_are_sound(name, monkeypatch):
+    made = read_recipe(packaged_recipes()[name])
+    assert made.name == name
+    # A BERT folder has to be placed by the user, which is another test.
+    if made.model.source != "hf-folder":
+        check_recipe(made, f"{name}.yaml")
+        check_recipe(made.smoke(), f"{name}.yaml")
+    assert with_needs(made, packaged_recipes()[name].parent)[-1] == made

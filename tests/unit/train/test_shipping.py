@@ -1,0 +1,189 @@
+"""Chains of recipes from data to cards, and the files that were shipped."""
+
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import mhex
+from mhex.data import load_blood, load_pets
+from mhex.errors import ArgumentError
+from mhex.train.card import ship
+from mhex.train.checkpoint import halved, transfer, write_tensors
+from mhex.train.needs import with_needs
+from mhex.train.networks import classifier_prefixes
+from mhex.train.recipe import SMOKE_SAMPLES, ShipPart
+from mhex.train.recipe_files import packaged_recipes, read_recipe
+from mhex.train.report import read_finished
+from mhex.train.run import measure, train
+from support.training import write_pets_and_cifar
+
+WEIGHTS = Path(mhex.__file__).parent / "zoo" / "weights"
+LARGEST = {"pets-vit": 9_000_000, "pets-resnet10t": 12_000_000}
+LEAST = {"pets-vit": 0.84, "pets-resnet10t": 0.91}
+VIT = {"patch_size": 8, "depth": 1}
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """The packaged recipes with timm's test networks in place of the real ones."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    for name, path in packaged_recipes().items():
+        raw = yaml.safe_load(path.read_text())
+        if raw["model"]["source"] == "timm":
+            vit = raw["model"]["architecture"].startswith("vit")
+            side = 48 if vit and raw["data"]["name"] == "pets" else 32
+            raw["data"]["side"] = side
+            raw["model"] |= {
+                "architecture": "test_vit" if vit else "test_resnet",
+                "arguments": {"img_size": side} if vit else {},
+            }
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(raw))
+    return folder
+
+
+def run_chain(name, tiny, out):
+    last = read_recipe(tiny / f"{name}.yaml")
+    for one in with_needs(last, tiny):
+        train(one.smoke(), out / one.name)
+
+
+def test_a_chain_from_data_to_a_card_that_the_zoo_loads(data, tiny, tmp_path):
+    write_pets_and_cifar(data)
+    run_chain("pets-vit", tiny, tmp_path / "runs")
+    folder = tmp_path / "runs" / "pets-vit" / "shipped"
+    card = json.loads((folder / "pets-vit.json").read_text())
+    state = load_file(folder / "pets-vit.safetensors")
+    assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float16}
+    bundle = mhex.load("zoo:pets-vit", folder=folder)
+    assert card["parameters"] == sum(p.numel() for p in bundle.model.parameters())
+    assert card["accuracy"].keys() == {"breed", "cat_dog", "split", "images"}
+    assert (card["accuracy"]["images"], card["accuracy"]["split"]) == (SMOKE_SAMPLES, "test")
+    assert len(card["classes"]) == 37
+    assert list(card["recipe"]["epochs"]) == [
+        "teacher-a-cifar10",
+        "teacher-b-cifar10",
+        "vit-cifar10",
+        "teacher-a",
+        "teacher-b",
+        "pets-vit",
+    ]
+    assert "taught by teacher-a and teacher-b" in card["recipe"]["done"]
+    assert "CIFAR-10" in card["data"]["pretraining"]
+    assert "CC BY-SA 4.0 applies" in card["licence"]
+    assert card["recipe"]["torch"] == torch.__version__.split("+")[0]
+
+
+def test_a_card_with_heads_is_loaded_with_its_heads(blood, tiny, tmp_path):
+    train(read_recipe(tiny / "blood-mhex-resnet18-narrow.yaml").smoke(), tmp_path / "run")
+    folder = tmp_path / "run" / "shipped"
+    card = json.loads((folder / "blood-mhex-resnet18-narrow.json").read_text())
+    bundle = mhex.load("zoo:blood-mhex-resnet18-narrow", folder=folder)
+    scaffold = mhex.Scaffold(bundle.model)
+    cells = load_blood("test")
+    with torch.no_grad():
+        answer = bundle.model(read_recipe(tiny / "blood-mhex-resnet18-narrow.yaml").view(cells.images))
+    right = (answer.argmax(dim=1) == cells.labels).double().mean().item()
+    assert card["accuracy"]["cell"] == pytest.approx(right, abs=1e-4)
+    assert len(card["accuracy"]["heads"]) == len(scaffold.names)
+    assert card["heads"] == {"where": "all", "preset": "paper"}
+
+
+def test_a_card_is_refused_when_the_weights_tell_otherwise(data, tiny, tmp_path):
+    write_pets_and_cifar(data)
+    out = tmp_path / "runs" / "resnet18-cifar10"
+    made = read_recipe(tiny / "resnet18-cifar10.yaml").smoke()
+    train(made, out)
+    write_tensors(load_file(out / "weights.safetensors"), out / "weights.safetensors", {"digest": "another"})
+    with pytest.raises(ArgumentError, match="made by another one"):
+        ship(read_finished(out), ShipPart(), load_pets("test"), lambda path: {})
+
+
+def test_teachers_teach_what_they_learned(data, tiny, tmp_path):
+    write_pets_and_cifar(data)
+    out = tmp_path / "runs"
+    train(read_recipe(tiny / "resnet18-cifar10.yaml").smoke(), out / "resnet18-cifar10")
+    wrong = read_recipe(tiny / "pets-resnet18.yaml", ["distil.teachers=[resnet18-cifar10]"]).smoke()
+    with pytest.raises(ArgumentError, match=r"resnet18-cifar10 cannot teach pets-resnet18.*other data"):
+        train(wrong, out / "pets-resnet18")
+
+
+def test_transfer_resamples_positions_and_leaves_the_classifier(tmp_path):
+    old = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=10, **VIT)
+    new = timm.create_model("vit_tiny_patch16_224", img_size=96, num_classes=37, **VIT)
+    assert classifier_prefixes(new) == ("head.",)
+    head, path = new.head.weight.clone(), tmp_path / "old.safetensors"
+    write_tensors(old.state_dict(), path)
+    transfer(new, path, ("head.",), same_data=False)
+    assert torch.equal(new.blocks[0].mlp.fc1.weight, old.blocks[0].mlp.fc1.weight)
+    assert torch.equal(new.pos_embed[:, 0], old.pos_embed[:, 0])
+    assert new.pos_embed.shape == (1, 145, 192)
+    assert torch.equal(new.head.weight, head)
+    with pytest.raises(ArgumentError, match="same architecture"):
+        transfer(timm.create_model("test_resnet", num_classes=2), path, ("fc.",), same_data=False)
+
+
+def test_transfer_keeps_the_classifier_of_the_same_data(tmp_path):
+    old, new = (timm.create_model("test_resnet", num_classes=3) for _ in range(2))
+    write_tensors(old.state_dict(), tmp_path / "old.safetensors")
+    fresh = new.get_classifier().weight.clone()
+    prefixes = classifier_prefixes(new)
+    transfer(new, tmp_path / "old.safetensors", prefixes, same_data=False)
+    assert torch.equal(new.get_classifier().weight, fresh)
+    transfer(new, tmp_path / "old.safetensors", prefixes, same_data=True)
+    assert torch.equal(new.get_classifier().weight, old.get_classifier().weight)
+
+
+def test_half_precision_refuses_what_does_not_fit():
+    assert halved({"w": torch.tensor([1.0]), "n": torch.tensor(7)})["n"].dtype == torch.int64
+    with pytest.raises(ArgumentError, match=r"float16.*'w'"):
+        halved({"w": torch.tensor([1e5]), "n": torch.tensor(7)})
+
+
+def test_the_narrow_network_with_heads_is_small():
+    made = read_recipe(packaged_recipes()["blood-mhex-resnet18-narrow"])
+    channels = made.model.arguments["channels"]
+    model = timm.create_model(made.model.architecture, num_classes=8, **made.model.arguments)
+    # Two units per stage; a head has a square matrix and a read-out of eight classes.
+    heads = sum(2 * (width * width + 8 * width) for width in channels)
+    halves = heads + sum(value.numel() for value in model.state_dict().values())
+    assert 2 * halves < 12_000_000
+
+
+@pytest.mark.parametrize("name", list(LARGEST))
+def test_shipped_files_agree_with_their_card(name):
+    card = json.loads((WEIGHTS / f"{name}.json").read_text(encoding="utf-8"))
+    weights = WEIGHTS / f"{name}.safetensors"
+    assert weights.stat().st_size <= LARGEST[name]
+    model = timm.create_model(card["architecture"], pretrained=False, **card["arguments"])
+    model.load_state_dict(load_file(weights), strict=True)
+    assert card["parameters"] == sum(p.numel() for p in model.parameters())
+    assert sorted(card["groups"]["cat"] + card["groups"]["dog"]) == sorted(card["classes"])
+    assert (len(card["groups"]["cat"]), len(card["groups"]["dog"])) == (12, 25)
+    assert card["accuracy"]["cat_dog"] >= LEAST[name]
+    assert card["accuracy"]["images"] == 2454
+    made = read_recipe(packaged_recipes()[name])
+    assert card["preprocess"] == made.view.as_card()
+    assert card["architecture"] == made.model.architecture
+    assert card["arguments"] == {"num_classes": 37, **made.model.arguments}
+    for one in with_needs(made, packaged_recipes()[name].parent):
+        assert card["recipe"]["epochs"][one.name] == one.train.epochs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(LARGEST))
+def test_shipped_accuracy_is_what_the_card_says(name):
+    try:
+        photos = load_pets("test")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    card = json.loads((WEIGHTS / f"{name}.json").read_text(encoding="utf-8"))
+    made = read_recipe(packaged_recipes()[name])
+    measured = measure(made, WEIGHTS / f"{name}.safetensors", photos, torch.device("cpu"))
+    assert measured["breed"] == pytest.approx(card["accuracy"]["breed"], abs=0.002)
+    assert measured["cat_dog"] == pytest.approx(card["accuracy"]["cat_dog"], abs=0.002)
