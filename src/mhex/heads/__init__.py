@@ -4,6 +4,7 @@ from mhex.heads.attach import attach
 from mhex.heads.collaboration import Collaboration
 from mhex.heads.confidence import ConfidenceMap
 from mhex.heads.correlation import Correlation, Study, pearson, study
+from mhex.heads.fitting import FitReport
 from mhex.heads.heads import Heads, Settings, heads_of
 from mhex.heads.scaffold import HeadsOutput, Scaffold
 
@@ -11,6 +12,7 @@ __all__ = [
     "Collaboration",
     "ConfidenceMap",
     "Correlation",
+    "FitReport",
     "Heads",
     "HeadsOutput",
     "Scaffold",

@@ -1,0 +1,177 @@
+"""Reading data for a fit: batches, labels as numbers from 0 to 1, and what is gathered from each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mhex.errors import ArgumentError
+from mhex.heads.fitting.linear import Options, Outcome
+from mhex.heads.fitting.logistic import fit_logistic
+from mhex.heads.fitting.moments import Moments
+from mhex.heads.fitting.ridge import fit_ridge
+from mhex.heads.fitting.split import Sample
+from mhex.heads.losses import check_labels
+
+
+class Gatherer(Protocol):
+    """What a method keeps of the rows."""
+
+    def add(self, features: Mapping[str, Tensor], y: Tensor, held: Tensor) -> None:
+        """Take in a batch: features (B, C) of every block, labels (B, n), and which rows are held out, (B,)."""
+
+    def fit(self, name: str, options: Options) -> Outcome:
+        """Fit the head of a block."""
+
+    def held_labels(self) -> Tensor:
+        """Labels (M, n) of the rows of `Outcome.trial`."""
+
+
+class RidgeGatherer:
+    """Moments of training and held-out rows: constant memory.
+
+    Args:
+        channels: Width of every block by name.
+        num_classes: n.
+        device: Where the sums are; on the CPU if it has no float64.
+    """
+
+    def __init__(self, channels: Mapping[str, int], num_classes: int, device: torch.device) -> None:
+        self.device = wide_device(device)
+        self.moments = {
+            name: [Moments.empty(width, num_classes, self.device) for _ in range(2)] for name, width in channels.items()
+        }
+        self.sample = Sample()
+        self.places = {name: number for number, name in enumerate(channels)}
+
+    def add(self, features: Mapping[str, Tensor], y: Tensor, held: Tensor) -> None:
+        """Add to the sums, and keep some held-out rows, on which scores are judged."""
+        y, held = y.to(self.device), held.to(self.device)
+        for name, moments in self.moments.items():
+            h = features[name].to(self.device).double()
+            for part, rows in zip(moments, (~held, held), strict=True):
+                part.add(h[rows], y[rows])
+        kept = held.to(y.device)
+        self.sample.add(*(features[name][kept.to(features[name].device)] for name in self.places), y[kept])
+
+    def fit(self, name: str, options: Options) -> Outcome:
+        """Ridge."""
+        train, held = self.moments.pop(name)  # frees two (C, C) afterwards
+        return fit_ridge(train, held, self.sample.columns()[self.places[name]], self.held_labels(), options)
+
+    def held_labels(self) -> Tensor:
+        """Of the rows kept."""
+        return self.sample.columns()[-1]
+
+
+class LogisticGatherer:
+    """All pooled features, float32, in the memory of the CPU.
+
+    Args:
+        channels: Width of every block by name.
+        device: Where to fit.
+        memory_gb: How much may be stored.
+        expected: Number of rows, if known.
+    """
+
+    def __init__(self, channels: Mapping[str, int], device: torch.device, memory_gb: float, expected: int | None):
+        self.device, self.memory_gb = wide_device(device), memory_gb
+        self.row_bytes = 4 * sum(channels.values())
+        self.features: dict[str, list[Tensor]] = {name: [] for name in channels}
+        self.labels: list[Tensor] = []
+        self.held: list[Tensor] = []
+        if expected is not None:
+            self._check(expected)
+
+    def add(self, features: Mapping[str, Tensor], y: Tensor, held: Tensor) -> None:
+        """Store the rows."""
+        self._check(sum(map(len, self.held)) + len(held))
+        for name, kept in self.features.items():
+            kept.append(features[name].to("cpu", torch.promote_types(features[name].dtype, torch.float32), copy=True))
+        self.labels.append(y.cpu())
+        self.held.append(held.cpu())
+
+    def fit(self, name: str, options: Options) -> Outcome:
+        """Logistic regression."""
+        h = torch.cat(self.features.pop(name)).to(self.device).double()
+        return fit_logistic(h, torch.cat(self.labels).to(h), torch.cat(self.held).to(self.device), options)
+
+    def held_labels(self) -> Tensor:
+        """Of all held-out rows."""
+        return torch.cat(self.labels)[torch.cat(self.held)]
+
+    def _check(self, rows: int) -> None:
+        if (needed := rows * self.row_bytes / 1e9) > self.memory_gb:
+            raise ArgumentError(
+                f"The pooled features of {rows} samples take {needed:.1f} GB, more than memory_gb={self.memory_gb:g}: "
+                "use method='ridge', which needs no more memory for more samples, or allow more."
+            )
+
+
+def wide_device(device: torch.device) -> torch.device:
+    """The device, or the CPU where it has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def batches(data: Any, batch_size: int) -> Iterable[Any]:
+    """A loader as it is; `(inputs, labels)` given directly, cut into batches.
+
+    Args:
+        data: A loader, or a pair of inputs (a tensor, or a dictionary of tensors) and labels.
+        batch_size: Of the batches made here.
+    """
+    if not (isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], Tensor)):
+        return data  # type: ignore[no-any-return]
+    inputs, labels = data
+    if not isinstance(inputs, (Tensor, Mapping)):
+        return data
+    lengths = {len(v) for v in (inputs.values() if isinstance(inputs, Mapping) else [inputs]) if isinstance(v, Tensor)}
+    if lengths != {len(labels)}:
+        raise ArgumentError(f"Expected as many labels as inputs, but got {len(labels)} labels and {lengths} inputs.")
+    return _Cut(inputs, labels, batch_size)
+
+
+class _Cut:
+    """Batches of tensors, with a length for progress bars."""
+
+    def __init__(self, inputs: Any, labels: Tensor, size: int) -> None:
+        self.inputs, self.labels, self.size = inputs, labels, size
+
+    def __len__(self) -> int:
+        return -(-len(self.labels) // self.size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self.labels), self.size):
+            part = slice(start, start + self.size)
+            if isinstance(self.inputs, Tensor):
+                yield self.inputs[part], self.labels[part]
+            else:
+                cut = {k: v[part] if isinstance(v, Tensor) else v for k, v in self.inputs.items()}
+                yield cut, self.labels[part]
+
+
+def label_rows(labels: Tensor, batch: int, num_classes: int, multi_label: bool) -> Tensor:
+    """Labels as numbers from 0 to 1, (B, n), float64.
+
+    Args:
+        labels: As `Scaffold.loss` takes them.
+        batch: B.
+        num_classes: n.
+        multi_label: Whether a sample may have several classes.
+    """
+    if labels.is_floating_point() and not bool(torch.isfinite(labels).all()):
+        raise ArgumentError("Expected finite labels, but some are NaN or infinite.")
+    labels = check_labels(labels, batch, num_classes, multi_label)
+    if labels.dim() == 1:
+        return F.one_hot(labels.long(), num_classes).double()
+    y = labels.double()
+    if not multi_label and num_classes > 1 and bool(((y.sum(1) - 1).abs() > 1e-3).any()):
+        raise ArgumentError(
+            "Expected class probabilities that sum to 1 in every row; for samples with several classes attach the "
+            "heads with multi_label=True."
+        )
+    return y
