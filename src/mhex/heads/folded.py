@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
@@ -143,6 +144,19 @@ class Folded(nn.Module):
         if self.decay is None:
             return said[-1]
         return running_sum([*said, *self._classifier(output)], self.decay)
+
+    @classmethod
+    def of(cls, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None) -> Folded:
+        """Like the constructor; the forward says which arguments it takes, as exporters ask for them by name."""
+        own = inspect.signature(type(host).forward)
+
+        def forward(self: Folded, *args: Any, **kwargs: Any) -> Tensor:
+            return Folded.forward(self, *args, **kwargs)
+
+        forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
+        return type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})(
+            host, speaking, num_classes, decay
+        )
 
     def _classifier(self, output: Any) -> list[Tensor]:
         """Class scores of the host's own classifier, if it has as many."""
