@@ -8,12 +8,12 @@ import warnings
 from typing import Any
 
 import torch
+from tests.support.models import CLASSES, FAMILIES
 from torch import Tensor, nn
 
 import mhex
 from mhex.errors import MhexWarning
 from mhex.heads import Scaffold
-from tests.support.models import CLASSES, FAMILIES
 
 RESNETS = ("tv_resnet18", "timm_resnet18", "tv_resnet50", "timm_resnet50")
 HOSTS = (*RESNETS, "timm_convnext", "hf_bert", "timm_vit", "hf_vit")

@@ -61,7 +61,6 @@ def predict(model: nn.Module, data: Any) -> Tensor:
         for inputs in batches(data):
             call_model(model, inputs)
             scores.append(Reading(calls.last(heads.token), heads).logits)
-    calls.forget(heads.token)
     if not scores:
         raise ArgumentError("Expected some data to predict, but the loader was empty (or used up).")
     return torch.cat(scores)

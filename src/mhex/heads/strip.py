@@ -62,12 +62,9 @@ def what_predicts(heads: Heads, given: Source | None = None) -> Source:
 
 
 def last_of(heads: Heads) -> str:
-    """Name of the head that speaks last: in the last forward pass, if there was one, else as written in the model."""
-    try:
-        spoken = list(calls.last(heads.token).logits)
-    except CaptureError:
-        spoken = []
-    return spoken[-1] if spoken else heads.settings.junctions[-1]
+    """Name of the head that speaks last: as seen in calls, else as the model is written."""
+    speaking = [name for name, block in heads.named_blocks().items() if block.w2 is not None]
+    return heads.last or (speaking or heads.settings.junctions)[-1]
 
 
 def strip(heads: Heads, source: Source) -> int:

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torchvision
 import transformers
+from tests.support.with_heads import with_heads
 
 import mhex
 from mhex.errors import MhexWarning
-from tests.support.with_heads import with_heads
 
 pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")
 RESNETS = [
@@ -113,7 +113,14 @@ def test_table_and_dictionary():
     scaffold = with_heads("tv_resnet")
     summary = scaffold.summary()
     page = str(summary)
-    for text in ("layer1.0", "layer4.0", "262,144", f"{summary.parameters:,}", f"{summary.host_parameters:,}", "active"):
+    for text in (
+        "layer1.0",
+        "layer4.0",
+        "262,144",
+        f"{summary.parameters:,}",
+        f"{summary.host_parameters:,}",
+        "active",
+    ):
         assert text in page
     last = summary.rows[-1]
     assert (last.name, last.kind, last.channels, last.w1, last.w2) == ("layer4.0", "map", 512, 262_144, 7 * 512)
