@@ -22,6 +22,7 @@ from mhex.errors import UnsupportedModelError
 # Called as join(name, shortcut, branch, mask); returns what takes the place of the sum.
 Join = Callable[[str, Tensor, Tensor, Tensor | None], Tensor]
 _JOIN = "_mhex_join"
+_CHILD = "mhex_gate"  # name of a planted module inside its unit
 _MASKS = ("attention_mask", "attn_mask")
 
 
@@ -60,7 +61,7 @@ def find_junctions(model: nn.Module) -> list[Junction]:
         except UNTRACEABLE as error:
             looked.setdefault(type(module).__name__, f"cannot be traced ({str(error).splitlines()[0][:80]})")
             continue
-        kind = "map" if any(isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()) else "token"
+        kind = kind_of(module)
         for number, meeting in enumerate(met):
             last = number == len(met) - 1
             suffix = "" if last else (":attention" if kind == "token" and len(met) == 2 else f":{number + 1}")
@@ -85,6 +86,11 @@ def _inner_first(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple
     yield name, module
 
 
+def kind_of(unit: nn.Module) -> str:
+    """`"map"` for a unit with convolutions, `"token"` for one without."""
+    return "map" if any(isinstance(m, nn.modules.conv._ConvNd) for m in unit.modules()) else "token"
+
+
 def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
     """Route the additions of these junctions through `join`.
 
@@ -93,20 +99,68 @@ def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
         junctions: From `find_junctions`.
         join: Called with a junction's name, shortcut, branch and the attention mask that the unit was called with.
     """
+    for unit, joined in _by_unit(model, junctions):
+        _rewrite(unit, joined, {j.meeting.addition: (_JOIN, (j.name,)) for j in joined})
+        unit.__dict__[_JOIN] = join
+
+
+def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, str]:
+    """Let modules stand where the model adds; they become children of the units, and there is no way back.
+
+    Args:
+        model: Changed in place.
+        joins: What stands at each junction from `find_junctions`: called with shortcut, branch and the attention mask
+            of the unit, it returns what takes the place of their sum.
+
+    Returns:
+        Dotted names of the modules inside the model, by name of the junction.
+    """
+    planted: dict[str, str] = {}
+    for unit, joined in _by_unit(model, joins):
+        calls: dict[str, tuple[str, tuple[str, ...]]] = {}
+        for junction in joined:
+            child = "_".join([_CHILD, *junction.name.split(":")[1:]])
+            if hasattr(unit, child):
+                raise UnsupportedModelError(f"{junction.unit} has an attribute {child!r} of its own; rename it.")
+            unit.add_module(child, joins[junction])
+            calls[junction.meeting.addition] = (child, ())
+            planted[junction.name] = f"{junction.unit}.{child}" if junction.unit else child
+        _rewrite(unit, joined, calls)
+    return planted
+
+
+def closing_norm(model: nn.Module, junction: Junction) -> nn.modules.batchnorm._BatchNorm | None:
+    """The batch norm with scale and shift that ends the shortcut of a junction and is read by nothing else, or None."""
+    unit = model.get_submodule(junction.unit)
+    graph = trace_unit(unit, training=False)
+    node = next(node for node in graph.nodes if node.name == junction.meeting.shortcut)
+    if node.op != "call_module" or [user.name for user in node.users] != [junction.meeting.addition]:
+        return None
+    end = unit.get_submodule(str(node.target))
+    while isinstance(end, nn.Sequential) and len(end):
+        end = end[-1]
+    # A subclass may do more than its affine map, e.g. an activation after it.
+    plain = type(end) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    return end if plain and isinstance(end, nn.modules.batchnorm._BatchNorm) and end.affine else None
+
+
+def _by_unit(model: nn.Module, junctions: Iterable[Junction]) -> list[tuple[nn.Module, list[Junction]]]:
+    """Units of the model and the junctions in each."""
     by_unit: dict[str, list[Junction]] = {}
     for junction in junctions:
         by_unit.setdefault(junction.unit, []).append(junction)
-    for name, joined in by_unit.items():
-        unit = model.get_submodule(name)
-        names = {junction.meeting.addition: junction.name for junction in joined}
-        codes = {training: _rewritten(trace_unit(unit, training), joined, names) for training in (True, False)}
-        kind = type(unit)
-        forward = _compiled(kind, codes[False])
-        if codes[True][0] != codes[False][0]:  # the unit does something else in training
-            forward = _by_mode(_compiled(kind, codes[True]), forward)
-        unit.__dict__[_JOIN] = join
-        own = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        unit.__class__ = type(kind.__name__, (kind,), {**own, "_mhex_original": kind})
+    return [(model.get_submodule(name), joined) for name, joined in by_unit.items()]
+
+
+def _rewrite(unit: nn.Module, joined: list[Junction], calls: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+    """Give a unit a class derived from its own, in which these calls take the place of its additions."""
+    codes = {training: _rewritten(trace_unit(unit, training), joined, calls) for training in (True, False)}
+    kind = type(unit)
+    forward = _compiled(kind, codes[False])
+    if codes[True][0] != codes[False][0]:  # the unit does something else in training
+        forward = _by_mode(_compiled(kind, codes[True]), forward)
+    own = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    unit.__class__ = type(kind.__name__, (kind,), {**own, "_mhex_original": kind})
 
 
 def ungraft(model: nn.Module) -> None:
@@ -158,8 +212,8 @@ def unsettle(model: nn.Module, guest: Guest) -> None:
 Code = tuple[str, Mapping[str, Any]]
 
 
-def _rewritten(graph: fx.Graph, joined: list[Junction], names: Mapping[str, str]) -> Code:
-    """Source of the forward with its additions replaced, and the names it refers to."""
+def _rewritten(graph: fx.Graph, joined: list[Junction], calls: Mapping[str, tuple[str, tuple[str, ...]]]) -> Code:
+    """Source of the forward with its additions replaced by calls (attribute, first arguments), and its names."""
     nodes = {node.name: node for node in graph.nodes}
     mask = next((n for n in graph.nodes if n.op == "placeholder" and n.target in _MASKS), None)
     for junction in joined:
@@ -170,9 +224,8 @@ def _rewritten(graph: fx.Graph, joined: list[Junction], names: Mapping[str, str]
                 f"{junction.unit} adds its shortcut elsewhere in training than in evaluation, so no head fits there."
             )
         with graph.inserting_before(addition):
-            call = graph.call_module(
-                _JOIN, (names[meeting.addition], nodes[meeting.shortcut], nodes[meeting.branch], mask)
-            )
+            target, first = calls[meeting.addition]
+            call = graph.call_module(target, (*first, nodes[meeting.shortcut], nodes[meeting.branch], mask))
         addition.replace_all_uses_with(call)
         graph.erase_node(addition)
         nodes[meeting.addition] = call  # a later shortcut may be this very sum

@@ -16,7 +16,7 @@ from mhex.capture.graft import Junction, find_junctions, graft, is_grafted, sett
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu
 from mhex.heads.files import read_heads
-from mhex.heads.heads import PREFIX, Heads, Settings
+from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes
 from mhex.heads.scaffold import Scaffold
 
 _PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
@@ -91,7 +91,7 @@ def attach(
         extras = {}
         junctions = _placed(found, "all" if where is None else where)
         settings = Settings(
-            num_classes=_checked_classes(num_classes),
+            num_classes=checked_classes(num_classes),
             junctions=tuple(j.name for j in junctions),
             channels=tuple(j.meeting.channels for j in junctions),
             preset=_checked("preset", preset, Preset),
@@ -173,14 +173,6 @@ def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -
 def _checked(what: str, value: Any, allowed: Any) -> Any:
     if value not in get_args(allowed):
         raise unknown_name(what, str(value), get_args(allowed))
-    return value
-
-
-def _checked_classes(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
-    if value < 1:
-        raise ArgumentError(f"Expected at least one class, but got num_classes={value}.")
     return value
 
 

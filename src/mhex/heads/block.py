@@ -105,20 +105,11 @@ class Block(nn.Module):
         axis = channel_axis(x, self.channels)
         # Autocast would pool and multiply in half precision, where a mean over many positions loses its digits.
         with torch.autocast(x.device.type, enabled=False):
-            if self.relu == "pre":
-                pooled = pool(F.relu(x + r), axis, keep)
-                hidden = pooled
-            else:
-                pooled = pool(x, axis, keep) + pool(r, axis, keep)
-                hidden = F.relu(pooled)
+            pooled, hidden = pooled_sum(x, r, axis, keep, self.relu)
             u, gate = self._gate(hidden, nudge)
             features = self._features(hidden, gate, x, r, axis, keep)
             logits = self._logits(features, u)
-        if self.coupling == "head_only":
-            joined = x + r
-        else:
-            spread = gate.to(x.dtype).reshape(_spread(gate.shape, x.dim(), axis))
-            joined = spread * (x + r) if self.gate_target == "sum" else _gated_sum(spread, x, r)
+        joined = x + r if self.coupling == "head_only" else gated_sum(gate, x, r, axis, self.gate_target)
         return joined, BlockOutput(logits, x, r, pooled, features, u, gate, keep)
 
     def _gate(self, hidden: Tensor, nudge: Tensor | None) -> tuple[Tensor | None, Tensor]:
@@ -172,13 +163,29 @@ def channel_axis(tensor: Tensor, channels: int) -> int:
     )
 
 
-def _spread(shape: torch.Size, dims: int, axis: int) -> list[int]:
-    return [shape[0], *(shape[1] if i == axis else 1 for i in range(1, dims))]
+def pooled_sum(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, relu: Relu) -> tuple[Tensor, Tensor]:
+    """`p` and `h`, both (B, C), at least float32: the mean of `x + r` over positions, and what the matrices read."""
+    if relu == "pre":
+        pooled = pool(F.relu(x + r), axis, keep)
+        return pooled, pooled
+    pooled = pool(x, axis, keep) + pool(r, axis, keep)
+    return pooled, F.relu(pooled)
 
 
-def _gated_sum(gate: Tensor, x: Tensor, r: Tensor) -> Tensor:
-    """`g * x + r` in one pass over memory."""
-    return torch.addcmul(r, gate, x) if x.dtype == r.dtype else gate * x + r
+def gated_sum(gate: Tensor, x: Tensor, r: Tensor, axis: int, target: GateTarget) -> Tensor:
+    """`g * x + r`, or `g * (x + r)` for the target `"sum"`.
+
+    Args:
+        gate: (B, C), or (1, C) for all samples.
+        x: Shortcut.
+        r: Branch, in the same shape.
+        axis: Which axis holds the channels.
+        target: What the gate multiplies.
+    """
+    spread = gate.to(x.dtype).reshape([gate.shape[0], *(gate.shape[1] if i == axis else 1 for i in range(1, x.dim()))])
+    if target == "sum":
+        return spread * (x + r)
+    return torch.addcmul(r, spread, x) if x.dtype == r.dtype else spread * x + r  # one pass over memory
 
 
 def _full(weight: Tensor) -> Tensor:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from mhex.capture.hooks import hook_each
 from mhex.capture.masks import first_and_last, kept_tokens
-from mhex.errors import CaptureError
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
 from mhex.heads import calls
 from mhex.heads.block import Block, Coupling, GateTarget, Preset, Relu
 from mhex.heads.calls import Call, Recording, Token
+from mhex.heads.freeze import hold_buffers
 
 Source = Literal["classifier", "last_head", "sum"]
 PREFIX = "mhex"  # name of the heads inside their host, and prefix of their keys
@@ -66,6 +67,8 @@ class Heads(nn.Module):
         self.decay = 0.8  # of the running sum, as last used in a loss
         self.mode: Literal["pretrain", "finetune"] = "finetune"  # of the last loss
         self.source: Source | None = None  # what predicts; None decides by what there is
+        self.last: str | None = None  # the head that spoke last in the calls so far
+        self.frozen: tuple[str, ...] | None = None  # host parameters that `freeze_host` froze
         self.blocks = nn.ModuleList(
             Block(
                 width,
@@ -87,8 +90,9 @@ class Heads(nn.Module):
         """Load weights as `state_dict` gives them; stripped heads and intercepts come back as they were."""
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            if f"blocks.{number}.w2.weight" not in state:
-                block.w2 = None
+            for matrix in ("w1", "w2"):
+                if f"blocks.{number}.{matrix}.weight" not in state:
+                    setattr(block, matrix, None)
             if (intercept := state.get(f"blocks.{number}.intercept")) is not None:
                 block.intercept = torch.empty_like(intercept, device=block.strength.device)
         self.load_state_dict(dict(state), strict=True)
@@ -103,11 +107,16 @@ class Heads(nn.Module):
         """A call of the host begins. In a replica, `host` is the replica and its heads serve the call."""
         heads = host._modules[PREFIX]
         assert isinstance(heads, Heads)
+        if self.frozen is not None:
+            hold_buffers(host)
         special = _special(args, kwargs) if self.settings.exclude_special and not self.prefix_tokens else None
         calls.begin(self.token, Call(heads, torch.is_grad_enabled(), special))
 
     def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The call is over."""
+        call = calls.current(self.token)
+        if call is not None and call.logits and (last := next(reversed(call.logits))) != self.last:
+            self.last = last
         calls.finish(self.token, output)
 
     def loaded(self, host: nn.Module, keys: Any) -> None:
@@ -192,3 +201,12 @@ def heads_of(model: nn.Module) -> Heads | None:
     """The heads that a model carries, or None."""
     found = model._modules.get(PREFIX)
     return found if isinstance(found, Heads) else None
+
+
+def checked_classes(value: Any) -> int:
+    """A number of classes, or an error that says what is wrong with it."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
+    if value < 1:
+        raise ArgumentError(f"Expected at least one class, but got num_classes={value}.")
+    return value

@@ -43,8 +43,8 @@ class Reading:
     @property
     def sum(self) -> Tensor:
         """The running sum (B, n), with a kept classifier as its last term."""
-        terms = [*self.heads_only, *([] if self.classifier is None else [self.classifier])]
-        return running_sum(self._some(terms), self.heads.decay)
+        terms = [*self._all_heads(), *([] if self.classifier is None else [self.classifier])]
+        return running_sum(terms, self.heads.decay)
 
     @property
     def source(self) -> Source:
@@ -58,20 +58,38 @@ class Reading:
     @property
     def logits(self) -> Tensor:
         """Class scores (B, n) of what predicts."""
-        if self.source == "classifier":
+        return self.scores(self.source)
+
+    def scores(self, source: Source) -> Tensor:
+        """Class scores (B, n) of the classifier, of the last head or of the running sum."""
+        if source == "classifier":
             return self._required_classifier()
-        return self._some(self.heads_only)[-1] if self.source == "last_head" else self.sum
+        return self._last_head() if source == "last_head" else self.sum
+
+    @property
+    def predictions(self) -> Tensor:
+        """Classes (B,) of what predicts, or bool (B, n) for several labels."""
+        return decided(self.logits, self.heads.settings.multi_label)
 
     def trained_terms(self, classifier: bool) -> list[Tensor]:
         """The terms of a loss: all heads, and the host's own classifier if it joins in."""
         self._check_graph()
-        terms = self._some(self.heads_only)
+        terms = self._all_heads()
         return [*terms, self._required_classifier()] if classifier else terms
 
-    def _some(self, terms: list[Tensor]) -> list[Tensor]:
+    def _all_heads(self) -> list[Tensor]:
+        gone = [name for name, block in self.call.heads.named_blocks().items() if block.w2 is None]
+        if gone:
+            raise CaptureError(
+                f"{len(gone)} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no loss; "
+                "attach heads again, or bring back those that were saved before."
+            )
+        return self.heads_only
+
+    def _last_head(self) -> Tensor:
         if not self.call.logits:
-            raise CaptureError("The heads were stripped, so they say nothing; attach them again.")
-        return terms
+            raise CaptureError("The heads were stripped, so the last one cannot predict; attach them again.")
+        return self.heads_only[-1]
 
     def _required_classifier(self) -> Tensor:
         if (scores := self.classifier) is not None:
@@ -99,3 +117,13 @@ class Reading:
                 f"No gradient reaches the heads {', '.join(cut[:3])}: reentrant activation checkpointing cuts them "
                 "off; use use_reentrant=False."
             )
+
+
+def decided(logits: Tensor, multi_label: bool) -> Tensor:
+    """Classes (B,) with the highest score; bool (B, n) for several labels or a single score.
+
+    Args:
+        logits: (B, n).
+        multi_label: Whether a sample may have several classes.
+    """
+    return logits > 0 if multi_label or logits.shape[1] == 1 else logits.argmax(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from mhex.capture import unwrap
 from mhex.capture.graft import ungraft, unsettle
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, MhexWarning, unknown_name
 from mhex.heads import calls
 from mhex.heads.collaboration import Collaboration, collaboration
 from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
@@ -18,8 +19,10 @@ from mhex.heads.correlation import Study, Values, collaboration_study
 from mhex.heads.files import save_heads
 from mhex.heads.fitting import FitReport, Method, fit_heads, head_accuracy
 from mhex.heads.heads import PREFIX, Heads, Settings, Source, heads_of
+from mhex.heads.lifecycle import LifeCycle
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
-from mhex.heads.reading import Reading
+from mhex.heads.reading import Reading, decided
+from mhex.heads.strip import gates_are_one
 
 
 class HeadsOutput(NamedTuple):
@@ -36,7 +39,7 @@ class HeadsOutput(NamedTuple):
     sum: Tensor
 
 
-class Scaffold:
+class Scaffold(LifeCycle):
     """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
 
     Args:
@@ -89,13 +92,17 @@ class Scaffold:
     @property
     def head_predictions(self) -> dict[str, Tensor]:
         """Classes that the heads predicted in the last forward pass: (B,), or bool (B, n) for several labels."""
-        binary = self.settings.multi_label or self.num_classes == 1
-        return {name: y > 0 if binary else y.argmax(1) for name, y in self.head_logits.items()}
+        return {name: decided(y, self.settings.multi_label) for name, y in self.head_logits.items()}
 
     @property
     def logits(self) -> Tensor:
         """Class scores (B, n) of the last forward pass, from `predict_from`."""
         return self.reading.logits
+
+    @property
+    def predictions(self) -> Tensor:
+        """Classes predicted in the last forward pass, from `predict_from`: (B,), or bool (B, n) for several labels."""
+        return self.reading.predictions
 
     def loss(
         self,
@@ -318,7 +325,19 @@ class Scaffold:
         save_heads(self.heads, Path(path))
 
     def detach(self) -> nn.Module:
-        """Take the heads off and give the model back, with the weights that it has now and without gates."""
+        """Take the heads off and give the model back, with the weights that it has now and without gates.
+
+        A host frozen by `freeze_host` is unfrozen. With gates that are not exactly 1 the model is then another
+        function, and a warning says so; `fold` keeps them.
+        """
+        if not gates_are_one(self.heads):
+            warnings.warn(
+                "The gates are active, so without them the model is another function; fold() gives a plain model "
+                "that keeps them.",
+                MhexWarning,
+                stacklevel=2,
+            )
+        self.unfreeze_host()
         ungraft(self.model)
         unsettle(self.model, self.heads)
         calls.forget(self.heads.token)

@@ -1,0 +1,195 @@
+"""What heads become in a model that is shipped: plain modules, without hooks or state between or during calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mhex.capture import read_logits
+from mhex.capture.masks import kept_tokens
+from mhex.errors import UnsupportedModelError
+from mhex.heads.block import Block, channel_axis, gated_sum, pool, pooled_sum
+from mhex.heads.losses import running_sum
+
+Reads = Literal["hidden", "u", "gated"]
+_M = TypeVar("_M", bound=nn.Module)
+
+
+class FoldedBlock(nn.Module):
+    """A gate and perhaps a head on one residual connection: mean, ReLU, matrix product, sigmoid, multiplication.
+
+    Args:
+        block: Where the matrices come from; they are copied.
+        prefix_tokens: Tokens at the start that are left out of the pooling.
+        gate: `"dynamic"` for the block's own gate, fixed factors (C,), or None for a gate of 1.
+        head: Whether to give class scores too, and how: `"folded"` multiplies both matrices into one (n, C), `"exact"`
+            computes as the block did; None for no head.
+        flows: Whether the gate acts on what flows on; a head that couples `"separate"` reads it all the same.
+    """
+
+    factors: Tensor | None
+    intercept: Tensor | None
+
+    def __init__(
+        self,
+        block: Block,
+        prefix_tokens: int = 0,
+        gate: Literal["dynamic"] | Tensor | None = "dynamic",
+        head: Literal["folded", "exact"] | None = None,
+        flows: bool = True,
+    ) -> None:
+        super().__init__()
+        self.channels, self.relu, self.gate_target = block.channels, block.relu, block.gate_target
+        self.prefix_tokens = prefix_tokens
+        self.offset, self.scale = float(1 - block.strength), float(block.strength * block.kappa)
+        self.flows = flows
+        self.reads: Reads | None = None
+        if head is not None:
+            shared = {"folded": "hidden", "exact": "u"}[head]
+            self.reads = {"shared": shared, "separate": "gated", "head_only": "hidden"}[block.coupling]  # type: ignore[assignment]
+        own = isinstance(gate, str) and (flows or self.reads == "gated")
+        self.w1 = _linear(block.w1.weight) if block.w1 is not None and (own or self.reads == "u") else None
+        self.own = own
+        weight = None if head is None else block.equivalent_matrix()
+        if head == "exact" and block.w2 is not None:
+            weight = block.w2.weight
+        self.w2 = None if weight is None else _linear(weight)
+        self.register_buffer("factors", gate.detach()[None].clone() if isinstance(gate, Tensor) else None)
+        kept = block.intercept if head is not None else None
+        self.register_buffer("intercept", None if kept is None else kept.detach().clone())
+        self.sink: list[Tensor] | None = None  # of a copy that lives for one call, see `Folded`
+
+    def forward(self, x: Tensor, r: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Join a shortcut and a branch.
+
+        Args:
+            x: Shortcut, (B, C, H, W), (B, H, W, C) or (B, T, C).
+            r: Branch, in the same shape.
+            mask: Attention mask of the unit.
+
+        Returns:
+            What flows on instead of `x + r`.
+        """
+        axis = channel_axis(x, self.channels)
+        keep = self._keep(x, mask)
+        with _no_autocast(x):
+            _, hidden = pooled_sum(x, r, axis, keep, self.relu)
+            u = None if self.w1 is None else F.linear(hidden, self.w1.weight.to(hidden.dtype))
+            gate = self.factors
+            if self.own and u is not None:
+                gate = self.offset + self.scale * torch.sigmoid(u)
+            if self.sink is not None and self.w2 is not None:
+                self.sink.append(self._scores(hidden, u, gate, x, r, axis, keep))
+        return x + r if gate is None or not self.flows else gated_sum(gate, x, r, axis, self.gate_target)
+
+    def _keep(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Weights (B, T) of the tokens in the pooling; None for all alike."""
+        if x.dim() != 3:
+            return None
+        keep = None if mask is None else kept_tokens(mask)
+        if not self.prefix_tokens:
+            return keep
+        real = (torch.arange(x.shape[1], device=x.device) >= self.prefix_tokens).expand(x.shape[0], -1)
+        return real if keep is None else keep & real
+
+    def _scores(
+        self,
+        hidden: Tensor,
+        u: Tensor | None,
+        gate: Tensor | None,
+        x: Tensor,
+        r: Tensor,
+        axis: int,
+        keep: Tensor | None,
+    ) -> Tensor:
+        assert self.w2 is not None
+        read = hidden
+        if self.reads == "u" and u is not None:
+            read = u
+        elif self.reads == "gated":
+            read = pool(x, axis, keep)
+            read = read + pool(r, axis, keep) if self.gate_target == "sum" else read
+            read = read if gate is None else gate.to(read.dtype) * read
+        scores = F.linear(read, self.w2.weight.to(read.dtype))
+        return scores if self.intercept is None else scores + self.intercept.to(scores.dtype)
+
+
+class Folded(nn.Module):
+    """A model whose class scores come from its heads.
+
+    A head sits deep inside the model, and what it says must come out. Nothing is kept on the modules for that: every
+    call makes shallow copies of the modules on the way to the heads (not of their weights) and hands them one list.
+
+    Args:
+        host: The model, with `FoldedBlock` modules in its units.
+        speaking: Dotted names of those with a head.
+        num_classes: n.
+        decay: Of the running sum of all class scores; None for the last head alone.
+    """
+
+    def __init__(self, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None) -> None:
+        super().__init__()
+        self.host, self.speaking, self.num_classes, self.decay = host, tuple(speaking), num_classes, decay
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Class scores (B, n) of inputs as the host takes them."""
+        said: list[Tensor] = []
+        output = _with_sink(self.host, [name.split(".") for name in self.speaking], said)(*args, **kwargs)
+        if self.decay is None:
+            return said[-1]
+        return running_sum([*said, *self._classifier(output)], self.decay)
+
+    @classmethod
+    def of(cls, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None) -> Folded:
+        """Like the constructor; the forward says which arguments it takes, as exporters ask for them by name."""
+        own = inspect.signature(type(host).forward)
+
+        def forward(self: Folded, *args: Any, **kwargs: Any) -> Tensor:
+            return Folded.forward(self, *args, **kwargs)
+
+        forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
+        return type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})(
+            host, speaking, num_classes, decay
+        )
+
+    def _classifier(self, output: Any) -> list[Tensor]:
+        """Class scores of the host's own classifier, if it has as many."""
+        try:
+            scores = read_logits(output)
+        except UnsupportedModelError:
+            return []
+        return [scores] if scores.shape[1] == self.num_classes else []
+
+
+def _with_sink(module: _M, paths: Sequence[Sequence[str]], sink: list[Tensor]) -> _M:
+    """A shallow copy of a module in which the blocks at `paths` write to `sink`; the module stays as it is."""
+    copy = object.__new__(type(module))
+    copy.__dict__.update(module.__dict__)
+    if paths == [[]]:
+        copy.sink = sink  # type: ignore[assignment]
+        return copy
+    children = dict(module._modules)
+    for name in dict.fromkeys(path[0] for path in paths):
+        child = children[name]
+        assert child is not None
+        children[name] = _with_sink(child, [path[1:] for path in paths if path[0] == name], sink)
+    copy.__dict__["_modules"] = children
+    return copy
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+    return layer
+
+
+def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Sums in full precision; entered only where autocast is on, so that it leaves no mark in an exported graph."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
