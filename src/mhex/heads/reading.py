@@ -78,7 +78,7 @@ class Reading:
         return [*terms, self._required_classifier()] if classifier else terms
 
     def _all_heads(self) -> list[Tensor]:
-        gone = [name for name, block in self.call.heads.named_blocks().items() if block.w2 is None]
+        gone = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]
         if gone:
             raise CaptureError(
                 f"{len(gone)} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no loss; "
