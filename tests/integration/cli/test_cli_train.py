@@ -49,7 +49,7 @@ def test_smoke_needs_and_restart(run: Run, recipe: Path) -> None:
 def test_packaged_recipes_are_listed(run: Run) -> None:
     result = run("train", "--list")
     assert result.exit_code == 0
-    for words in ("blood-mhex-resnet18-narrow", "pets-vit", "Small vision transformer", "teacher-a, teacher-b"):
+    for words in ("blood-mhex-resnet18", "pets-vit", "Small vision transformer", "teacher-a, teacher-b"):
         assert words in result.stdout
 
 

@@ -80,14 +80,14 @@ def test_a_chain_from_data_to_a_card_that_the_zoo_loads(data, tiny, tmp_path):
 
 
 def test_a_card_with_heads_is_loaded_with_its_heads(blood, tiny, tmp_path):
-    train(read_recipe(tiny / "blood-mhex-resnet18-narrow.yaml").smoke(), tmp_path / "run")
+    train(read_recipe(tiny / "blood-mhex-resnet18.yaml").smoke(), tmp_path / "run")
     folder = tmp_path / "run" / "shipped"
-    card = json.loads((folder / "blood-mhex-resnet18-narrow.json").read_text())
-    bundle = mhex.load("zoo:blood-mhex-resnet18-narrow", folder=folder)
+    card = json.loads((folder / "blood-mhex-resnet18.json").read_text())
+    bundle = mhex.load("zoo:blood-mhex-resnet18", folder=folder)
     scaffold = mhex.Scaffold(bundle.model)
     cells = load_blood("test")
     with torch.no_grad():
-        answer = bundle.model(read_recipe(tiny / "blood-mhex-resnet18-narrow.yaml").view(cells.images))
+        answer = bundle.model(read_recipe(tiny / "blood-mhex-resnet18.yaml").view(cells.images))
     right = (answer.argmax(dim=1) == cells.labels).double().mean().item()
     assert card["accuracy"]["cell"] == pytest.approx(right, abs=1e-4)
     assert len(card["accuracy"]["heads"]) == len(scaffold.names)
@@ -146,7 +146,7 @@ def test_half_precision_refuses_what_does_not_fit():
 
 
 def test_the_narrow_network_with_heads_is_small():
-    made = read_recipe(packaged_recipes()["blood-mhex-resnet18-narrow"])
+    made = read_recipe(packaged_recipes()["blood-mhex-resnet18"])
     channels = made.model.arguments["channels"]
     model = timm.create_model(made.model.architecture, num_classes=8, **made.model.arguments)
     # Two units per stage; a head has a square matrix and a read-out of eight classes.
