@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
 from mhex.zoo._squash import Squash
 from mhex.zoo._weights import fill, read_weights
+from mhex.zoo.minilm import load_minilm
 
 WEIGHTS = Path(__file__).parent / "weights"
 _ENTRIES = (
@@ -41,20 +43,30 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
     if name not in names:
         raise unknown_name("zoo model", name, names)
     card = _card(name, folder)
-    model = require("timm").create_model(card["architecture"], pretrained=False, **card["arguments"])
+    weights = read_weights(folder / f"{name}.safetensors")
+    tokenizer = None
+    if card.get("source") == "minilm":  # the file holds what was learned on top of the package's own weights
+        model, tokenizer = load_minilm(card["classes"])
+        weights = {**model.state_dict(), **weights}
+    else:
+        model = require("timm").create_model(card["architecture"], pretrained=False, **card["arguments"])
     if "heads" in card:  # the weights hold explainer heads too
         from mhex.heads import attach
 
         attach(model, len(card["classes"]), **card["heads"])
-    fill(model, read_weights(folder / f"{name}.safetensors"), f"of zoo:{name}")
-    seen = card["preprocess"]
+    fill(model, weights, f"of zoo:{name}")
     return Bundle(
         name=f"zoo:{name}",
         model=model,
-        preprocess=Squash(seen["size"], seen["size"], seen["mean"], seen["std"], seen["interpolation"]),
+        preprocess=_squash(card["preprocess"]) if tokenizer is None else None,
+        tokenizer=tokenizer,
         class_names=list(card["classes"]),
         card=card,
     )
+
+
+def _squash(seen: Mapping[str, Any]) -> Squash:
+    return Squash(seen["size"], seen["size"], seen["mean"], seen["std"], seen["interpolation"])
 
 
 def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
