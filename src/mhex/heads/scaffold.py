@@ -142,7 +142,7 @@ class Scaffold:
         data: Any,
         method: Method = "ridge",
         *,
-        intercept: bool = True,
+        intercept: bool | None = None,
         balance: bool = True,
         strength: float | None = None,
         batch_size: int = 64,
@@ -162,8 +162,10 @@ class Scaffold:
             method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
                 are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
                 probabilities. `"logistic"`: logistic regression on the stored pooled features.
-            intercept: Keep an intercept beside each head (`Block.intercept`); the published head has none. Maps use
-                `W_eq` alone.
+            intercept: Keep an intercept beside each head (`Block.intercept`). The published head has none, and for one
+                class out of many it changes accuracies by a point at most; without one, class scores are exactly what
+                maps average to. By default only yes-or-no heads (`multi_label`, or one class score) have one, because
+                they need a threshold. Maps use `W_eq` alone.
             balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
                 weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
                 covariance within classes; the logistic loss weights rows.
@@ -182,7 +184,7 @@ class Scaffold:
             >>> scaffold = mhex.attach(model, 2, where="downsample", preset="probe")
             >>> report = scaffold.fit((torch.rand(20, 3, 32, 32), torch.arange(20) % 2))
             >>> [block.rank for block in report.blocks]
-            [1, 1, 1]
+            [2, 2, 2]
         """
         return fit_heads(
             self.model,
