@@ -242,6 +242,22 @@ def test_saved_heads_come_back(tmp_path):
     assert again.heads["first"].intercept is not None
 
 
+def test_intercepts_come_and_go_with_the_state_of_the_model():
+    scaffold, other = probe(), probe(seed=1)
+    plain = other.host_state_dict()
+    x, y = pictures(30)
+    bare = {k: v.clone() for k, v in other.model.state_dict().items()}
+    scaffold.fit((x, y), intercept=True)
+    scaffold.model(x)
+    other.model.load_state_dict(scaffold.model.state_dict())
+    other.model(x)
+    assert torch.equal(other.head_logits["second"], scaffold.head_logits["second"])
+    other.model.load_state_dict(plain)
+    assert other.heads["first"].intercept is not None
+    other.model.load_state_dict(bare)
+    assert other.heads["first"].intercept is None
+
+
 def test_a_fit_without_intercept_takes_the_old_one_away():
     scaffold = probe()
     scaffold.fit(pictures(30), intercept=True)
