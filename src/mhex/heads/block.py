@@ -95,7 +95,7 @@ class Block(nn.Module):
             self.intercept = torch.empty_like(intercept, device=self.strength.device)
         elif f"{prefix}w2.weight" in state_dict:
             self.intercept = None
-        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(
         self, x: Tensor, r: Tensor, keep: Tensor | None = None, nudge: Tensor | None = None

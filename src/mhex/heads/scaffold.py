@@ -151,7 +151,8 @@ class Scaffold:
     ) -> FitReport:
         """Fit all heads in closed form on the frozen model, in one pass over data; no prediction changes.
 
-        For preset `"probe"`, or any heads whose gates stay exactly 1. Each head's matrix `W_eq` is fitted to the
+        For preset `"probe"`, or any heads whose gates stay exactly 1; on a trained CNN attach with `relu="pre"`, which
+        finds far more in a network that did not train with its heads (docs/heads.md). Each head's matrix `W_eq` is fitted to the
         pooled features that the head sees. `W1` then has at most n rows that are not 0: `W_eq` is split by a singular
         value decomposition into `W2 W1`. A strength of the penalty is chosen per head on held-out rows (of every
         class, one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
