@@ -151,11 +151,12 @@ class Scaffold:
     ) -> FitReport:
         """Fit all heads in closed form on the frozen model, in one pass over data; no prediction changes.
 
-        For preset `"probe"`, or any heads whose gates stay exactly 1; on a trained CNN attach with `relu="pre"`, which
-        finds far more in a network that did not train with its heads (docs/heads.md). Each head's matrix `W_eq` is fitted to the
+        For preset `"probe"`, or any heads whose gates stay exactly 1. Each head's matrix `W_eq` is fitted to the
         pooled features that the head sees. `W1` then has at most n rows that are not 0: `W_eq` is split by a singular
         value decomposition into `W2 W1`. A strength of the penalty is chosen per head on held-out rows (of every
         class, one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
+        On a trained CNN try `relu="pre"` first: in a network that did not train with its heads, the mean before its
+        ReLU may be negative in most channels (docs/heads.md has numbers).
 
         Args:
             data: A loader as for training: batches `(inputs, labels)`, or dictionaries with `labels`; or just one
@@ -164,9 +165,8 @@ class Scaffold:
                 are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
                 probabilities. `"logistic"`: logistic regression on the stored pooled features.
             intercept: Keep an intercept beside each head (`Block.intercept`). The published head has none, and for one
-                class out of many it changes accuracies by a point at most; without one, class scores are exactly what
-                maps average to. By default only yes-or-no heads (`multi_label`, or one class score) have one, because
-                they need a threshold. Maps use `W_eq` alone.
+                class out of many it did not pay on real models. By default only yes-or-no heads (`multi_label`, or one
+                class score) have one, because they need a threshold. Maps use `W_eq` alone.
             balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
                 weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
                 covariance within classes; the logistic loss weights rows.
