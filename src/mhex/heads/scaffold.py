@@ -217,7 +217,7 @@ class Scaffold(LifeCycle):
         data: Any,
         method: Method = "ridge",
         *,
-        intercept: bool = True,
+        intercept: bool | None = None,
         balance: bool = True,
         strength: float | None = None,
         batch_size: int = 64,
@@ -230,6 +230,8 @@ class Scaffold(LifeCycle):
         pooled features that the head sees. `W1` then has at most n rows that are not 0: `W_eq` is split by a singular
         value decomposition into `W2 W1`. A strength of the penalty is chosen per head on held-out rows (of every
         class, one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
+        On a trained CNN try `relu="pre"` first: in a network that did not train with its heads, the mean before its
+        ReLU may be negative in most channels (docs/heads.md has numbers).
 
         Args:
             data: A loader as for training: batches `(inputs, labels)`, or dictionaries with `labels`; or just one
@@ -237,8 +239,9 @@ class Scaffold(LifeCycle):
             method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
                 are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
                 probabilities. `"logistic"`: logistic regression on the stored pooled features.
-            intercept: Keep an intercept beside each head (`Block.intercept`); the published head has none. Maps use
-                `W_eq` alone.
+            intercept: Keep an intercept beside each head (`Block.intercept`). The published head has none, and for one
+                class out of many it did not pay on real models. By default only yes-or-no heads (`multi_label`, or one
+                class score) have one, because they need a threshold. Maps use `W_eq` alone.
             balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
                 weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
                 covariance within classes; the logistic loss weights rows.
@@ -257,7 +260,7 @@ class Scaffold(LifeCycle):
             >>> scaffold = mhex.attach(model, 2, where="downsample", preset="probe")
             >>> report = scaffold.fit((torch.rand(20, 3, 32, 32), torch.arange(20) % 2))
             >>> [block.rank for block in report.blocks]
-            [1, 1, 1]
+            [2, 2, 2]
         """
         return fit_heads(
             self.model,

@@ -55,8 +55,7 @@ class RidgeGatherer:
             h = features[name].to(self.device).double()
             for part, rows in zip(moments, (~held, held), strict=True):
                 part.add(h[rows], y[rows])
-        kept = held.to(y.device)
-        self.sample.add(*(features[name][kept.to(features[name].device)] for name in self.places), y[kept])
+        self.sample.add(*(features[name][held.to(features[name].device)] for name in self.places), y[held])
 
     def fit(self, name: str, options: Options) -> Outcome:
         """Ridge."""

@@ -30,7 +30,7 @@ def fit_heads(
     data: Any,
     method: Method = "ridge",
     *,
-    intercept: bool = True,
+    intercept: bool | None = None,
     balance: bool = True,
     strength: float | None = None,
     batch_size: int = 64,
@@ -44,7 +44,7 @@ def fit_heads(
         heads: Its heads.
         data: A loader, or `(inputs, labels)`.
         method: `"ridge"` or `"logistic"`.
-        intercept: Whether heads have one.
+        intercept: Whether heads have one; None: if they answer yes or no.
         balance: Whether every class counts the same.
         strength: Of the penalty; None to choose.
         batch_size: Where `data` is a pair of tensors.
@@ -58,7 +58,8 @@ def fit_heads(
         raise ArgumentError(f"Expected strength to be a number above 0, or None to choose it, but got {strength!r}.")
     _check_gates(heads)
     settings = heads.settings
-    options = Options(settings.multi_label or settings.num_classes == 1, intercept, balance, strength)
+    binary = settings.multi_label or settings.num_classes == 1
+    options = Options(binary, binary if intercept is None else intercept, balance, strength)
     gatherer, seen, rows, held_out = _gather(model, heads, batches(data, batch_size), method, memory_gb, progress)
     _check_classes(seen, rows, options)
     fitted: dict[str, tuple[Outcome, float]] = {}
@@ -67,7 +68,7 @@ def fit_heads(
         fitted[name] = gatherer.fit(name, options), time.perf_counter() - start
     blocks = []
     for name, (outcome, seconds) in fitted.items():
-        rank = install(heads[name], outcome.head, intercept)
+        rank = install(heads[name], outcome.head, options.intercept)
         blocks.append(_entry(name, outcome, gatherer.held_labels(), options, rank, seconds))
     return FitReport(method, rows, held_out, tuple(blocks), time.perf_counter() - began)
 
