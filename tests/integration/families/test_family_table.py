@@ -110,7 +110,7 @@ def test_shapes(family: Family) -> None:
         else:
             assert one.size == family.size
             assert one.map().shape == (count, *family.size)
-            assert two.normalized((10, 12)).shape == (count, 2, 10, 12)
+            assert two.normalized(size=(10, 12)).shape == (count, 2, 10, 12)
             assert one.special is None
 
 
