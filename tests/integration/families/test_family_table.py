@@ -13,6 +13,7 @@ from support.models import CLASSES, FAMILIES, LENGTHS, Family, call
 ATTENTION = {"attention", "rollout", "attention-flow", "attention-gradcam", "gae"}
 MAPS = {"gradcam", "layercam"}
 INPUT = {"input-x-gradient"}
+HEADS = {"mhex"}
 
 # Of the methods named here, exactly these serve the family. Methods that are not named are left to the registry.
 TABLE: dict[str, set[str]] = {
@@ -45,6 +46,13 @@ TABLE: dict[str, set[str]] = {
     "plain_vit_shared": ATTENTION | INPUT,
     "encoder_vit": ATTENTION | INPUT,
     "encoder_text": ATTENTION | INPUT,
+    "tv_resnet_heads": MAPS | INPUT | HEADS,
+    "timm_convnext_heads": MAPS | INPUT | HEADS,
+    "timm_vit_heads": ATTENTION | MAPS | INPUT | HEADS,
+    "tv_vit_heads": ATTENTION | MAPS | INPUT | HEADS,
+    "hf_bert_heads": ATTENTION | INPUT | HEADS,
+    "hf_distilbert_heads": ATTENTION | INPUT | HEADS,
+    "plain_cnn_heads": MAPS | INPUT | HEADS,
 }
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -52,12 +60,12 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 
 def test_every_family_is_in_the_table() -> None:
     assert TABLE.keys() == FAMILIES.keys()
-    assert METHODS.keys() >= ATTENTION | MAPS | INPUT
+    assert METHODS.keys() >= ATTENTION | MAPS | INPUT | HEADS
 
 
 @every_family
 def test_methods_that_serve_a_family(family: Family) -> None:
-    named = ATTENTION | MAPS | INPUT
+    named = ATTENTION | MAPS | INPUT | HEADS
     assert named & set(serving(family.name)) == TABLE[family.name]
 
 
