@@ -16,7 +16,7 @@ from mhex.heads.calls import Call
 from mhex.heads.map_settings import PRESETS, choose_blocks, settle, thresholds
 from mhex.heads.passes import watched
 from mhex.heads.saliency import block_maps, layer_weights
-from support.models import CLASSES, FAMILIES, enliven, with_heads
+from support.models import FAMILIES, enliven, with_heads
 
 FAMILY_NAMES = [name for name, family in FAMILIES.items() if family.heads]
 CNN = FAMILIES["tv_resnet_heads"]
