@@ -55,6 +55,14 @@ def test_shares_are_bounded_and_the_kept_set_shrinks() -> None:
         assert int(mask.sum(0).max()) <= math.ceil(1 / ss) - 1
 
 
+def test_a_share_at_the_threshold_is_not_kept() -> None:
+    positive = gaussian().clamp_min(0)
+    column = int(positive[2].argmax())
+    threshold = float(shares(positive)[2, column])
+    assert adjusted_weights(positive, 1.0, threshold, 0.0)[2, column] == 0
+    assert adjusted_weights(positive, 1.0, threshold * (1 - 1e-12), 0.0)[2, column] > 0
+
+
 def test_thresholds_of_both_sides_are_their_own() -> None:
     matrix = torch.tensor([[6.0, -6.0], [4.0, -4.0]])
     torch.testing.assert_close(adjusted_weights(matrix, 1.0, 0.5, 0.0), torch.tensor([[6.0, -6.0], [0.0, -4.0]]))
