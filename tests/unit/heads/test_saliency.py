@@ -276,6 +276,15 @@ def test_the_result_says_how_it_was_made() -> None:
     assert e.cost["backwards"] == 0
 
 
+def test_texts_are_explained_by_the_first_three_blocks() -> None:
+    model = enliven(with_heads(FAMILIES["hf_bert"].fresh(), where="attention+mlp"))
+    inputs = BERT.inputs(2)
+    default, first, every = (mhex.explain(model, inputs, "mhex", blocks=b) for b in (None, "first3", "all"))
+    assert default.scores.equal(first.scores)
+    assert not default.scores.equal(every.scores)
+    assert len(every.options["blocks"]) == 6
+
+
 def test_blocks_by_name_and_number() -> None:
     names = ["a", "b", "first2", "c"]
     assert choose_blocks("all", names) == names
