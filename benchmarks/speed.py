@@ -2,14 +2,16 @@
 
 F is a plain forward pass, F + B a forward pass and the gradient of a score with respect to the input, weights frozen;
 both are timed next to every method, on the same batch, and the median of the ratios is printed beside the budget.
-Captum and pytorch-grad-cam are timed where they do the same work.
+Captum and pytorch-grad-cam are timed where they do the same work. Heads are measured twice: the model that carries them
+against the plain one, and their maps against the model that carries them.
 
-    python benchmarks/speed.py [--device cuda] [--batch 8] [--repeats 7] [--strict]
+    python benchmarks/speed.py [--device cuda] [--batch 8] [--repeats 7] [--only heads] [--strict]
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import time
 from collections.abc import Callable
@@ -145,20 +147,20 @@ class Bench:
 _UNITS = {"F": "F", "F+B": "(F + B)", "F+KB": "B, and F"}
 
 
-def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int = 224) -> Bench:
+def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int = 224) -> list[Bench]:
     """A Vision Transformer: every method that serves it."""
     model = timm.create_model(name, num_classes=1000).to(device)
     bench = Bench(f"{name}, batch {batch}", model, torch.randn(batch, 3, size, size, device=device))
     for method in all_methods().values():
-        if method.max_tokens is None and "image" in method.modalities:
+        if method.max_tokens is None and "image" in method.modalities and "heads" not in method.needs.keep:
             # Feature maps of a ViT lie inside its last block, so the CAM methods are last-block methods there.
             budget = (1.35, "F") if "features" in method.needs.keep else None
             bench.add(method.name, _input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
     bench.add("gae", classes=10)
-    return bench
+    return [bench]
 
 
-def resnet(batch: int, device: str) -> Bench:
+def resnet(batch: int, device: str) -> list[Bench]:
     """ResNet-18 at 224 px: the CAM methods beside captum and pytorch-grad-cam."""
     model = timm.create_model("resnet18", num_classes=1000).to(device)
     bench = Bench(f"resnet18, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
@@ -166,7 +168,23 @@ def resnet(batch: int, device: str) -> Bench:
     bench.add("layercam", _cam_peers(bench, model.layer4[-1], "LayerCAM"))
     bench.add("input-x-gradient", _input_peers(bench))
     bench.add("gradcam", classes=10)
-    return bench
+    return [bench]
+
+
+def heads(batch: int, device: str) -> list[Bench]:
+    """ResNet-18 at 224 px with heads on all 8 units: what they cost a forward pass, and what their maps cost."""
+    torch.manual_seed(0)
+    plain = timm.create_model("resnet18", num_classes=1000).to(device)
+    model = copy.deepcopy(plain)
+    for parameter in mhex.attach(model, 1000, preset="paper").head_parameters():
+        nn.init.normal_(parameter, std=0.02)
+    x = torch.randn(batch, 3, 224, 224, device=device)
+    cost = Bench(f"resnet18, 224 px, batch {batch}, plain", plain, x)
+    maps = Bench(f"resnet18, 224 px, batch {batch}, with 8 heads", model, x)
+    cost.rows.append(Row("forward pass with 8 heads", maps.forward, (1.10, "F")))
+    maps.add("mhex")
+    maps.rows.append(Row("mhex, 10 classes", partial(mhex.explain, model, x, "mhex", list(range(10))), None))
+    return [cost, maps]
 
 
 def _input_peers(bench: Bench) -> dict[str, Job]:
@@ -212,16 +230,19 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", choices=("vit", "resnet", "heads"), help="measure this part alone")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a row is over its budget")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     console = Console(width=150)
     total = 0
-    builds = [partial(vit, arguments.batch), partial(resnet, arguments.batch)]
-    if arguments.device != "cpu":
+    kinds: dict[str, Callable[..., list[Bench]]] = {"vit": vit, "resnet": resnet, "heads": heads}
+    chosen = [arguments.only] if arguments.only else list(kinds)
+    builds = [partial(kinds[name], arguments.batch) for name in chosen]
+    if arguments.device != "cpu" and "vit" in chosen:
         builds.append(partial(vit, 4, name="vit_base_patch16_384", size=384))
-    for build in builds:
-        bench = build(device=arguments.device)
+    benches = (bench for build in builds for bench in build(device=arguments.device))
+    for bench in benches:
         bench.measure(arguments.repeats)
         table, over = bench.table()
         console.print(table)

@@ -19,6 +19,7 @@ Site = Literal[
     "block_output",
     "features",  # the feature maps of the CAM methods
     "latent",  # the vector that the classifier reads
+    "heads",  # what the heads of mhex.attach saw
 ]
 Depth = Literal["all", "last"]
 GraphStart = Site | Literal["query"]

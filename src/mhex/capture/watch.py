@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
+from mhex.capture.guest import Sighting, guests
 from mhex.capture.hooks import hook_each
 from mhex.capture.needs import Needs
 from mhex.capture.outputs import read_logits
@@ -39,10 +40,14 @@ class Watch:
         self.entered = 0  # counts calls rather than modules, so that a block used twice is two blocks
         self.replaying: dict[str, Tensor] | None = None  # site of the last block -> tensor that stands in
         self.lower_output: Any = None  # what a lower block returned, for its structure
+        self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
+        self.sighting: Sighting | None = None
 
     def hook(self, stack: ExitStack) -> None:
         """Register what is needed; `stack` removes it."""
         keep, anatomy = self.keep, self.anatomy
+        if self.guest is not None:
+            stack.enter_context(self.guest[1].recording(self.guest[0]))
         if self.needs.blocks:
             hook_each(stack, [b.module for b in anatomy.blocks], self._enter_block, self._leave_block)
             for site in ("tokens", "attention_output", "mlp_output"):
@@ -177,7 +182,7 @@ class Watch:
         logits = self._forward(batch)
         self._check()
         trace = Trace(self.anatomy, self.batch, logits, progress)
-        trace.blocks, trace.outer = self.blocks, self.outer
+        trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
         if "block_input" in self.keep:
             trace.replay = self.replay
         return trace
@@ -191,6 +196,9 @@ class Watch:
         tapped = self.needs.blocks or self.tap.rules
         with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
             output = self.model(*batch.args, **batch.kwargs)
+        if self.guest is not None:
+            self.sighting = self.guest[1].sighting()
+            output = self.sighting.logits  # heads may have other classes than their host
         # Replayed tokens may be several copies of the batch.
         return read_logits(output, batch.size if self.replaying is None else None)
 
@@ -246,7 +254,7 @@ class Watch:
 
     def clear(self) -> None:
         """Let go of every tensor."""
-        self.blocks, self.outer, self.pool, self.lower_output = [], {}, None, None
+        self.blocks, self.outer, self.pool, self.lower_output, self.sighting = [], {}, None, None, None
         self.tap.on_attention = _gone
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mhex.capture.guest import GUEST
 from mhex.capture.hooks import hook_each
 from mhex.capture.masks import first_and_last, kept_tokens
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
@@ -18,9 +19,10 @@ from mhex.heads import calls
 from mhex.heads.block import Block, Coupling, GateTarget, Preset, Relu
 from mhex.heads.calls import Call, Recording, Token
 from mhex.heads.freeze import hold_buffers
+from mhex.heads.reading import Reading
 
 Source = Literal["classifier", "last_head", "sum"]
-PREFIX = "mhex"  # name of the heads inside their host, and prefix of their keys
+PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,12 @@ class Heads(nn.Module):
         return block  # type: ignore[no-any-return]
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Load weights as `state_dict` gives them; stripped heads and intercepts come back as they were."""
+        """Load weights as `state_dict` gives them; stripped heads come back as they were."""
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             for matrix in ("w1", "w2"):
                 if f"blocks.{number}.{matrix}.weight" not in state:
                     setattr(block, matrix, None)
-            if (intercept := state.get(f"blocks.{number}.intercept")) is not None:
-                block.intercept = torch.empty_like(intercept, device=block.strength.device)
         self.load_state_dict(dict(state), strict=True)
 
     def named_blocks(self) -> Mapping[str, Block]:
@@ -140,9 +140,18 @@ class Heads(nn.Module):
                     hook_each(stack, [host.get_submodule(name)], after=partial(self._returned, name))
             yield
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Keep this thread's last call as it is, whatever calls are made meanwhile."""
+        return calls.aside(self.token)
+
+    def sighting(self) -> Reading:
+        """What the heads said in the last call of this thread."""
+        return Reading(calls.last(self.token), self)
+
     def _returned(self, name: str, output: Tensor) -> Tensor:
         if (call := calls.current(self.token)) is not None:
             call.outputs[name] = output
+            call.mark(name, output=output)
         return output
 
     def join(self, name: str, x: Tensor, r: Tensor, mask: Tensor | None) -> Tensor:
@@ -163,6 +172,7 @@ class Heads(nn.Module):
                 call.logits[name] = seen.logits
             if call.recording is not None and call.recording.blocks:
                 call.blocks[name] = seen
+                call.mark(name, shortcut=x, branch=r)
         return joined
 
     def _keep(self, x: Tensor, mask: Tensor | None, call: Call | None) -> Tensor | None:
