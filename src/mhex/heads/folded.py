@@ -154,9 +154,8 @@ class Folded(nn.Module):
             return Folded.forward(self, *args, **kwargs)
 
         forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
-        return type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})(
-            host, speaking, num_classes, decay
-        )
+        kind: type[Folded] = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
+        return kind(host, speaking, num_classes, decay)
 
     def _classifier(self, output: Any) -> list[Tensor]:
         """Class scores of the host's own classifier, if it has as many."""
