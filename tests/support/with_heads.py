@@ -7,6 +7,7 @@ import functools
 import warnings
 from typing import Any
 
+import pytest
 import torch
 from tests.support.models import CLASSES, FAMILIES
 from torch import Tensor, nn
@@ -17,6 +18,11 @@ from mhex.heads import Scaffold
 
 RESNETS = ("tv_resnet18", "timm_resnet18", "tv_resnet50", "timm_resnet50")
 HOSTS = (*RESNETS, "timm_convnext", "hf_bert", "timm_vit", "hf_vit")
+
+
+def marked(*names: str) -> list[Any]:
+    """Parameters of a test; the large models among them are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow) if "50" in name else name for name in names]
 
 
 @functools.cache

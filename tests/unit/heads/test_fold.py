@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from tests.support.with_heads import HOSTS, close, enliven_gates, inputs, part, run, with_heads
+from tests.support.with_heads import HOSTS, close, enliven_gates, inputs, marked, part, run, with_heads
 from torch import nn
 
 from mhex.errors import ArgumentError, CaptureError
@@ -24,7 +24,7 @@ def added(folded):
     return sum(p.numel() for name, p in folded.named_parameters() if "mhex_gate" in name)
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", marked(*HOSTS))
 def test_predictions(name):
     scaffold, x = with_heads(name), inputs(name)
     state = copy.deepcopy(scaffold.model.state_dict())

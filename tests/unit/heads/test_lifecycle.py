@@ -52,7 +52,7 @@ def test_unfrozen_host_moves():
 
 
 def test_freezing_is_undone_exactly():
-    scaffold = with_heads("tv_resnet")
+    scaffold = with_heads("tv_resnet", active=False)
     model = scaffold.model.train()
     model.conv1.weight.requires_grad_(False)
     before = {name: p.requires_grad for name, p in model.named_parameters()}
