@@ -9,61 +9,13 @@ import torch
 from torch import Tensor
 
 from mhex._progress import track
-from mhex.capture.anatomy import Anatomy, Block, grid_of, layout_of
-from mhex.capture.attention import AttentionRecord
+from mhex.capture.anatomy import Anatomy, grid_of, layout_of
 from mhex.capture.batch import Batch
+from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guest import Sighting
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
-
-
-class BlockTrace:
-    """What was kept of one Transformer block. Asking for a site that was not kept is an error."""
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.sites: dict[str, Tensor] = {}
-        self.record: AttentionRecord | None = None
-        self.targets = 1  # how many targets will ask for the same attention
-        self._attention: Tensor | None = None
-
-    def site(self, name: str) -> Tensor:
-        """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
-        if name not in self.sites:
-            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs. Kept: {sorted(self.sites)}.")
-        return self.sites[name]
-
-    @property
-    def attention_record(self) -> AttentionRecord:
-        """q, k, v, mask and scale of the attention."""
-        if self.record is None:
-            raise CaptureError("'attention' was not kept of this block; add it to the method's Needs.")
-        return self.record
-
-    @property
-    def z(self) -> Tensor:
-        """Attention output before the output projection, (B, H, N, d), in the graph."""
-        if self.attention_record.z is None:
-            raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
-        return self.attention_record.z
-
-    def attention(self) -> Tensor:
-        """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt from q and k. Do not write into it.
-
-        It is stored only for several targets, and only while it is small beside the graph of its block, which holds
-        some 17 d numbers per token and head where `A` holds N.
-        """
-        if self._attention is not None:
-            return self._attention
-        probabilities = self.attention_record.probabilities()
-        if self.targets > 1 and probabilities.shape[-1] <= 4 * self.attention_record.query.shape[-1]:
-            self._attention = probabilities
-        return probabilities
-
-    def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d)."""
-        return self.attention_record.gradient(z_gradient)
 
 
 class Trace:
