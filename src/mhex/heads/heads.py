@@ -213,6 +213,17 @@ def heads_of(model: nn.Module) -> Heads | None:
     return found if isinstance(found, Heads) else None
 
 
+def required_heads(model: nn.Module) -> Heads:
+    """The heads that a model carries.
+
+    Raises:
+        ArgumentError: It carries none.
+    """
+    if (heads := heads_of(model)) is None:
+        raise ArgumentError("The model carries no heads; attach some with mhex.attach(model, num_classes).")
+    return heads
+
+
 def checked_classes(value: Any) -> int:
     """A number of classes, or an error that says what is wrong with it."""
     if not isinstance(value, int) or isinstance(value, bool):
