@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 
 class Token:
-    """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own."""
+    """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own.
+
+    Attributes:
+        last_head: Name of the head that spoke last in the calls so far; explaining must not write it on a module.
+    """
+
+    def __init__(self) -> None:
+        self.last_head: str | None = None
 
 
 @dataclass

@@ -69,7 +69,6 @@ class Heads(nn.Module):
         self.decay = 0.8  # of the running sum, as last used in a loss
         self.mode: Literal["pretrain", "finetune"] = "finetune"  # of the last loss
         self.source: Source | None = None  # what predicts; None decides by what there is
-        self.last: str | None = None  # the head that spoke last in the calls so far
         self.frozen: tuple[str, ...] | None = None  # host parameters that `freeze_host` froze
         self.blocks = nn.ModuleList(
             Block(
@@ -115,8 +114,8 @@ class Heads(nn.Module):
     def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The call is over."""
         call = calls.current(self.token)
-        if call is not None and call.logits and (last := next(reversed(call.logits))) != self.last:
-            self.last = last
+        if call is not None and call.logits and (last := next(reversed(call.logits))) != self.token.last_head:
+            self.token.last_head = last
         calls.finish(self.token, output)
 
     def loaded(self, host: nn.Module, keys: Any) -> None:

@@ -63,7 +63,7 @@ def what_predicts(heads: Heads, given: Source | None = None) -> Source:
 def last_of(heads: Heads) -> str:
     """Name of the head that speaks last: as seen in calls, else as the model is written."""
     speaking = [name for name, block in heads.named_blocks().items() if block.w2 is not None]
-    return heads.last or (speaking or heads.settings.junctions)[-1]
+    return heads.token.last_head or (speaking or heads.settings.junctions)[-1]
 
 
 def strip(heads: Heads, source: Source) -> int:

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tests.support.with_heads import close, inputs, part, run, with_heads
+
+from support.with_heads import close, inputs, part, run, with_heads
 
 CASES = [("tv_resnet", "last_head"), ("hf_bert", "sum"), ("timm_vit", "classifier")]
 MORE = [("timm_convnext", "sum"), ("hf_vit", "last_head"), ("hf_bert", "classifier"), ("timm_resnet", "last_head")]

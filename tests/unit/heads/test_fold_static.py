@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tests.support.with_heads import close, inputs, marked, part, run, with_heads
 from torch import nn
 
 from mhex.errors import ArgumentError
 from mhex.heads.folded import FoldedBlock
 from mhex.heads.passes import watched
+from support.with_heads import close, inputs, marked, part, run, with_heads
 
 
 def gates(scaffold, x):
