@@ -8,9 +8,8 @@ from torch import Tensor
 
 from mhex.capture.anatomy import Block
 from mhex.capture.attention import AttentionRecord
+from mhex.capture.needs import BLOCK_SITES
 from mhex.errors import CaptureError
-
-OUTER = ("input", "features", "latent")  # sites outside of the blocks
 
 
 class BlockTrace:
@@ -73,7 +72,7 @@ def check_kept(blocks: Sequence[BlockTrace], keep: Mapping[str, str], family: st
         keep: Depth by site, as in `Needs`.
         family: Of the model, for the message.
     """
-    inner = {site: depth for site, depth in keep.items() if site not in (*OUTER, "heads")}
+    inner = {site: depth for site, depth in keep.items() if site in BLOCK_SITES}
     for number, block in enumerate(blocks, start=1):
         wanted = [site for site, depth in inner.items() if depth == "all" or number == len(blocks)]
         if lost := [site for site in wanted if not block.shows(site)]:

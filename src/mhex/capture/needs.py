@@ -27,6 +27,7 @@ GraphStart = Site | Literal["query"]
 BLOCK_SITES = frozenset(
     ("block_input", "tokens", "attention", "attention_output", "mlp_input", "mlp_output", "block_output")
 )
+OUTER_SITES = ("input", "features", "latent")  # outside of the blocks
 
 
 @dataclass(frozen=True)

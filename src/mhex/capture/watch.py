@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
-from mhex.capture.block_trace import OUTER, BlockTrace, check_kept
+from mhex.capture.block_trace import BlockTrace, check_kept
 from mhex.capture.guest import Sighting, guests
 from mhex.capture.hooks import hook_each
-from mhex.capture.needs import Needs
+from mhex.capture.needs import OUTER_SITES, Needs
 from mhex.capture.outputs import read_logits
 from mhex.capture.replay import skip_lower_blocks
 from mhex.capture.rules import Composite
@@ -97,7 +97,7 @@ class Watch:
             return self._turned(self.replaying[site]) if substituted else x
         if not self._wanted(site):
             return x
-        outside = site in OUTER
+        outside = site in OUTER_SITES
         x = x if outside else self._turned(x)
         if self.needs.graph == site and self._graph_starts(site):
             x = x.detach().requires_grad_()
@@ -157,14 +157,14 @@ class Watch:
 
     def _wanted(self, site: str) -> bool:
         depth = self.keep.get(site)
-        if site in OUTER:
+        if site in OUTER_SITES:
             return depth is not None
         last = self.current == len(self.blocks) - 1
         return self.current is not None and (depth == "all" or (depth == "last" and last))
 
     def _graph_starts(self, site: str) -> bool:
         """True at the one place where the graph starts."""
-        if site in OUTER:
+        if site in OUTER_SITES:
             return True
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
         return self.current == (0 if all_blocks else len(self.blocks) - 1)
@@ -202,7 +202,7 @@ class Watch:
 
     def _check(self) -> None:
         """Fail loudly if the pass did not show what was asked for."""
-        missing = [site for site in OUTER if site in self.keep and site not in self.outer]
+        missing = [site for site in OUTER_SITES if site in self.keep and site not in self.outer]
         if missing:
             raise CaptureError(f"The forward pass of this {self.anatomy.family} never reached: {', '.join(missing)}.")
         if self.needs.blocks:
