@@ -1,7 +1,7 @@
 """How good heads are that were fitted in closed form on real frozen models.
 
-Pooled features of all blocks are computed once; heads are then fitted by each method with and without an intercept, and
-judged on the test split. Data are found through MHEX_DATA.
+Pooled features of all blocks are computed once; heads are then fitted by each method with and without an intercept and
+with the ReLU after or before the pooling, and judged on the test split. Data are found through MHEX_DATA.
 
     python benchmarks/fitted_heads.py pets [--train 1500] [--test 500]
     python benchmarks/fitted_heads.py agnews [--train 5815] [--test 858]
@@ -27,6 +27,7 @@ from mhex.data.folder import data_file
 from mhex.data.pets import load_pets
 from mhex.data.table import read_columns
 from mhex.heads import Scaffold
+from mhex.heads.block import channel_axis, pool
 from mhex.heads.fitting.linear import Linear, Options
 from mhex.heads.fitting.logistic import fit_logistic
 from mhex.heads.fitting.moments import Moments
@@ -70,21 +71,27 @@ def agnews(split: str, limit: int) -> tuple[Scaffold, Batches]:
     return mhex.attach(BertModel.from_pretrained(folder), 4, preset="probe"), batches()
 
 
-def pooled(scaffold: Scaffold, batches: Batches) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor, float]:
-    """Features after and before the ReLU, (N, C) of every block, one-hot labels (N, n), and the time it took."""
+Features = dict[str, dict[str, Tensor]]
+
+
+def pooled(scaffold: Scaffold, batches: Batches) -> tuple[Features, Tensor, float]:
+    """Features (N, C) of every block for each place of the ReLU, one-hot labels (N, n), and the time it took."""
     start = time.perf_counter()
-    after: dict[str, list[Tensor]] = {name: [] for name in scaffold.names}
-    before: dict[str, list[Tensor]] = {name: [] for name in scaffold.names}
+    parts: dict[str, dict[str, list[Tensor]]] = {
+        place: {name: [] for name in scaffold.names} for place in ("post", "pre", "none")
+    }
     labels = []
     with watched(scaffold.model) as run:
         for inputs, y in batches:
             for name, block in run(inputs).blocks.items():
-                after[name].append(block.features.double())
-                before[name].append(block.pooled.double())
+                axis = channel_axis(block.shortcut, block.features.shape[1])
+                first = pool(F.relu(block.shortcut + block.branch), axis, block.keep)
+                for place, h in zip(parts, (block.features, first, block.pooled), strict=True):
+                    parts[place][name].append(h.double())
             labels.append(y)
     seconds = time.perf_counter() - start
     y = F.one_hot(torch.cat(labels), scaffold.num_classes).double()
-    return {k: torch.cat(v) for k, v in after.items()}, {k: torch.cat(v) for k, v in before.items()}, y, seconds
+    return {place: {k: torch.cat(v) for k, v in of.items()} for place, of in parts.items()}, y, seconds
 
 
 def fitted(method: str, h: Tensor, y: Tensor, options: Options) -> tuple[Linear, float]:
@@ -113,21 +120,30 @@ def main() -> None:
         if arguments.data == "pets"
         else (agnews, ("train", "test"), (5815, 858))
     )
-    after, before, y, seconds = pooled(*load(names[0], arguments.train or sizes[0]))
-    test, test_before, labels, _ = pooled(*load(names[1], arguments.test or sizes[1]))
+    train, y, seconds = pooled(*load(names[0], arguments.train or sizes[0]))
+    test, labels, _ = pooled(*load(names[1], arguments.test or sizes[1]))
     title = f"{arguments.data}: {len(y)} samples ({seconds:.0f} s of features), test accuracy on {len(labels)}, seconds"
     table = Table(title=title, title_justify="left")
-    kinds = [("ridge", True), ("ridge", False), ("logistic", True), ("logistic", False)]
-    for column in ("head", "C", *(f"{m}, {'' if i else 'no '}intercept" for m, i in kinds), "ridge, no ReLU"):
-        table.add_column(column, justify="left" if column == "head" else "right")
-    for name, h in after.items():
-        cells = [name, str(h.shape[1])]
-        for method, intercept in kinds:
+    kinds = [
+        ("ridge", "post", True),
+        ("ridge", "post", False),
+        ("logistic", "post", True),
+        ("logistic", "post", False),
+        ("ridge", "pre", False),
+        ("logistic", "pre", False),
+        ("ridge", "none", False),
+    ]
+    table.add_column("head")
+    table.add_column("C (dead: post, pre)")
+    for method, place, intercept in kinds:
+        table.add_column(f"{method}\nReLU {place}\n{'' if intercept else 'no '}intercept", justify="right")
+    for name in train["post"]:
+        dead = [int((train[place][name].amax(0) == train[place][name].amin(0)).sum()) for place in ("post", "pre")]
+        cells = [name, f"{train['post'][name].shape[1]} ({dead[0]}, {dead[1]})"]
+        for method, place, intercept in kinds:
             options = Options(False, intercept)
-            head, spent = fitted(method, h, y, options)
-            cells.append(f"{100 * accuracy(head(test[name]), labels, options):.1f} % {spent:.2f}")
-        head, spent = fitted("ridge", before[name], y, Options(False))
-        cells.append(f"{100 * accuracy(head(test_before[name]), labels, Options(False)):.1f} % {spent:.2f}")
+            head, spent = fitted(method, train[place][name], y, options)
+            cells.append(f"{100 * accuracy(head(test[place][name]), labels, options):.1f} % {spent:.1f}")
         table.add_row(*cells)
     Console(width=140).print(table)
 

@@ -2,163 +2,44 @@
 
 F is a plain forward pass, F + B a forward pass and the gradient of a score with respect to the input, weights frozen;
 both are timed next to every method, on the same batch, and the median of the ratios is printed beside the budget.
-Captum and pytorch-grad-cam are timed where they do the same work.
+Captum and pytorch-grad-cam are timed where they do the same work. Heads are measured twice: the model that carries them
+against the plain one, and their maps against the model that carries them.
 
-    python benchmarks/speed.py [--device cuda] [--batch 8] [--repeats 7] [--strict]
+    python benchmarks/speed.py [--device cuda] [--batch 8] [--repeats 7] [--only heads] [--strict]
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 
 import timm
 import torch
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 
 import mhex
 from mhex.registry import all_methods
-
-Job = Callable[[], object]
-
-
-@dataclass
-class Row:
-    """One line of the table: a method's job, its budget and its peers' jobs."""
-
-    name: str
-    job: Job
-    budget: tuple[float, str] | None = None
-    peers: dict[str, Job] = field(default_factory=dict)
-    over_forward: list[float] = field(default_factory=list)
-    over_both: list[float] = field(default_factory=list)
-    peer_over_forward: dict[str, list[float]] = field(default_factory=dict)
-    peak: float = 0.0
+from yardsticks import Bench, Job, Row
 
 
-class Bench:
-    """A model, a batch, its two yardsticks and the rows to be measured."""
-
-    def __init__(self, title: str, model: nn.Module, x: Tensor) -> None:
-        self.title, self.x = title, x
-        self.model = model.eval().requires_grad_(False)
-        self.rows: list[Row] = []
-        self.seconds = {"F": [0.0], "F+B": [0.0]}
-        self.peak = 0.0
-
-    def forward(self) -> Tensor:
-        """F."""
-        with torch.no_grad():
-            scores: Tensor = self.model(self.x)
-            return scores
-
-    def both(self) -> Tensor:
-        """F + B."""
-        x = self.x.clone().requires_grad_()
-        return torch.autograd.grad(self.model(x)[:, 0].sum(), x)[0]
-
-    def add(
-        self,
-        method: str,
-        peers: dict[str, Job] | None = None,
-        classes: int = 1,
-        budget: tuple[float, str] | None = None,
-    ) -> None:
-        """Add a method, explained for one class or for several at once, under its own budget or another."""
-        target = 0 if classes == 1 else list(range(classes))
-        budget = budget or all_methods()[method].budget
-        if classes > 1 and all_methods()[method].class_specific:
-            budget = (1.1 * classes, "F+KB")
-        name = method if classes == 1 else f"{method}, {classes} classes"
-        job: Job = lambda: mhex.explain(self.model, self.x, method=method, target=target)  # noqa: E731
-        self.rows.append(Row(name, job, budget, peers or {}))
-
-    def measure(self, repeats: int) -> None:
-        """Time every row, with both yardsticks right before it."""
-        for row in track(self.rows, f"{self.title}", transient=True):
-            for job in (self.forward, self.both, row.job, *row.peers.values()):
-                job()  # warm up
-            self.peak, row.peak = max(self.peak, self._peak(self.both)), self._peak(row.job)
-            for _ in range(repeats):
-                forward, both, own = self._time(self.forward), self._time(self.both), self._time(row.job)
-                self.seconds["F"].append(forward)
-                self.seconds["F+B"].append(both)
-                row.over_forward.append(own / forward)
-                # For K classes at once the yardstick is F + K B; the ratio kept is (time - F) / B.
-                over = (own - forward) / (both - forward) if row.budget and row.budget[1] == "F+KB" else own / both
-                row.over_both.append(over)
-                for name, job in row.peers.items():
-                    row.peer_over_forward.setdefault(name, []).append(self._time(job) / forward)
-
-    def _time(self, job: Job) -> float:
-        self._synchronise()
-        started = time.perf_counter()
-        job()
-        self._synchronise()
-        return time.perf_counter() - started
-
-    def _synchronise(self) -> None:
-        if self.x.is_cuda:
-            torch.cuda.synchronize()
-
-    def _peak(self, job: Job) -> float:
-        """Peak memory of a job above what was allocated before, in MiB; 0 on the CPU."""
-        if not self.x.is_cuda:
-            return 0.0
-        self._synchronise()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        job()
-        self._synchronise()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-    def table(self) -> tuple[Table, int]:
-        """The rich table, and how many rows are over their budget."""
-        seconds = {name: statistics.median(values[1:]) for name, values in self.seconds.items()}
-        table = Table(title=f"{self.title}: F = {seconds['F'] * 1e3:.0f} ms, F + B = {seconds['F+B'] * 1e3:.0f} ms")
-        for column in ("method", "/ F", "/ (F + B)", "budget", "", "peers / F", "memory / (F + B)"):
-            table.add_column(column, justify="left" if column in ("method", "peers / F") else "right")
-        over = 0
-        for row in self.rows:
-            forward, both = statistics.median(row.over_forward), statistics.median(row.over_both)
-            verdict = ""
-            if row.budget is not None:
-                within = (forward if row.budget[1] == "F" else both) <= row.budget[0]
-                over += not within
-                verdict = "within" if within else "OVER"
-            peers = ", ".join(f"{n} {statistics.median(v):.2f}" for n, v in row.peer_over_forward.items())
-            budget = "" if row.budget is None else f"{row.budget[0]:.3g} {_UNITS[row.budget[1]]}"
-            memory = f"{row.peak / self.peak:.2f}" if self.peak else "not measured"
-            shown = f"{both:.2f}" if row.budget is None or row.budget[1] != "F+KB" else f"(t - F) / B = {both:.2f}"
-            table.add_row(row.name, f"{forward:.2f}", shown, budget, verdict, peers, memory)
-        return table, over
-
-
-_UNITS = {"F": "F", "F+B": "(F + B)", "F+KB": "B, and F"}
-
-
-def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int = 224) -> Bench:
+def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int = 224) -> list[Bench]:
     """A Vision Transformer: every method that serves it."""
     model = timm.create_model(name, num_classes=1000).to(device)
     bench = Bench(f"{name}, batch {batch}", model, torch.randn(batch, 3, size, size, device=device))
     for method in all_methods().values():
-        if method.max_tokens is None and "image" in method.modalities:
+        if method.max_tokens is None and "image" in method.modalities and "heads" not in method.needs.keep:
             # Feature maps of a ViT lie inside its last block, so the CAM methods are last-block methods there.
             budget = (1.35, "F") if "features" in method.needs.keep else None
             bench.add(method.name, _input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
     bench.add("gae", classes=10)
-    return bench
+    return [bench]
 
 
-def resnet(batch: int, device: str) -> Bench:
+def resnet(batch: int, device: str) -> list[Bench]:
     """ResNet-18 at 224 px: the CAM methods beside captum and pytorch-grad-cam."""
     model = timm.create_model("resnet18", num_classes=1000).to(device)
     bench = Bench(f"resnet18, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
@@ -166,7 +47,23 @@ def resnet(batch: int, device: str) -> Bench:
     bench.add("layercam", _cam_peers(bench, model.layer4[-1], "LayerCAM"))
     bench.add("input-x-gradient", _input_peers(bench))
     bench.add("gradcam", classes=10)
-    return bench
+    return [bench]
+
+
+def heads(batch: int, device: str) -> list[Bench]:
+    """ResNet-18 at 224 px with heads on all 8 units: what they cost a forward pass, and what their maps cost."""
+    torch.manual_seed(0)
+    plain = timm.create_model("resnet18", num_classes=1000).to(device)
+    model = copy.deepcopy(plain)
+    for parameter in mhex.attach(model, 1000, preset="paper").head_parameters():
+        nn.init.normal_(parameter, std=0.02)
+    x = torch.randn(batch, 3, 224, 224, device=device)
+    cost = Bench(f"resnet18, 224 px, batch {batch}, plain", plain, x)
+    maps = Bench(f"resnet18, 224 px, batch {batch}, with 8 heads", model, x)
+    cost.rows.append(Row("forward pass with 8 heads", maps.forward, (1.10, "F")))
+    maps.add("mhex")
+    maps.rows.append(Row("mhex, 10 classes", partial(mhex.explain, model, x, "mhex", list(range(10))), None))
+    return [cost, maps]
 
 
 def _input_peers(bench: Bench) -> dict[str, Job]:
@@ -212,16 +109,19 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", choices=("vit", "resnet", "heads"), help="measure this part alone")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a row is over its budget")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     console = Console(width=150)
     total = 0
-    builds = [partial(vit, arguments.batch), partial(resnet, arguments.batch)]
-    if arguments.device != "cpu":
+    kinds: dict[str, Callable[..., list[Bench]]] = {"vit": vit, "resnet": resnet, "heads": heads}
+    chosen = [arguments.only] if arguments.only else list(kinds)
+    builds = [partial(kinds[name], arguments.batch) for name in chosen]
+    if arguments.device != "cpu" and "vit" in chosen:
         builds.append(partial(vit, 4, name="vit_base_patch16_384", size=384))
-    for build in builds:
-        bench = build(device=arguments.device)
+    benches = (bench for build in builds for bench in build(device=arguments.device))
+    for bench in benches:
         bench.measure(arguments.repeats)
         table, over = bench.table()
         console.print(table)

@@ -73,6 +73,10 @@ def explain(
     inner = unwrap(model)
     spec = get_method(method)
     settings = spec.check_options(options)
+    if spec.target == "class" and callable(target):
+        raise ArgumentError(
+            f"Method {spec.name!r} explains classes: expected a class number or name as target, but got a function."
+        )
     with torch.inference_mode(False):
         prepared = prepare(inner, inputs, preprocess, tokenizer)
         anatomy = _anatomy(inner, prepared.batch, spec, settings.get("layer"))
@@ -89,13 +93,16 @@ def explain(
             if not bool(torch.isfinite(scores).all()):
                 raise CaptureError(f"Method {spec.name!r} gave scores that are not finite on this model and batch.")
             logits, cost = trace.logits.detach(), dict(trace.cost)
+            settings |= trace.chosen
+            layers = dict(trace.layers)
+            multi_label = _is_multi_label(inner) or (trace.sighting is not None and trace.sighting.multi_label)
     batch, chosen = prepared.batch, resolved.index
     keep: Any = slice(None) if resolved.several else 0  # of the axis of targets
     return Explanation(
         scores=scores[:, keep],
         target=None if chosen is None else chosen[:, keep],
         logits=logits,
-        probabilities=probabilities(logits, _is_multi_label(inner)),
+        probabilities=probabilities(logits, multi_label),
         method=spec.name,
         options=settings,
         seed=seed,
@@ -108,6 +115,8 @@ def explain(
         words=prepared.words,
         real=batch.real,
         special=None if special is None else special[:, keep],
+        scored=None if batch.special is None else ~batch.special,
+        layers={name: one[:, keep] for name, one in layers.items()},
         cost={**cost, "seconds": time.perf_counter() - started},
     )
 
@@ -174,7 +183,10 @@ def _scores(
     spec: Method, trace: Trace, target: ResolvedTarget, options: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
     """Placed scores (B, K, ...) of all targets, and for text the scores (B, K, T) of special tokens."""
-    if spec.class_specific:
+    if spec.target == "class":
+        assert target.index is not None  # functions are refused before the pass
+        rows = list(spec.function(trace, target.index, **options).unbind(1))
+    elif spec.class_specific:
         rows = [spec.function(trace, target.score(trace.logits, k), **options) for k in range(target.count)]
     else:
         rows = [spec.function(trace, **options)] * target.count

@@ -13,10 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._normalize import Normalisation, normalize
 from mhex._words import clean, word_runs
 from mhex.errors import ArgumentError
 
-_TENSORS = ("scores", "target", "logits", "probabilities", "real", "special")
+_TENSORS = ("scores", "target", "logits", "probabilities", "real", "special", "scored")
+_LAYERS = "layers."  # prefix of the maps of single layers in a file
 _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
 
@@ -42,6 +44,9 @@ class Explanation:
         words: For each token the index of its word, None at special tokens.
         real: Text: bool (B, T), False at padding.
         special: Text: scores of class and separator tokens, (B, T) or (B, K, T), 0 elsewhere.
+        scored: Text: bool (B, T), True at tokens that are neither special nor padding.
+        layers: Maps of single layers by name, each on its own grid, from methods that were asked for them: (B, h, w) or
+            (B, T), or with the axis of K targets; of text, with the scores of special tokens.
         cost: `forwards`, `backwards` and `seconds` spent on the batch.
     """
 
@@ -61,6 +66,8 @@ class Explanation:
     words: list[list[int | None]] | None = None
     real: Tensor | None = None
     special: Tensor | None = None
+    scored: Tensor | None = None
+    layers: dict[str, Tensor] = field(default_factory=dict)
     cost: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -82,22 +89,24 @@ class Explanation:
             maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
         return maps if self.several else maps[:, 0]
 
-    def normalized(self, size: tuple[int, int] | None = None) -> Tensor:
-        """The map scaled per sample and target: to [0, 1] if unsigned, by the largest absolute value if signed.
+    def normalized(self, how: Normalisation = "auto", size: tuple[int, int] | None = None) -> Tensor:
+        """The map scaled per sample and target; a constant image map becomes zero, never NaN.
 
-        A constant image map becomes zero. Unsigned text scores are divided by the largest one.
+        Args:
+            how: `"auto"`: to [0, 1] if unsigned, by the largest absolute value if signed, so that 0 stays 0; unsigned
+                text scores are divided by the largest one. `"minmax"`: smallest value to 0, largest to 1.
+                `"percentile"`: the same after clipping to the percentiles 1 and 99. `"relu_max"`: what speaks for the
+                class, divided by its largest value. `"none"`: as it is. Special tokens and padding are left out, and 0.
+            size: Height and width other than the input's.
         """
         maps = self.map(size)
         flat = maps.flatten(-2) if self.modality == "image" else maps
-        if self.signed:
-            scale = flat.abs().amax(-1, keepdim=True)
-            scaled = torch.where(scale > 0, flat / scale, 0.0)
-        else:
-            # Unsigned text scores are 0 at special tokens and padding and non-negative elsewhere: 0 is their floor.
-            low = flat.amin(-1, keepdim=True) if self.modality == "image" else torch.zeros_like(flat[..., :1])
-            span = flat.amax(-1, keepdim=True) - low
-            scaled = torch.where(span > 0, (flat - low) / span, 0.0)
-        return scaled.reshape(maps.shape)
+        counted = None
+        if self.modality == "text":
+            counted = torch.ones_like(flat, dtype=torch.bool)
+            if (mask := self.real if self.scored is None else self.scored) is not None:
+                counted &= mask[:, None] if self.several else mask
+        return normalize(flat, how, self.signed, counted).reshape(maps.shape)
 
     def target_names(self, sample: int) -> list[str]:
         """What each target of a sample is called."""
@@ -166,7 +175,9 @@ class Explanation:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        tensors = {n: t.detach().cpu().contiguous() for n in _TENSORS if (t := getattr(self, n)) is not None}
+        named = {n: t for n in _TENSORS if (t := getattr(self, n)) is not None}
+        named |= {_LAYERS + name: one for name, one in self.layers.items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
         plain = ("method", "options", "seed", "signed", "modality", "size", "class_names", "tokens", "words", "cost")
         metadata = {name: json.dumps(getattr(self, name), default=str) for name in plain}
         try:
@@ -192,7 +203,8 @@ class Explanation:
         if "scores" not in tensors or "method" not in fields:
             raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
         fields["size"] = None if fields["size"] is None else tuple(fields["size"])
-        return cls(**{"target": None, **tensors, **fields})
+        layers = {name.removeprefix(_LAYERS): tensors.pop(name) for name in list(tensors) if name.startswith(_LAYERS)}
+        return cls(**{"target": None, "layers": layers, **tensors, **fields})
 
     def show(self, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None) -> Any:
         """Draw the explanation as a matplotlib figure; notebooks display it.

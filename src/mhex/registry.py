@@ -8,13 +8,14 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
 from mhex.capture import Anatomy, Modality, Needs
 from mhex.errors import ArgumentError, UnsupportedModelError, unknown_name
 
+TargetKind = Literal["score", "class"]
 MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
 
 
@@ -25,7 +26,9 @@ class Method:
     Its function is called as `function(trace, y, **options)` once per target, all targets sharing one forward pass;
     `y` (B,) is the target's score in the autograd graph. Class-agnostic methods are called once, as
     `function(trace, **options)`. It returns token scores (B, N) over all tokens, or a map (B, h, w). Prefix, special
-    and padding tokens are taken out afterwards, by `Trace.place`.
+    and padding tokens are taken out afterwards, by `Trace.place`. A method with `target="class"` is called once for
+    all targets, as `function(trace, index, **options)` with class numbers (B, K); it returns (B, K, N) or
+    (B, K, h, w).
 
     Attributes:
         name: What users type.
@@ -39,6 +42,7 @@ class Method:
         passes: Cost in words of F (forward), B (backward) and t (forward and backward of the last block).
         max_tokens: The longest sequence it can be used on; None for any.
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
+        target: Whether it explains any `"score"`, or the number of a `"class"` only.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Method:
     passes: str
     max_tokens: int | None = None
     budget: tuple[float, str] | None = None
+    target: TargetKind = "score"
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -81,6 +86,12 @@ class Method:
         """Why this method cannot serve the model, on inputs of so many tokens; empty if it can."""
         if anatomy.modality not in self.modalities:
             return f"it is not defined for {anatomy.modality} models"
+        if "heads" in self.needs.keep and anatomy.heads != 1:
+            if anatomy.heads:
+                return f"it reads the heads of one model, and {anatomy.heads} parts of this one carry some"
+            return (
+                "it reads heads, and the model has none: mhex.attach(model, num_classes) attaches some, to be trained"
+            )
         if self.needs.blocks and not anatomy.blocks:
             what = "attention" if "attention" in self.needs.keep else "the blocks of a Transformer"
             return f"it reads {what}, and {anatomy.no_attention or 'the model has none'}"
@@ -118,6 +129,7 @@ def register(
     passes: str,
     max_tokens: int | None = None,
     budget: tuple[float, str] | None = None,
+    target: TargetKind = "score",
 ) -> Callable[[MethodFunction], MethodFunction]:
     """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
 
@@ -125,7 +137,7 @@ def register(
         if name in _METHODS:
             raise ArgumentError(f"A method named {name!r} is registered already; choose another name.")
         _METHODS[name] = Method(
-            name, function, title, paper, modalities, needs, signed, class_specific, passes, max_tokens, budget
+            name, function, title, paper, modalities, needs, signed, class_specific, passes, max_tokens, budget, target
         )
         return function
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import mhex
 from support.cases import CORE, METHODS, assert_same, cases, explain, one_per_family, serving
-from support.models import CLASSES, FAMILIES, Family, PlainCNN, PlainViT, call, enliven
+from support.models import CLASSES, FAMILIES, Family, PlainCNN, PlainViT, call, enliven, with_heads
 from support.state import Snapshot
 
 
@@ -48,6 +48,8 @@ def test_train_mode_with_every_kind_of_dropout(method: str) -> None:
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4, "num_classes": CLASSES}
     dropping = enliven(VisionTransformer(**sizes, **drops)).double().train()
     plain = enliven(VisionTransformer(**sizes)).double().eval()
+    if "heads" in METHODS[method].needs.keep:
+        dropping, plain = (enliven(with_heads(model)) for model in (dropping, plain))
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     assert not torch.equal(dropping(images), dropping(images)), "the model must be random for this test"
     assert_same(explain(dropping, images, method).scores, explain(plain, images, method).scores, method)
@@ -67,9 +69,10 @@ class OutOfPlaceCNN(PlainCNN):
         return self.head(self.drop(x.mean((2, 3))))
 
 
-@cases(["plain_cnn"])
+@cases(["plain_cnn", "plain_cnn_heads"])
 def test_writing_in_place_and_shared_modules(method: str, family: Family) -> None:
     model = OutOfPlaceCNN().double().eval()
+    model = with_heads(model) if family.heads else model
     model.load_state_dict(family.model().state_dict())
     inputs = family.inputs(3)
     assert_same(explain(family.model(), inputs, method).scores, explain(model, inputs, method).scores, method)

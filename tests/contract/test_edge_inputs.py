@@ -43,6 +43,7 @@ def test_scores_lie_on_the_native_grid(method: str, family: Family) -> None:
     needs = METHODS[method].needs
     grid = family.feature_grid if "features" in needs.keep else family.size
     grid = family.grid if needs.blocks else grid
+    grid = family.head_grid or family.size if "heads" in needs.keep else grid
     assert e.scores.shape == (2, 2, *grid)
     assert e.map().shape == (2, 2, *family.size)
 
@@ -54,7 +55,8 @@ def test_another_image_size(method: str, family: Family) -> None:
     inputs = family.inputs(2, size=size)
     e = explain(family.model(), inputs, method)
     keep = METHODS[method].needs.keep
-    assert e.scores.shape[1:] == (grid if METHODS[method].needs.blocks or "features" in keep else size)
+    native = METHODS[method].needs.blocks or "features" in keep or ("heads" in keep and family.head_grid is not None)
+    assert e.scores.shape[1:] == (grid if native else size)
     assert e.map().shape == (2, *size)
     assert_same(e.logits, call(family.model(), inputs).detach(), method, 1e-12)
 

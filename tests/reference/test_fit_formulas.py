@@ -145,7 +145,7 @@ def test_scale_is_where_the_loss_is_least():
 def test_whole_fit_against_all_rows_in_memory():
     scaffold = probe()
     x, y = pictures(90)
-    scaffold.fit((x, y), strength=0.05, batch_size=7)
+    scaffold.fit((x, y), intercept=True, strength=0.05, batch_size=7)
     target = torch.nn.functional.one_hot(y, 3).double()
     held = (torch.arange(90) // 3) % 5 == 1  # classes come in turn
     for name, h in features(scaffold, x).items():

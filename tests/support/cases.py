@@ -31,7 +31,12 @@ CORE = (
     "plain_cnn",
     "plain_vit_shared",
     "encoder_text",
+    "tv_resnet_heads",
+    "timm_vit_heads",
+    "hf_bert_heads",
 )
+# On models with heads, beside the method that reads them: one of every kind of the others.
+BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
 # Options that make a method cheap enough to be called thousands of times; empty means its defaults.
@@ -59,7 +64,7 @@ def cases(
         pytest.param(method, FAMILIES[name], id=f"{method}-{name}")
         for name in names
         for method in serving(name)
-        if where(METHODS[method], FAMILIES[name])
+        if where(METHODS[method], FAMILIES[name]) and (method in BESIDE_HEADS or not FAMILIES[name].heads)
     ]
     return pytest.mark.parametrize(("method", "family"), pairs)
 

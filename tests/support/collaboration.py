@@ -10,20 +10,9 @@ from torch import Tensor, nn
 
 import mhex
 from support.models import call, enliven
+from support.probes import Unit
 
 CLASSES = 5
-
-
-class Unit(nn.Module):
-    """A residual unit of one convolution."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
-        self.norm = nn.BatchNorm2d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm(self.conv(x)) + x)
 
 
 class Net(nn.Module):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -310,3 +311,105 @@ def input_x_gradient(v: View, target: int) -> Tensor:
     handle.remove()
     (gradient,) = torch.autograd.grad(y, outputs[0])
     return _on_grid(v, (outputs[0].detach() * gradient)[0].sum(-1))
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+# Where shortcut and branch can be read in each family: submodules of a unit, and whether their input or their output.
+_JOINTS: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
+    "tv_resnet_heads": (r"layer\d\.0", ("downsample|", "out|in"), ("bn2", "out")),
+    "timm_convnext_heads": (r"stages\.\d\.blocks\.0", ("shortcut|", "out|in"), ("drop_path", "out")),
+    "timm_vit_heads": (r"blocks\.\d", ("norm2", "in"), ("drop_path2", "out")),
+    "tv_vit_heads": (r"encoder\.layers\.encoder_layer_\d", ("ln_2", "in"), ("mlp", "out")),
+    "hf_bert_heads": (r"bert\.encoder\.layer\.\d", ("attention.output.LayerNorm", "out"), ("output.dense", "out")),
+    "hf_distilbert_heads": (r"distilbert\.transformer\.layer\.\d", ("sa_layer_norm", "out"), ("ffn", "out")),
+    "plain_cnn_heads": (r"", ("third", "in"), ("third", "out")),
+}
+
+
+def joints(v: View) -> list[tuple[Tensor, Tensor]]:
+    """Shortcut x and branch r of every unit, each (C, positions), seen by hooks on the host's own layers."""
+    pattern, shortcut, branch = _JOINTS[v.family.name]
+    units = [module for name, module in v.model.named_modules() if re.fullmatch(pattern, name)]
+    seen: list[dict[str, Tensor]] = [{} for _ in units]
+    handles = []
+    for unit, kept in zip(units, seen, strict=True):
+        for what, (names, ends) in (("x", shortcut), ("r", branch)):
+            choices = list(zip(names.split("|"), ends.split("|"), strict=True))
+            name, end = next((n, e) for n, e in choices if not n or getattr(unit, n.split(".")[0], None) is not None)
+            handles.append(_keep(unit.get_submodule(name), end, what, kept))
+    with torch.no_grad():
+        call(v.model, v.inputs)
+    for handle in handles:
+        handle.remove()
+    pairs = []
+    for kept in seen:
+        x, r = kept["x"][0], kept["r"][0]
+        pairs.append((x.flatten(1), r.flatten(1)) if x.dim() == 3 else (x.T, r.T))
+    return pairs
+
+
+def _keep(module: nn.Module, end: str, what: str, kept: dict[str, Tensor]) -> Any:
+    if end == "in":
+        return module.register_forward_pre_hook(lambda m, args: kept.update({what: args[0].clone()}))
+    return module.register_forward_hook(lambda m, args, output: kept.update({what: output.clone()}))
+
+
+def class_row(matrix: Tensor, target: int, alpha: float, sharpness: float) -> Tensor:
+    """Adjusted weights of one class, channel by channel."""
+    row = torch.zeros_like(matrix[target])
+    for k in range(matrix.shape[1]):
+        column = matrix[:, k].tolist()
+        value = column[target]
+        same_sign = sum(abs(w) for w in column if (w > 0) == (value > 0) and w != 0)
+        if value != 0 and abs(value) / (same_sign + 1e-8) > sharpness:
+            row[k] = value if value > 0 else alpha * value
+    return row
+
+
+def stretch(count: int, size: int) -> Tensor:
+    """Matrix (size, count) of linear interpolation between cell centres, constant beyond the outermost."""
+    matrix = torch.zeros(size, count, dtype=torch.float64)
+    for pixel in range(size):
+        place = min(max((pixel + 0.5) * count / size - 0.5, 0.0), count - 1.0)
+        left = int(place)
+        matrix[pixel, left] += 1 - (place - left)
+        if place > left:
+            matrix[pixel, left + 1] += place - left
+    return matrix
+
+
+@formula("mhex")
+def mhex(v: View, target: int) -> Tensor:
+    """Images: alpha 0.5, sharpness 1/n + 0.1, factor 0.9, g x + r. Text: the plain weights on x + r, three layers."""
+    text = v.family.size is None
+    weights = v.model.state_dict()
+    pairs = joints(v)[: 3 if text else None]
+    total = 0.0
+    for number, (x, r) in enumerate(pairs):
+        w1, w2 = (weights[f"mhex.blocks.{number}.{name}.weight"] for name in ("w1", "w2"))
+        matrix = w2 @ w1
+        h = (x + r).mean(1).clamp_min(0)
+        gate = 2 / (1 + (-(w1 @ h)).exp())
+        normed = v.family.name in ("hf_bert_heads", "hf_distilbert_heads")
+        gated = gate[:, None] * (x + r) if normed else gate[:, None] * x + r
+        if text:
+            row, activation, factor = matrix[target], x + r, 1.0
+        else:
+            row = class_row(matrix, target, 0.5, 1 / len(matrix) + 0.1)
+            activation, factor = gated, 0.9 ** (len(pairs) - 1 - number)
+        scores = sum(row[k] * activation[k] for k in range(len(row)))
+        total = total + factor * _spread_out(v, scores)
+    return total
+
+
+def _spread_out(v: View, scores: Tensor) -> Tensor:
+    """Scores of positions as a map, at the size of the image where grids differ, or of words."""
+    if v.family.grid is not None or v.family.size is None:
+        return _on_grid(v, scores)
+    height, width = v.family.size
+    rows = round(math.sqrt(len(scores) * height / width))
+    grid = scores.reshape(rows, -1)
+    if v.family.head_grid is not None:
+        return grid
+    return stretch(rows, height) @ grid @ stretch(grid.shape[1], width).T

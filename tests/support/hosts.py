@@ -74,7 +74,7 @@ HOSTS: dict[str, Callable[[], nn.Module]] = {
     "tv_resnet18": lambda: torchvision.models.resnet18(num_classes=CLASSES),
     "tv_resnet50": lambda: torchvision.models.resnet50(num_classes=CLASSES, width_per_group=16),
     "timm_resnet18": lambda: timm.create_model("resnet18", num_classes=CLASSES),
-    "timm_resnet50": lambda: timm.create_model("resnet50", num_classes=CLASSES),
+    "timm_resnet50": lambda: timm.create_model("resnet50", num_classes=CLASSES, channels=(8, 8, 16, 16)),
     "timm_resnet18d": lambda: timm.create_model("resnet18d", num_classes=CLASSES, drop_path_rate=0.2),
     "timm_seresnet": lambda: timm.create_model("seresnet18", num_classes=CLASSES),
     "tv_convnext": _convnext,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -44,6 +45,8 @@ class Family:
         other_size: Another image size that the family takes, and its patch grid; None if the size is fixed.
         explicit: Switches the model's own attention to a written-out softmax; None if it has no such switch.
         special_ids: Text: class, separator and padding id.
+        heads: True if the model carries heads of `mhex.attach`.
+        head_grid: Grid of the maps that they give; None for the size of the image.
     """
 
     name: str
@@ -59,6 +62,8 @@ class Family:
     other_size: tuple[tuple[int, int], tuple[int, int]] | None = None
     explicit: Callable[[nn.Module], None] | None = None
     special_ids: tuple[int, int, int] = (1, 2, 0)
+    heads: bool = False
+    head_grid: tuple[int, int] | None = None
 
     @property
     def modality(self) -> str:
@@ -618,4 +623,32 @@ _TABLE = (
     Family("encoder_text", EncoderText, blocks=2, prefix=1, readout="measured"),
 )
 
-FAMILIES: dict[str, Family] = {family.name: family for family in _TABLE}
+
+def with_heads(model: nn.Module, classes: int = CLASSES, **options: Any) -> nn.Module:
+    """The model with heads on all its residual connections; their weights are set by `enliven`."""
+    import mhex
+
+    with warnings.catch_warnings(action="ignore", category=mhex.errors.MhexWarning):  # tiny hosts, large heads
+        mhex.attach(model, classes, **options)
+    return model
+
+
+def _headed(name: str, head_grid: tuple[int, int] | None = None) -> Family:
+    plain = next(family for family in _TABLE if family.name == name)
+    build = plain.build
+    return replace(
+        plain, name=f"{name}_heads", build=lambda: with_heads(build()), heads=True, head_grid=head_grid or plain.grid
+    )
+
+
+_HEADED = (
+    _headed("tv_resnet"),
+    _headed("timm_convnext"),
+    _headed("timm_vit"),
+    _headed("tv_vit"),
+    _headed("hf_bert"),
+    _headed("hf_distilbert"),
+    _headed("plain_cnn", (8, 12)),
+)
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (*_TABLE, *_HEADED)}

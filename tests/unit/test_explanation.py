@@ -69,6 +69,53 @@ def test_normalized_text_does_not_depend_on_padding():
     assert long[:, :4].equal(short)
 
 
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        ("auto", [[-1.0, 0.0], [0.25, 0.5]]),
+        ("minmax", [[0.0, 4 / 6], [5 / 6, 1.0]]),
+        ("relu_max", [[0.0, 0.0], [0.5, 1.0]]),
+        ("none", [[-4.0, 0.0], [1.0, 2.0]]),
+    ],
+)
+def test_normalisations_of_a_signed_map(how, wanted):
+    scores = torch.tensor([[-4.0, 0.0], [1.0, 2.0]]).expand(2, 3, 2, 2)
+    normal = image(scores, signed=True, size=(2, 2)).normalized(how)
+    torch.testing.assert_close(normal, torch.tensor(wanted).expand(2, 3, 2, 2))
+
+
+def test_percentiles_clip_outliers():
+    scores = torch.arange(400.0).reshape(1, 20, 20)
+    scores[0, 0, 0], scores[0, -1, -1] = -1e6, 1e6
+    normal = image(scores, signed=True, size=(20, 20)).normalized("percentile").flatten()
+    low, high = 0.01 * 399, 0.99 * 399
+    assert normal[:4].tolist() == [0.0] * 4
+    assert normal[-4:].tolist() == [1.0] * 4
+    torch.testing.assert_close(normal[200], torch.tensor((200 - low) / (high - low)))
+
+
+@pytest.mark.parametrize("how", ["auto", "minmax", "percentile", "relu_max"])
+def test_constant_and_negative_maps_never_give_nan(how):
+    scores = torch.stack([torch.zeros(3, 3), torch.full((3, 3), -2.0)])
+    normal = image(scores, signed=True, size=(3, 3)).normalized(how)
+    assert normal[0].eq(0).all()
+    assert normal[1].eq(-1 if how == "auto" else 0).all()
+
+
+@pytest.mark.parametrize("how", ["minmax", "percentile", "relu_max"])
+def test_special_tokens_and_padding_stay_out_of_the_scale(how):
+    e = text(torch.tensor([[0.0, -1.0, 3.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]]), None, None, signed=True)
+    e.scored = torch.tensor([[False, True, True, False, False], [False] * 5])
+    normal = e.normalized(how)
+    assert normal[0].tolist() == [0, 0, 1, 0, 0]
+    assert normal[1].eq(0).all(), "a text without words"
+
+
+def test_an_unknown_normalisation_is_refused():
+    with pytest.raises(ArgumentError, match="Did you mean 'minmax'"):
+        image(torch.rand(1, 2, 2)).normalized("min-max")
+
+
 def test_words_join_pieces_and_skip_padding():
     scores = torch.tensor([[0.0, 1.0, -3.0, 2.0, 0.0]])
     tokens = [["[CLS]", "grip", "##ping", "film", "[SEP]"]]

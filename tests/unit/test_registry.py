@@ -18,6 +18,7 @@ NAMES = {
     "gradcam",
     "input-x-gradient",
     "layercam",
+    "mhex",
     "rollout",
 }
 

@@ -7,11 +7,12 @@ from mhex.capture.adapters import find_anatomy, known_anatomy
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality, name_of
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
+from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guard import untouched, unwrap
 from mhex.capture.needs import Needs
 from mhex.capture.observe import observe
 from mhex.capture.outputs import read_logits
-from mhex.capture.trace import BlockTrace, Trace
+from mhex.capture.trace import Trace
 
 __all__ = [
     "Anatomy",

@@ -79,6 +79,7 @@ class Anatomy:
         head: Module whose input is the latent vector that the classifier reads.
         sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
         no_attention: Why the attention methods refuse the model; empty if they do not.
+        heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
     """
 
     family: str
@@ -95,6 +96,7 @@ class Anatomy:
     head: nn.Module | None = None
     sequence_first: bool = False
     no_attention: str = ""
+    heads: int = 0
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patch grid for an image of this size."""
@@ -124,6 +126,22 @@ def layout_of(shape: torch.Size, image: torch.Size) -> Layout | None:
             fits.append((abs(math.log((image[2] / rows) / (image[3] / columns))), order, layout))
     # Odd sizes are rounded at every stride, so both sides are shrunk alike only roughly.
     return min(fits)[2] if fits and min(fits)[0] < 0.2 else None
+
+
+def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
+    """Rows and columns of so many tokens that fill a grid of the shape of the image.
+
+    Args:
+        tokens: N.
+        image: Of the image batch, (B, C, H, W).
+    """
+    rows = round(math.sqrt(tokens * image[2] / image[3]))
+    columns = 0 if rows == 0 else tokens // rows
+    if rows * columns != tokens or rows * image[3] != columns * image[2]:
+        raise CaptureError(
+            f"Expected tokens in a grid of the shape of the {image[2]}x{image[3]} image, but {tokens} do not form one."
+        )
+    return rows, columns
 
 
 def is_a(model: nn.Module, package: str, *names: str) -> bool:

@@ -12,10 +12,11 @@ import linecache
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, fx, nn
 
+from mhex.capture.guest import Guest
 from mhex.capture.residual import EXTRA, UNTRACEABLE, Meeting, adds_in_python, meetings, trace_unit
 from mhex.errors import UnsupportedModelError
 
@@ -174,19 +175,6 @@ def ungraft(model: nn.Module) -> None:
 def is_grafted(module: nn.Module) -> bool:
     """True for a unit whose addition is routed through a join."""
     return _JOIN in module.__dict__
-
-
-class Guest(Protocol):
-    """What lives in a grafted model and wants to know of its calls."""
-
-    def begin(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """A call of the model begins."""
-
-    def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """It is over; after an error, `output` is None."""
-
-    def loaded(self, host: nn.Module, keys: Any) -> None:
-        """A state was loaded into the model; `keys` lists what was missing and what was left over."""
 
 
 def settle(model: nn.Module, guest: Guest) -> None:

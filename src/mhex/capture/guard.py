@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mhex.capture.guest import guests
 from mhex.errors import CaptureError
 
 # What the attributes of modules are while a model is watched.
@@ -31,7 +32,8 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
     """Prepare `model` for explaining and put everything back on leaving.
 
     Inside: evaluation mode, frozen parameters, autocast and inference mode off, gradients on, no activation
-    checkpointing, no compiled submodules. Restored: all of these and the state of the random generators.
+    checkpointing, no compiled submodules. Restored: all of these, the state of the random generators and what heads
+    saw in the user's own last call.
     Parameters' `.grad` is never written, because gradients are taken with `torch.autograd.grad` for the tensors
     asked for.
 
@@ -56,6 +58,8 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         for kind in {"cpu", device.type}:
             stack.enter_context(torch.autocast(kind, enabled=False))
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        for _, guest in guests(modules):
+            stack.enter_context(guest.aside())
         stack.enter_context(_frozen([p for p in parameters if p.requires_grad]))
         stack.enter_context(_swapped(modules, _SETTINGS))
         if any("_orig_mod" in module._modules for module in modules):  # a compiled submodule

@@ -19,6 +19,7 @@ Site = Literal[
     "block_output",
     "features",  # the feature maps of the CAM methods
     "latent",  # the vector that the classifier reads
+    "heads",  # what the heads of mhex.attach saw
 ]
 Depth = Literal["all", "last"]
 GraphStart = Site | Literal["query"]
@@ -26,6 +27,7 @@ GraphStart = Site | Literal["query"]
 BLOCK_SITES = frozenset(
     ("block_input", "tokens", "attention", "attention_output", "mlp_input", "mlp_output", "block_output")
 )
+OUTER_SITES = ("input", "features", "latent")  # outside of the blocks
 
 
 @dataclass(frozen=True)

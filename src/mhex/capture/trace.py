@@ -3,66 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from mhex._progress import track
-from mhex.capture.anatomy import Anatomy, Block, layout_of
-from mhex.capture.attention import AttentionRecord
+from mhex.capture.anatomy import Anatomy, grid_of, layout_of
 from mhex.capture.batch import Batch
+from mhex.capture.block_trace import BlockTrace
+from mhex.capture.guest import Sighting
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
-
-
-class BlockTrace:
-    """What was kept of one Transformer block. Asking for a site that was not kept is an error."""
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.sites: dict[str, Tensor] = {}
-        self.record: AttentionRecord | None = None
-        self.targets = 1  # how many targets will ask for the same attention
-        self._attention: Tensor | None = None
-
-    def site(self, name: str) -> Tensor:
-        """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
-        if name not in self.sites:
-            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs. Kept: {sorted(self.sites)}.")
-        return self.sites[name]
-
-    @property
-    def attention_record(self) -> AttentionRecord:
-        """q, k, v, mask and scale of the attention."""
-        if self.record is None:
-            raise CaptureError("'attention' was not kept of this block; add it to the method's Needs.")
-        return self.record
-
-    @property
-    def z(self) -> Tensor:
-        """Attention output before the output projection, (B, H, N, d), in the graph."""
-        if self.attention_record.z is None:
-            raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
-        return self.attention_record.z
-
-    def attention(self) -> Tensor:
-        """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt from q and k. Do not write into it.
-
-        It is stored only for several targets, and only while it is small beside the graph of its block, which holds
-        some 17 d numbers per token and head where `A` holds N.
-        """
-        if self._attention is not None:
-            return self._attention
-        probabilities = self.attention_record.probabilities()
-        if self.targets > 1 and probabilities.shape[-1] <= 4 * self.attention_record.query.shape[-1]:
-            self._attention = probabilities
-        return probabilities
-
-    def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d)."""
-        return self.attention_record.gradient(z_gradient)
 
 
 class Trace:
@@ -75,6 +28,8 @@ class Trace:
         features: Output of the feature layer as the model laid it out, if kept; see `as_maps`.
         latent: The vector that the classifier reads, (B, D), if kept.
         cost: Passes made so far.
+        layers: Maps of single layers (B, K, ...) by name, which a method may leave for the result.
+        chosen: Options that a method settled by itself, to be written into the result.
     """
 
     def __init__(self, anatomy: Anatomy, batch: Batch, logits: Tensor, progress: bool = False) -> None:
@@ -86,7 +41,10 @@ class Trace:
         self.outer: dict[str, Tensor] = {}
         self.readout_row: Tensor | None = None
         self.replay: Callable[..., Tensor] = _no_replay
+        self.sighting: Sighting | None = None
         self.cost = {"forwards": 1, "backwards": 0}
+        self.layers: dict[str, Tensor] = {}
+        self.chosen: dict[str, Any] = {}
 
     def _outer(self, name: str) -> Tensor:
         if name not in self.outer:
@@ -105,6 +63,13 @@ class Trace:
     def latent(self) -> Tensor:
         tensor = self._outer("latent")
         return tensor if tensor.dim() == 2 else tensor[:, 0]  # text heads are given all tokens and read the first
+
+    @property
+    def heads(self) -> Sighting:
+        """What the heads of `mhex.attach` saw, if kept."""
+        if self.sighting is None:
+            raise CaptureError("'heads' was not kept; add it to the method's Needs.")
+        return self.sighting
 
     @property
     def tokens(self) -> int:
@@ -163,9 +128,7 @@ class Trace:
         if tensor.dim() == 3:
             if self.anatomy.sequence_first:
                 tensor = tensor.transpose(0, 1)
-            rows, columns = self.grid()
-            tensor = _patches(tensor.mT, self.anatomy.prefix_tokens, rows * columns)
-            return tensor.reshape(*tensor.shape[:-1], rows, columns)
+            return self.on_grid(tensor.mT)
         if tensor.dim() != 4:
             raise CaptureError(
                 f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
@@ -184,6 +147,24 @@ class Trace:
         """Rows and columns of the patch grid."""
         return self.anatomy.grid(*self.batch.pixels.shape[-2:])
 
+    def on_grid(self, scores: Tensor) -> Tensor:
+        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding.
+
+        Maps (B, K, h, w) stay as they are. Where the patch size is not known, the tokens must fill a grid of the
+        shape of the image.
+        """
+        if scores.dim() == 4:
+            return scores
+        if self.batch.modality == "text":
+            if self.batch.real is None or scores.shape[-1] != self.batch.real.shape[1]:
+                raise CaptureError(f"Expected one score per token of the text, but the layer has {scores.shape[-1]}.")
+            return scores.where(self.batch.real.reshape(-1, *[1] * (scores.dim() - 2), scores.shape[-1]), 0.0)
+        if self.anatomy.patch is None:
+            return scores.reshape(*scores.shape[:-1], *grid_of(scores.shape[-1], self.batch.pixels.shape))
+        rows, columns = self.grid()
+        patches = _patches(scores, self.anatomy.prefix_tokens, rows * columns)
+        return patches.reshape(*scores.shape[:-1], rows, columns)
+
     def place(self, scores: Tensor) -> Tensor:
         """Put token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0.
 
@@ -193,9 +174,7 @@ class Trace:
             return scores
         if self.batch.modality == "text":
             return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
-        rows, columns = self.grid()
-        patches = _patches(scores, self.anatomy.prefix_tokens, rows * columns)
-        return patches.reshape(-1, rows, columns)
+        return self.on_grid(scores)
 
     def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""
@@ -205,7 +184,8 @@ class Trace:
         """Let go of every tensor, so that the graph is freed even if something still refers to the trace."""
         self.blocks.clear()
         self.outer.clear()
-        self.readout_row = None
+        self.layers.clear()
+        self.readout_row = self.sighting = None
         self.replay = _no_replay
         self.logits = self.logits.detach()
 

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
+from mhex.capture.block_trace import BlockTrace, check_kept
+from mhex.capture.guest import Sighting, guests
 from mhex.capture.hooks import hook_each
-from mhex.capture.needs import Needs
+from mhex.capture.needs import OUTER_SITES, Needs
 from mhex.capture.outputs import read_logits
 from mhex.capture.replay import skip_lower_blocks
 from mhex.capture.rules import Composite
 from mhex.capture.tap import FunctionTap
-from mhex.capture.trace import BlockTrace, Trace
+from mhex.capture.trace import Trace
 from mhex.errors import CaptureError
-
-_OUTER = ("input", "features", "latent")  # sites outside of the blocks
 
 
 class Watch:
@@ -39,10 +39,14 @@ class Watch:
         self.entered = 0  # counts calls rather than modules, so that a block used twice is two blocks
         self.replaying: dict[str, Tensor] | None = None  # site of the last block -> tensor that stands in
         self.lower_output: Any = None  # what a lower block returned, for its structure
+        self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
+        self.sighting: Sighting | None = None
 
     def hook(self, stack: ExitStack) -> None:
         """Register what is needed; `stack` removes it."""
         keep, anatomy = self.keep, self.anatomy
+        if self.guest is not None:
+            stack.enter_context(self.guest[1].recording(self.guest[0]))
         if self.needs.blocks:
             hook_each(stack, [b.module for b in anatomy.blocks], self._enter_block, self._leave_block)
             for site in ("tokens", "attention_output", "mlp_output"):
@@ -93,7 +97,7 @@ class Watch:
             return self._turned(self.replaying[site]) if substituted else x
         if not self._wanted(site):
             return x
-        outside = site in _OUTER
+        outside = site in OUTER_SITES
         x = x if outside else self._turned(x)
         if self.needs.graph == site and self._graph_starts(site):
             x = x.detach().requires_grad_()
@@ -153,15 +157,14 @@ class Watch:
 
     def _wanted(self, site: str) -> bool:
         depth = self.keep.get(site)
-        if site in _OUTER:
+        if site in OUTER_SITES:
             return depth is not None
-        return self.current is not None and (
-            depth == "all" or (depth == "last" and self.current == len(self.blocks) - 1)
-        )
+        last = self.current == len(self.blocks) - 1
+        return self.current is not None and (depth == "all" or (depth == "last" and last))
 
     def _graph_starts(self, site: str) -> bool:
         """True at the one place where the graph starts."""
-        if site in _OUTER:
+        if site in OUTER_SITES:
             return True
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
         return self.current == (0 if all_blocks else len(self.blocks) - 1)
@@ -177,7 +180,7 @@ class Watch:
         logits = self._forward(batch)
         self._check()
         trace = Trace(self.anatomy, self.batch, logits, progress)
-        trace.blocks, trace.outer = self.blocks, self.outer
+        trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
         if "block_input" in self.keep:
             trace.replay = self.replay
         return trace
@@ -191,28 +194,21 @@ class Watch:
         tapped = self.needs.blocks or self.tap.rules
         with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
             output = self.model(*batch.args, **batch.kwargs)
+        if self.guest is not None:
+            self.sighting = self.guest[1].sighting()
+            output = self.sighting.logits  # heads may have other classes than their host
         # Replayed tokens may be several copies of the batch.
         return read_logits(output, batch.size if self.replaying is None else None)
 
     def _check(self) -> None:
         """Fail loudly if the pass did not show what was asked for."""
-        missing = [site for site in _OUTER if site in self.keep and site not in self.outer]
+        missing = [site for site in OUTER_SITES if site in self.keep and site not in self.outer]
         if missing:
             raise CaptureError(f"The forward pass of this {self.anatomy.family} never reached: {', '.join(missing)}.")
-        if not self.needs.blocks:
-            return
-        if self.entered != len(self.blocks):
-            raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
-        for index, block in enumerate(self.blocks):
-            self.current = index
-            shown = {*block.sites, *(["attention"] if block.record is not None else []), *_OUTER}
-            lost = [site for site in self.keep if self._wanted(site) and site not in shown]
-            if lost:
-                raise CaptureError(
-                    f"Block {index + 1} of this {self.anatomy.family} did not show its {', '.join(lost)}: "
-                    "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
-                )
-        self.current = None
+        if self.needs.blocks:
+            if self.entered != len(self.blocks):
+                raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
+            check_kept(self.blocks, self.keep, self.anatomy.family)
 
     def replay(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
         """Logits (B, C) of the last block and head alone, run again on other tokens, with a graph to them.
@@ -246,7 +242,7 @@ class Watch:
 
     def clear(self) -> None:
         """Let go of every tensor."""
-        self.blocks, self.outer, self.pool, self.lower_output = [], {}, None, None
+        self.blocks, self.outer, self.pool, self.lower_output, self.sighting = [], {}, None, None, None
         self.tap.on_attention = _gone
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -102,10 +103,11 @@ def attach(
             multi_label=multi_label,
         )
     anatomy = known_anatomy(model)
-    heads = Heads(settings, 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens)
+    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    with torch.device("meta") if own.is_meta else nullcontext():  # nothing to draw for a model without weights
+        heads = Heads(settings, 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens)
     for name, value in extras.items():
         setattr(heads, name, value)
-    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     heads.to(own.device, torch.promote_types(own.dtype, torch.float32)).train(model.training)
     if state is not None:
         heads.restore(state)

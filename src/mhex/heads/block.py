@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,15 @@ class Block(nn.Module):
             raise CaptureError("The heads were stripped, so there is no class matrix left; attach them again.")
         w2 = _full(self.w2.weight)
         return w2 @ _full(self.w1.weight) if self.coupling == "shared" and self.w1 is not None else w2
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Intercepts come and go with the heads that are loaded; a state without these heads changes nothing."""
+        intercept = state_dict.get(f"{prefix}intercept")
+        if intercept is not None:
+            self.intercept = torch.empty_like(intercept, device=self.strength.device)
+        elif f"{prefix}w2.weight" in state_dict:
+            self.intercept = None
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(
         self, x: Tensor, r: Tensor, keep: Tensor | None = None, nudge: Tensor | None = None

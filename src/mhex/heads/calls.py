@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 
 class Token:
-    """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own."""
+    """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own.
+
+    Attributes:
+        last_head: Name of the head that spoke last in the calls so far; explaining must not write it on a module.
+    """
+
+    def __init__(self) -> None:
+        self.last_head: str | None = None
 
 
 @dataclass
@@ -47,6 +54,7 @@ class Call:
         logits: Class scores by name of the junction, in order of execution.
         blocks: What the blocks computed, if recorded.
         outputs: What the units returned, if recorded.
+        versions: How often the recorded tensors of each junction had been written into when they were seen.
         nudges: Zeros that were added to `u`, if asked for.
         output: What the host returned.
     """
@@ -58,8 +66,28 @@ class Call:
     logits: dict[str, Tensor] = field(default_factory=dict)
     blocks: dict[str, BlockOutput] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+    versions: dict[str, dict[str, int]] = field(default_factory=dict)
     nudges: dict[str, Tensor] = field(default_factory=dict)
     output: Any = None
+
+    def mark(self, name: str, **tensors: Tensor) -> None:
+        """Note the state of tensors of a junction, so that `check` can tell whether they were written into later."""
+        versions = {what: tensor._version for what, tensor in tensors.items() if not tensor.is_inference()}
+        self.versions.setdefault(name, {}).update(versions)
+
+    def check(self, name: str, **tensors: Tensor) -> None:
+        """Fail if the host wrote into a marked tensor after the block saw it.
+
+        Raises:
+            CaptureError: It did.
+        """
+        marks = self.versions.get(name, {})
+        for what, tensor in tensors.items():
+            if what in marks and tensor._version != marks[what]:
+                raise CaptureError(
+                    f"The model writes in place into the {what} of {name!r} after its head has read it, so what the "
+                    "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
+                )
 
 
 class _Calls(threading.local):
@@ -110,6 +138,18 @@ def last(token: Token) -> Call:
 def forget(token: Token) -> None:
     """Let go of what this thread keeps."""
     _CALLS.last.pop(token, None)
+
+
+@contextmanager
+def aside(token: Token) -> Iterator[None]:
+    """Put this thread's last call aside; on leaving it is there again, and calls made meanwhile are forgotten."""
+    before = _CALLS.last.pop(token, None)
+    try:
+        yield
+    finally:
+        _CALLS.last.pop(token, None)
+        if before is not None:
+            _CALLS.last[token] = before
 
 
 @contextmanager

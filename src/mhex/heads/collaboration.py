@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.batches import in_chunks
 from mhex.heads.calls import Call
-from mhex.heads.heads import Heads, heads_of
+from mhex.heads.heads import Heads, required_heads
 from mhex.heads.passes import watched
 from mhex.heads.reading import Reading
 
@@ -95,9 +95,7 @@ def checked_heads(model: nn.Module) -> Heads:
     Raises:
         ArgumentError: If there is nothing to compare; the message says why.
     """
-    heads = heads_of(model)
-    if heads is None:
-        raise ArgumentError("The model carries no heads; attach some with mhex.attach(model, num_classes).")
+    heads = required_heads(model)
     settings = heads.settings
     if settings.coupling != "shared":
         why = "has no gate" if settings.coupling == "head_only" else "gives gate and head a matrix each"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mhex.capture.guest import GUEST
 from mhex.capture.hooks import hook_each
 from mhex.capture.masks import first_and_last, kept_tokens
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
@@ -18,9 +19,10 @@ from mhex.heads import calls
 from mhex.heads.block import Block, Coupling, GateTarget, Preset, Relu
 from mhex.heads.calls import Call, Recording, Token
 from mhex.heads.freeze import hold_buffers
+from mhex.heads.reading import Reading
 
 Source = Literal["classifier", "last_head", "sum"]
-PREFIX = "mhex"  # name of the heads inside their host, and prefix of their keys
+PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,6 @@ class Heads(nn.Module):
         self.decay = 0.8  # of the running sum, as last used in a loss
         self.mode: Literal["pretrain", "finetune"] = "finetune"  # of the last loss
         self.source: Source | None = None  # what predicts; None decides by what there is
-        self.last: str | None = None  # the head that spoke last in the calls so far
         self.frozen: tuple[str, ...] | None = None  # host parameters that `freeze_host` froze
         self.blocks = nn.ModuleList(
             Block(
@@ -87,14 +88,12 @@ class Heads(nn.Module):
         return block  # type: ignore[no-any-return]
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Load weights as `state_dict` gives them; stripped heads and intercepts come back as they were."""
+        """Load weights as `state_dict` gives them; stripped heads come back as they were."""
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             for matrix in ("w1", "w2"):
                 if f"blocks.{number}.{matrix}.weight" not in state:
                     setattr(block, matrix, None)
-            if (intercept := state.get(f"blocks.{number}.intercept")) is not None:
-                block.intercept = torch.empty_like(intercept, device=block.strength.device)
         self.load_state_dict(dict(state), strict=True)
 
     def named_blocks(self) -> Mapping[str, Block]:
@@ -115,8 +114,8 @@ class Heads(nn.Module):
     def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The call is over."""
         call = calls.current(self.token)
-        if call is not None and call.logits and (last := next(reversed(call.logits))) != self.last:
-            self.last = last
+        if call is not None and call.logits and (last := next(reversed(call.logits))) != self.token.last_head:
+            self.token.last_head = last
         calls.finish(self.token, output)
 
     def loaded(self, host: nn.Module, keys: Any) -> None:
@@ -140,9 +139,18 @@ class Heads(nn.Module):
                     hook_each(stack, [host.get_submodule(name)], after=partial(self._returned, name))
             yield
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Keep this thread's last call as it is, whatever calls are made meanwhile."""
+        return calls.aside(self.token)
+
+    def sighting(self) -> Reading:
+        """What the heads said in the last call of this thread."""
+        return Reading(calls.last(self.token), self)
+
     def _returned(self, name: str, output: Tensor) -> Tensor:
         if (call := calls.current(self.token)) is not None:
             call.outputs[name] = output
+            call.mark(name, output=output)
         return output
 
     def join(self, name: str, x: Tensor, r: Tensor, mask: Tensor | None) -> Tensor:
@@ -163,6 +171,7 @@ class Heads(nn.Module):
                 call.logits[name] = seen.logits
             if call.recording is not None and call.recording.blocks:
                 call.blocks[name] = seen
+                call.mark(name, shortcut=x, branch=r)
         return joined
 
     def _keep(self, x: Tensor, mask: Tensor | None, call: Call | None) -> Tensor | None:
@@ -201,6 +210,17 @@ def heads_of(model: nn.Module) -> Heads | None:
     """The heads that a model carries, or None."""
     found = model._modules.get(PREFIX)
     return found if isinstance(found, Heads) else None
+
+
+def required_heads(model: nn.Module) -> Heads:
+    """The heads that a model carries.
+
+    Raises:
+        ArgumentError: It carries none.
+    """
+    if (heads := heads_of(model)) is None:
+        raise ArgumentError("The model carries no heads; attach some with mhex.attach(model, num_classes).")
+    return heads
 
 
 def checked_classes(value: Any) -> int:

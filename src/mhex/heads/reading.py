@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mhex.capture import read_logits
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
-from mhex.heads.calls import Call
-from mhex.heads.heads import Heads, Source
 from mhex.heads.losses import running_sum
+
+if TYPE_CHECKING:
+    from mhex.heads.calls import Call
+    from mhex.heads.heads import Heads, Source
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Reading:
     def predictions(self) -> Tensor:
         """Classes (B,) of what predicts, or bool (B, n) for several labels."""
         return decided(self.logits, self.heads.settings.multi_label)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a sample may have several classes."""
+        return self.heads.settings.multi_label
 
     def trained_terms(self, classifier: bool) -> list[Tensor]:
         """The terms of a loss: all heads, and the host's own classifier if it joins in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from mhex.capture import unwrap
 from mhex.capture.graft import ungraft, unsettle
-from mhex.errors import ArgumentError, MhexWarning, unknown_name
+from mhex.errors import MhexWarning, unknown_name
 from mhex.heads import calls
-from mhex.heads.collaboration import Collaboration, collaboration
-from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
-from mhex.heads.correlation import Study, Values, collaboration_study
+from mhex.heads.analysis import Analysis
+from mhex.heads.closed_form import ClosedForm
 from mhex.heads.files import save_heads
-from mhex.heads.fitting import FitReport, Method, fit_heads, head_accuracy
-from mhex.heads.heads import PREFIX, Heads, Settings, Source, heads_of
+from mhex.heads.heads import PREFIX, Heads, Settings, Source, required_heads
 from mhex.heads.lifecycle import LifeCycle
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
 from mhex.heads.reading import Reading, decided
@@ -39,7 +37,7 @@ class HeadsOutput(NamedTuple):
     sum: Tensor
 
 
-class Scaffold(LifeCycle):
+class Scaffold(ClosedForm, Analysis, LifeCycle):
     """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
 
     Args:
@@ -48,10 +46,7 @@ class Scaffold(LifeCycle):
 
     def __init__(self, model: nn.Module) -> None:
         self.model = unwrap(model)
-        heads = heads_of(self.model)
-        if heads is None:
-            raise ArgumentError("The model carries no heads; attach some with mhex.attach(model, num_classes).")
-        self.heads: Heads = heads
+        self.heads: Heads = required_heads(self.model)
 
     @property
     def settings(self) -> Settings:
@@ -76,7 +71,7 @@ class Scaffold(LifeCycle):
     @property
     def reading(self) -> Reading:
         """What the heads said in the last forward pass of this thread."""
-        return Reading(calls.last(self.heads.token), self.heads)
+        return self.heads.sighting()
 
     def __call__(self, *args: Any, return_heads: bool = False, **kwargs: Any) -> Any:
         """Call the model; with `return_heads`, give its heads' class scores too, as `HeadsOutput`."""
@@ -144,145 +139,6 @@ class Scaffold(LifeCycle):
         if source is not None and source not in get_args(Source):
             raise unknown_name("source of predictions", str(source), get_args(Source))
         self.heads.source = source
-
-    # --- do gate and head pull the same way? -----------------------------------------------------------------------
-
-    def collaboration(
-        self, inputs: Any, labels: Tensor | None = None, *, chunk: int = 32, progress: bool = False
-    ) -> Collaboration:
-        """Cosine, per sample and block, of how the gate and how the head pull the matrix that they share.
-
-        Args:
-            inputs: A tensor, a dictionary of the model's arguments, or a loader of labelled batches.
-            labels: As for `loss`; None for a loader, or if the dictionary holds `labels`.
-            chunk: The most samples at once; memory grows with it and not with their number.
-            progress: Whether to draw a progress bar.
-
-        Example:
-            >>> import torch, torchvision, mhex
-            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8)
-            >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
-            torch.Size([2, 7])
-        """
-        return collaboration(self.model, inputs, labels, chunk, progress)
-
-    def confidence_map(
-        self,
-        inputs: Any,
-        labels: Tensor | None = None,
-        grid: int = 7,
-        mode: CellMode = "keep",
-        blocks: str = "all",
-        *,
-        chunk: int = 32,
-        progress: bool = False,
-    ) -> ConfidenceMap:
-        """Which parts of an image bring gates and heads together: cosines of copies with one part kept, or hidden.
-
-        Args:
-            inputs: Images (B, C, H, W), or a dictionary with `pixel_values`.
-            labels: As for `loss`.
-            grid: Parts in each direction.
-            mode: `"keep"`: all but one part has the mean colour. `"occlude"`: one has it; how far the cosines fall.
-            blocks: Whose cosines are summed: `"all"`, or the `"last3"` (any number) that have a successor.
-            chunk: The most copies at once.
-            progress: Whether to draw a progress bar.
-        """
-        return confidence_map(self.model, inputs, labels, grid, mode, blocks, chunk, progress)
-
-    def collaboration_study(
-        self,
-        loader: Any,
-        against: Mapping[str, Values] | None = None,
-        *,
-        level: float = 0.95,
-        chunk: int = 32,
-        progress: bool = False,
-    ) -> Study:
-        """Correlate each block's cosine with the probability of the true class and with values of your own.
-
-        Args:
-            loader: Gives labelled batches, in a fixed order.
-            against: Values (N,) by name, one per sample, for instance `{"SAD": drops}`.
-            level: Confidence of the intervals.
-            chunk: The most samples at once.
-            progress: Whether to draw a progress bar.
-        """
-        return collaboration_study(self.model, loader, against, level, chunk, progress)
-
-    # --- without training -----------------------------------------------------------------------------------------
-
-    def fit(
-        self,
-        data: Any,
-        method: Method = "ridge",
-        *,
-        intercept: bool = True,
-        balance: bool = True,
-        strength: float | None = None,
-        batch_size: int = 64,
-        memory_gb: float = 4.0,
-        progress: bool = False,
-    ) -> FitReport:
-        """Fit all heads in closed form on the frozen model, in one pass over data; no prediction changes.
-
-        For preset `"probe"`, or any heads whose gates stay exactly 1. Each head's matrix `W_eq` is fitted to the
-        pooled features that the head sees. `W1` then has at most n rows that are not 0: `W_eq` is split by a singular
-        value decomposition into `W2 W1`. A strength of the penalty is chosen per head on held-out rows (of every
-        class, one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
-
-        Args:
-            data: A loader as for training: batches `(inputs, labels)`, or dictionaries with `labels`; or just one
-                pair `(inputs, labels)` of tensors. Labels are as in `loss`.
-            method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
-                are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
-                probabilities. `"logistic"`: logistic regression on the stored pooled features.
-            intercept: Keep an intercept beside each head (`Block.intercept`); the published head has none. Maps use
-                `W_eq` alone.
-            balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
-                weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
-                covariance within classes; the logistic loss weights rows.
-            strength: Of the penalty, relative to the mean variance of the features; chosen by default.
-            batch_size: Of forward passes, if `data` is a pair of tensors.
-            memory_gb: How much `"logistic"` may store.
-            progress: Draw progress bars.
-
-        Returns:
-            Accuracy, strength, rank and time of every head; `print` shows a table. Held-out accuracies are flattering
-            if the model was trained on these data: judge with `head_accuracy` on others.
-
-        Example:
-            >>> import torch, torchvision, mhex
-            >>> model = torchvision.models.resnet18(num_classes=2).eval()
-            >>> scaffold = mhex.attach(model, 2, where="downsample", preset="probe")
-            >>> report = scaffold.fit((torch.rand(20, 3, 32, 32), torch.arange(20) % 2))
-            >>> [block.rank for block in report.blocks]
-            [1, 1, 1]
-        """
-        return fit_heads(
-            self.model,
-            self.heads,
-            data,
-            method,
-            intercept=intercept,
-            balance=balance,
-            strength=strength,
-            batch_size=batch_size,
-            memory_gb=memory_gb,
-            progress=progress,
-        )
-
-    def head_accuracy(self, data: Any, batch_size: int = 64, progress: bool = False) -> dict[str, float]:
-        """Share of right predictions of every head, by name; the last entry is of what predicts (`predict_from`).
-
-        Of several labels, share of right yes-or-no answers.
-
-        Args:
-            data: As for `fit`.
-            batch_size: Of forward passes, if `data` is a pair of tensors.
-            progress: Draw a progress bar.
-        """
-        return head_accuracy(self.model, self.heads, data, batch_size, progress)
 
     # --- parameters ------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from mhex.capture import read_logits
 from mhex.errors import ArgumentError
+from mhex.heads.batches import unlabelled
 from mhex.heads.fold import fold
 from mhex.heads.heads import Heads, Source
-from mhex.heads.passes import batches, call_model, watched
+from mhex.heads.passes import call_model, watched
 from mhex.heads.reading import Reading, decided
 
 
@@ -87,7 +88,7 @@ def _gate_means(model: nn.Module, data: Any) -> tuple[dict[str, Tensor], dict[st
     sums: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
     with watched(model) as run:
-        for inputs in batches(data):
+        for inputs in unlabelled(data):
             gates = {name: block.gate.double() for name, block in run(inputs).blocks.items()}
             count += next(iter(gates.values())).shape[0]
             for name, gate in gates.items():
@@ -105,7 +106,7 @@ def _gate_means(model: nn.Module, data: Any) -> tuple[dict[str, Tensor], dict[st
 def _change(model: nn.Module, heads: Heads, source: Source, folded: nn.Module, data: Any) -> Change:
     samples, largest, total, scores, same, decisions = 0, 0.0, 0.0, 0, 0, 0
     with watched(model) as run:
-        for inputs in batches(data):
+        for inputs in unlabelled(data):
             before = Reading(run(inputs), heads).scores(source).double()
             after = read_logits(call_model(folded, inputs)).double()
             moved = (after - before).abs()

@@ -12,7 +12,6 @@ from mhex.errors import ArgumentError, CaptureError, MhexWarning, unknown_name
 from mhex.heads import calls
 from mhex.heads.block import Block
 from mhex.heads.heads import Heads, Source
-from mhex.heads.reading import Reading
 
 # "none": no matrix; "off": lambda is 0; "one": W1 is 0 and so the gate 1; "constant": W1 is 0; "active"; "unknown": on
 # the meta device.
@@ -53,7 +52,7 @@ def what_predicts(heads: Heads, given: Source | None = None) -> Source:
     if (source := given or heads.source) is not None:
         return source
     try:
-        return Reading(calls.last(heads.token), heads).source
+        return heads.sighting().source
     except CaptureError as error:
         raise CaptureError(
             "It is not known yet what predicts: call the model once, or set scaffold.predict_from to 'classifier', "
@@ -64,7 +63,7 @@ def what_predicts(heads: Heads, given: Source | None = None) -> Source:
 def last_of(heads: Heads) -> str:
     """Name of the head that speaks last: as seen in calls, else as the model is written."""
     speaking = [name for name, block in heads.named_blocks().items() if block.w2 is not None]
-    return heads.last or (speaking or heads.settings.junctions)[-1]
+    return heads.token.last_head or (speaking or heads.settings.junctions)[-1]
 
 
 def strip(heads: Heads, source: Source) -> int:

@@ -141,7 +141,7 @@ def _hugging_face(part: ModelPart, arguments: dict[str, Any], classes: Sequence[
 
 
 def classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
-    """Prefixes of the parameters of a model's classifier.
+    """Prefixes of the parameters of a model's classifier, with the pooler before it in BERT-like models.
 
     Raises:
         ArgumentError: The model has no classifier under a known name.
@@ -153,4 +153,6 @@ def classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
     own = [name for name, _ in model.named_children() if name in _CLASSIFIERS]
     if not own:
         raise ArgumentError(f"{type(model).__name__} has no classifier among {_CLASSIFIERS}: choose another model.")
-    return tuple(f"{name}." for name in own)
+    # A pooler is the classifier's hidden layer; pretraining often leaves it unused.
+    poolers = [name for name, _ in model.named_modules() if name.endswith(".pooler") and name.count(".") == 1]
+    return tuple(f"{name}." for name in (*own, *poolers))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
+from mhex.heads.losses import running_sum
 from mhex.train.feeds import Inputs
 from mhex.train.losses import distillation, soft_cross_entropy
 from mhex.train.recipe import DistilPart, HeadsPart
@@ -109,12 +110,7 @@ class HeadsObjective(Objective):
         if self.heads.classifier:
             return logits
         said = self.head_answers()
-        if self.heads.mode == "finetune":
-            return said[-1]
-        total = torch.zeros_like(said[0])
-        for one in said:
-            total = one + self.heads.decay * total
-        return total
+        return said[-1] if self.heads.mode == "finetune" else running_sum(said, self.heads.decay)
 
     def head_answers(self) -> list[Tensor]:
         """What each head said in the last forward pass, from the first block to the last."""

@@ -124,7 +124,7 @@ class TrainPart:
         early_stopping: When to leave before the last epoch.
         keep: Weights that count in the end: `best` on validation (the last ones where there is none) or `last`.
         head_rate: Factor of the learning rate for the explainer heads.
-        freeze: `host` trains the explainer heads alone, `body` these and the classifier.
+        freeze: `host` trains the explainer heads alone, `body` these and the classifier (with BERT's pooler).
         compile: Whether to compile the network; pays for long runs on a GPU.
     """
 

@@ -83,7 +83,7 @@ def heat(explanation: Explanation, sample: int, target: int, size: tuple[int, in
         limit = scores.abs().flatten().kthvalue(max(1, int(_CLIP * scores.numel()))).values
         scores = scores.clamp(-limit, limit) if limit > 0 else scores
     one = replace(explanation, scores=scores[None])
-    return np.asarray(torch.nan_to_num(one.normalized(size)[0], posinf=1.0, neginf=-1.0).numpy(), np.float32)
+    return np.asarray(torch.nan_to_num(one.normalized(size=size)[0], posinf=1.0, neginf=-1.0).numpy(), np.float32)
 
 
 def _is_fine(explanation: Explanation) -> bool:

@@ -74,6 +74,12 @@ def test_all_methods_says_which_are_left_out(run: Run, zoo: Path, cat: Path, tmp
     assert "cat.gae.png" not in _names(out)
 
 
+def test_a_model_without_heads_is_told_how_to_get_some(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    sentence = one_sentence(run("explain", cat, "--method", "mhex", "--out", tmp_path / "o"))
+    assert "mhex.attach(model, num_classes)" in sentence
+    assert "gae" in sentence
+
+
 def test_random_weights_are_warned_of(run: Run, cat: Path, tmp_path: Path) -> None:
     result = run("explain", cat, "--model", "timm:test_resnet", "--method", "gradcam", "--out", tmp_path / "o")
     assert result.exit_code == 0, result.output

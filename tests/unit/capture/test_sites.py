@@ -88,3 +88,12 @@ def test_readouts_are_distributions():
         with watch(name) as trace:
             assert (trace.readout >= 0).all()
             torch.testing.assert_close(trace.readout.sum(1), torch.ones(5, dtype=torch.float64))
+
+
+def test_heads_and_blocks_are_seen_in_one_pass():
+    family = FAMILIES["timm_vit_heads"]
+    model, batch = family.model(), prepare(family.model(), family.inputs()).batch
+    needs = Needs(keep={"heads": "all", "tokens": "all"})
+    with observe(model, find_anatomy(model, batch), batch, needs) as trace:
+        assert list(trace.heads.call.blocks) == list(model.mhex.settings.junctions)
+        assert all(block.shows("tokens") and not block.shows("attention") for block in trace.blocks)

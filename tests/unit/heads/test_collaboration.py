@@ -178,7 +178,7 @@ def test_refusals(scaffold, batch):
         scaffold.collaboration([])
     with pytest.raises(ArgumentError, match="batch is empty"):
         scaffold.collaboration(x[:0], y[:0])
-    with pytest.raises(ArgumentTypeError, match="a loader of labelled batches"):
+    with pytest.raises(ArgumentTypeError, match="a loader of batches"):
         scaffold.collaboration(3)
     for chunk in (0, 1.5, True):
         with pytest.raises(ArgumentError, match="chunk"):

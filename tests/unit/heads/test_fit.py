@@ -60,7 +60,7 @@ def test_batches_do_not_matter(method):
     found = []
     for size in (7, 64):
         scaffold = probe()
-        scaffold.fit(pictures(80), method, batch_size=size)
+        scaffold.fit(pictures(80), method, intercept=True, batch_size=size)
         found.append({**matrices(scaffold), **{n: scaffold.heads[n].intercept for n in ("first", "second")}})
     for name in found[0]:
         torch.testing.assert_close(found[0][name], found[1][name], rtol=1e-9, atol=1e-9)
@@ -79,8 +79,7 @@ def test_twice_the_same():
 def test_class_scores_are_those_of_the_matrix_and_the_intercept(coupling, relu):
     scaffold = probe(coupling=coupling, relu=relu)
     x, y = pictures(60)
-    report = scaffold.fit((x, y))
-    scaffold.model(x)
+    report = scaffold.fit((x, y), intercept=True)
     for (name, h), block in zip(features(scaffold, x).items(), report.blocks, strict=True):
         said = h @ scaffold.equivalent_matrix(name).T + scaffold.heads[name].intercept
         scaffold.model(x)
@@ -117,7 +116,7 @@ def test_a_model_that_says_nothing_gives_empty_heads(method):
     scaffold = probe()
     with torch.no_grad():
         scaffold.model.stem.weight.zero_()
-    report = scaffold.fit(pictures(30), method)
+    report = scaffold.fit(pictures(30), method, intercept=True)
     assert all(block.rank == 0 and block.dead == 12 for block in report.blocks)
     assert all(torch.isfinite(scaffold.heads[name].intercept).all() for name in scaffold.names)
 
@@ -165,7 +164,7 @@ def test_a_class_with_one_sample_trains_and_one_without_is_named(method):
     y[-1] = 3
     x[-1] += 20
     with pytest.warns(MhexWarning, match=r"1 of 5 classes have no samples to learn from \(4\)"):
-        scaffold.fit((x, y), method)
+        scaffold.fit((x, y), method, intercept=True)
     scaffold.model(x)
     said = scaffold.head_predictions["first"]
     assert int(said[-1]) == 3
@@ -183,13 +182,22 @@ def test_several_labels(method, intercept):
     report = scaffold.fit((x, y), method, intercept=intercept)
     assert all(block.average_precision > 0.9 for block in report.blocks)
     assert "mAP" in str(report)
-    scaffold.model(x)
-    said = scaffold.head_predictions["first"]
-    assert (said & y).sum(0).div(y.sum(0)).min() > 0.75
     assert scaffold.head_accuracy((x, y))["first"] > 0.85
-    scaffold.fit((x, y), method, intercept=intercept, balance=False)
-    scaffold.model(x)
-    assert (scaffold.head_predictions["first"] & y).sum(0)[2] < (said & y).sum(0)[2]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rare_labels_are_found_among_several(method):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(300, 3, generator=generator) < torch.tensor([0.5, 0.3, 0.05])
+    x = torch.randn(300, 3, 6, 6, generator=generator, dtype=torch.float64) + 0.3 * y.double()[:, :, None, None]
+    found = {}
+    for balance in (True, False):
+        scaffold = probe(3, multi_label=True)
+        scaffold.fit((x, y), method, balance=balance)
+        scaffold.model(x)
+        found[balance] = (scaffold.head_predictions["first"] & y).sum(0) / y.sum(0)
+    assert found[True].min() > 0.65
+    assert found[False][2] < 0.5
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -224,7 +232,7 @@ def test_scores_are_probabilities():
 def test_saved_heads_come_back(tmp_path):
     scaffold = probe(dtype=torch.float32)
     x, y = pictures(60, dtype=torch.float32)
-    scaffold.fit((x, y))
+    scaffold.fit((x, y), intercept=True)
     scaffold.model(x)
     said = scaffold.head_logits
     scaffold.save(tmp_path / "heads.safetensors")
@@ -234,11 +242,35 @@ def test_saved_heads_come_back(tmp_path):
     assert again.heads["first"].intercept is not None
 
 
+def test_intercepts_come_and_go_with_the_state_of_the_model():
+    scaffold, other = probe(), probe(seed=1)
+    plain = other.host_state_dict()
+    x, y = pictures(30)
+    bare = {k: v.clone() for k, v in other.model.state_dict().items()}
+    scaffold.fit((x, y), intercept=True)
+    scaffold.model(x)
+    other.model.load_state_dict(scaffold.model.state_dict())
+    other.model(x)
+    assert torch.equal(other.head_logits["second"], scaffold.head_logits["second"])
+    other.model.load_state_dict(plain)
+    assert other.heads["first"].intercept is not None
+    other.model.load_state_dict(bare)
+    assert other.heads["first"].intercept is None
+
+
 def test_a_fit_without_intercept_takes_the_old_one_away():
     scaffold = probe()
+    scaffold.fit(pictures(30), intercept=True)
     scaffold.fit(pictures(30))
-    scaffold.fit(pictures(30), intercept=False)
     assert scaffold.heads["first"].intercept is None
+
+
+@pytest.mark.parametrize(("classes", "options"), [(1, {}), (2, {"multi_label": True}), (2, {})])
+def test_yes_or_no_heads_have_a_threshold(classes, options):
+    scaffold = probe(classes, **options)
+    x, y = pictures(30, 2)
+    scaffold.fit((x, torch.nn.functional.one_hot(y, 2).double() if options else y))
+    assert (scaffold.heads["first"].intercept is not None) == (classes == 1 or bool(options))
 
 
 @pytest.mark.parametrize("options", [{"preset": "identity"}, {"preset": "paper"}])

@@ -5,12 +5,13 @@ import threading
 
 import pytest
 import torch
-from tests.support.with_heads import HOSTS, close, enliven_gates, inputs, part, run, with_heads
 from torch import nn
 
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads import Heads
 from mhex.heads.passes import watched
+from support.hosts import CLASSES
+from support.with_heads import HOSTS, close, enliven_gates, inputs, marked, part, run, with_heads
 
 SOURCES = ("classifier", "last_head", "sum")
 
@@ -24,7 +25,7 @@ def added(folded):
     return sum(p.numel() for name, p in folded.named_parameters() if "mhex_gate" in name)
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", marked(*HOSTS))
 def test_predictions(name):
     scaffold, x = with_heads(name), inputs(name)
     state = copy.deepcopy(scaffold.model.state_dict())
@@ -45,7 +46,11 @@ def test_predictions(name):
 def test_remainder_of_resnet18():
     scaffold = with_heads("tv_resnet18")
     plain = sum(p.numel() for p in scaffold.host_parameters())
-    for source, rest in (("last_head", 434_176 + 512 * 7), ("classifier", 696_320), ("sum", 696_320 + 1920 * 7)):
+    for source, rest in (
+        ("last_head", 434_176 + 512 * CLASSES),
+        ("classifier", 696_320),
+        ("sum", 696_320 + 1920 * CLASSES),
+    ):
         folded = scaffold.fold(source)
         assert added(folded) == rest
         assert sum(p.numel() for p in folded.parameters()) == plain + rest
@@ -56,7 +61,7 @@ def test_folded_head_is_the_equivalent_matrix():
     folded = scaffold.fold("last_head")
     last = scaffold.names[-1]
     matrix = folded.host.get_submodule(f"{last}.mhex_gate").w2.weight
-    assert matrix.shape == (7, 512)
+    assert matrix.shape == (CLASSES, 512)
     assert torch.equal(matrix, scaffold.equivalent_matrix(last))
     with watched(scaffold.model) as watch:
         seen = watch(x).blocks[last]

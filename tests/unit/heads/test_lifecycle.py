@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from tests.support.with_heads import host, inputs, part, run, with_heads
 from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
+from support.with_heads import host, inputs, part, run, with_heads
 
 LABELS = torch.tensor([0, 3, 1, 6])
 
@@ -52,7 +52,7 @@ def test_unfrozen_host_moves():
 
 
 def test_freezing_is_undone_exactly():
-    scaffold = with_heads("tv_resnet")
+    scaffold = with_heads("tv_resnet", active=False)
     model = scaffold.model.train()
     model.conv1.weight.requires_grad_(False)
     before = {name: p.requires_grad for name, p in model.named_parameters()}

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torchvision
 import transformers
-from tests.support.with_heads import with_heads
 
 import mhex
 from mhex.errors import MhexWarning
+from support.with_heads import with_heads
 
 pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")
 RESNETS = [

@@ -245,6 +245,27 @@ def test_texts_learn_too(data, recipe, tmp_path):
     assert bundle.class_names == ["World", "Sports", "Business", "Sci/Tech"]
 
 
+def test_a_frozen_bert_learns_classifier_pooler_and_heads(data, recipe, tmp_path):
+    from support.zoo_standins import write_bert
+
+    write_news(data)
+    write_bert(data / "bert")
+    made = recipe(
+        data={"name": "ag_news", "side": None, "length": 8},
+        model={"source": "hf-folder", "architecture": "bert"},
+        heads={"preset": "probe", "exclude_special": True},
+        train={"epochs": 1, "rate": 0.02, "freeze": "body"},
+    )
+    train(made, tmp_path / "out")
+    learned, stored = weights(tmp_path / "out"), load_file(data / "bert" / "model.safetensors")
+    changed = {
+        name
+        for name, value in stored.items()
+        if learned[name].shape != value.shape or not torch.equal(learned[name], value.float())
+    }
+    assert changed == {name for name in stored if name.startswith(("classifier.", "bert.pooler."))}
+
+
 def test_a_start_on_the_same_data_keeps_the_classifier(blood, recipe, tmp_path, monkeypatch):
     train(recipe(name="first"), tmp_path / "runs" / "first")
     seen = {}

@@ -7,12 +7,14 @@ write a file with such a function and put it into `ADAPTERS`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import nn
 
 from mhex.capture.adapters import cnn, generic, hf_text, hf_vision, swin, timm_vit, torchvision_vit
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
+from mhex.capture.guest import guests
 
 ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
     timm_vit.anatomy,
@@ -37,4 +39,5 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
         batch: Checked inputs.
         attention: Whether attention will be read; if not, an unknown model keeps its own kernel in that pass.
     """
-    return known_anatomy(model) or generic.anatomy(model, batch, attention)
+    found = known_anatomy(model) or generic.anatomy(model, batch, attention)
+    return replace(found, heads=len(guests(model.modules())))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
 from mhex._progress import track
 from mhex.errors import ArgumentError
+from mhex.heads.batches import labelled, loader_of
 from mhex.heads.fitting.linear import Options
-from mhex.heads.fitting.rows import batches, label_rows
+from mhex.heads.fitting.rows import label_rows
 from mhex.heads.fitting.scoring import right_answers
 from mhex.heads.heads import Heads
-from mhex.heads.passes import labelled, watched
+from mhex.heads.passes import watched
 from mhex.heads.reading import Reading
 
 
@@ -34,7 +34,7 @@ def head_accuracy(
     right: dict[str, int] = {}
     answers = 0
     with watched(model) as run:
-        for inputs, labels in labelled(track(cast(Sequence[Any], batches(data, batch_size)), "Reading data", progress)):
+        for inputs, labels in labelled(track(loader_of(data, batch_size), "Reading data", progress)):
             if not len(labels):
                 continue
             reading = Reading(run(inputs), heads)

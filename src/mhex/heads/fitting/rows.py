@@ -1,9 +1,9 @@
-"""Reading data for a fit: batches, labels as numbers from 0 to 1, and what is gathered from each batch."""
+"""Rows to fit: what is gathered from each batch, and labels as numbers from 0 to 1."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -55,8 +55,7 @@ class RidgeGatherer:
             h = features[name].to(self.device).double()
             for part, rows in zip(moments, (~held, held), strict=True):
                 part.add(h[rows], y[rows])
-        kept = held.to(y.device)
-        self.sample.add(*(features[name][kept.to(features[name].device)] for name in self.places), y[kept])
+        self.sample.add(*(features[name][held.to(features[name].device)] for name in self.places), y[held])
 
     def fit(self, name: str, options: Options) -> Outcome:
         """Ridge."""
@@ -115,43 +114,6 @@ class LogisticGatherer:
 def wide_device(device: torch.device) -> torch.device:
     """The device, or the CPU where it has no float64."""
     return torch.device("cpu") if device.type == "mps" else device
-
-
-def batches(data: Any, batch_size: int) -> Iterable[Any]:
-    """A loader as it is; `(inputs, labels)` given directly, cut into batches.
-
-    Args:
-        data: A loader, or a pair of inputs (a tensor, or a dictionary of tensors) and labels.
-        batch_size: Of the batches made here.
-    """
-    if not (isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], Tensor)):
-        return data  # type: ignore[no-any-return]
-    inputs, labels = data
-    if not isinstance(inputs, (Tensor, Mapping)):
-        return data
-    lengths = {len(v) for v in (inputs.values() if isinstance(inputs, Mapping) else [inputs]) if isinstance(v, Tensor)}
-    if lengths != {len(labels)}:
-        raise ArgumentError(f"Expected as many labels as inputs, but got {len(labels)} labels and {lengths} inputs.")
-    return _Cut(inputs, labels, batch_size)
-
-
-class _Cut:
-    """Batches of tensors, with a length for progress bars."""
-
-    def __init__(self, inputs: Any, labels: Tensor, size: int) -> None:
-        self.inputs, self.labels, self.size = inputs, labels, size
-
-    def __len__(self) -> int:
-        return -(-len(self.labels) // self.size)
-
-    def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self.labels), self.size):
-            part = slice(start, start + self.size)
-            if isinstance(self.inputs, Tensor):
-                yield self.inputs[part], self.labels[part]
-            else:
-                cut = {k: v[part] if isinstance(v, Tensor) else v for k, v in self.inputs.items()}
-                yield cut, self.labels[part]
 
 
 def label_rows(labels: Tensor, batch: int, num_classes: int, multi_label: bool) -> Tensor:

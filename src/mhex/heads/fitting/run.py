@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, unknown_name
+from mhex.heads.batches import labelled, loader_of
 from mhex.heads.block import Block
 from mhex.heads.fitting.linear import Linear, Options, Outcome, factors
 from mhex.heads.fitting.report import BlockFit, FitReport
-from mhex.heads.fitting.rows import Gatherer, LogisticGatherer, RidgeGatherer, batches, label_rows
+from mhex.heads.fitting.rows import Gatherer, LogisticGatherer, RidgeGatherer, label_rows
 from mhex.heads.fitting.scoring import accuracy, balanced_accuracy, mean_average_precision
 from mhex.heads.fitting.split import Split
 from mhex.heads.heads import Heads
-from mhex.heads.passes import labelled, watched
+from mhex.heads.passes import watched
 
 Method = Literal["ridge", "logistic"]
 
@@ -30,7 +31,7 @@ def fit_heads(
     data: Any,
     method: Method = "ridge",
     *,
-    intercept: bool = True,
+    intercept: bool | None = None,
     balance: bool = True,
     strength: float | None = None,
     batch_size: int = 64,
@@ -44,7 +45,7 @@ def fit_heads(
         heads: Its heads.
         data: A loader, or `(inputs, labels)`.
         method: `"ridge"` or `"logistic"`.
-        intercept: Whether heads have one.
+        intercept: Whether heads have one; None: if they answer yes or no.
         balance: Whether every class counts the same.
         strength: Of the penalty; None to choose.
         batch_size: Where `data` is a pair of tensors.
@@ -58,8 +59,9 @@ def fit_heads(
         raise ArgumentError(f"Expected strength to be a number above 0, or None to choose it, but got {strength!r}.")
     _check_gates(heads)
     settings = heads.settings
-    options = Options(settings.multi_label or settings.num_classes == 1, intercept, balance, strength)
-    gatherer, seen, rows, held_out = _gather(model, heads, batches(data, batch_size), method, memory_gb, progress)
+    binary = settings.multi_label or settings.num_classes == 1
+    options = Options(binary, binary if intercept is None else intercept, balance, strength)
+    gatherer, seen, rows, held_out = _gather(model, heads, loader_of(data, batch_size), method, memory_gb, progress)
     _check_classes(seen, rows, options)
     fitted: dict[str, tuple[Outcome, float]] = {}
     for name in track(settings.junctions, "Fitting heads", progress):
@@ -67,7 +69,7 @@ def fit_heads(
         fitted[name] = gatherer.fit(name, options), time.perf_counter() - start
     blocks = []
     for name, (outcome, seconds) in fitted.items():
-        rank = install(heads[name], outcome.head, intercept)
+        rank = install(heads[name], outcome.head, options.intercept)
         blocks.append(_entry(name, outcome, gatherer.held_labels(), options, rank, seconds))
     return FitReport(method, rows, held_out, tuple(blocks), time.perf_counter() - began)
 
@@ -116,10 +118,8 @@ def _gather(
     widths = dict(zip(settings.junctions, settings.channels, strict=True))
     split, gatherer, rows, held_out = Split(), None, 0, 0
     seen = torch.zeros(settings.num_classes, dtype=torch.float64)
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise ArgumentTypeError(f"Expected a loader of batches, or (inputs, labels), but got {type(loader).__name__}.")
     with watched(model) as run:
-        for inputs, labels in labelled(track(cast(Sequence[Any], loader), "Reading data", progress)):
+        for inputs, labels in labelled(track(loader, "Reading data", progress)):
             if not len(labels):
                 continue
             call = run(inputs)

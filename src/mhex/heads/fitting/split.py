@@ -67,4 +67,6 @@ class Sample:
 
     def columns(self) -> list[Tensor]:
         """The rows kept, one tensor for each of `add`."""
-        return [torch.cat(column) for column in zip(*self.parts, strict=True)]
+        if len(self.parts) > 1:
+            self.parts = [[torch.cat(column) for column in zip(*self.parts, strict=True)]]
+        return self.parts[0]
