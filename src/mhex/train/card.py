@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from mhex.data import ImageSet, TextSet, data_entry
 from mhex.data.catalogue import AnySet
@@ -14,6 +17,7 @@ from mhex.train.checkpoint import halved, read_facts, read_tensors, write_tensor
 from mhex.train.objective import attach_arguments
 from mhex.train.recipe import Recipe, ShipPart
 from mhex.train.report import REPORT, Finished, lineage
+from mhex.zoo.minilm import minilm_folder
 
 SHIPPED = "shipped"
 
@@ -41,11 +45,20 @@ def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path
     folder = run.folder / SHIPPED
     folder.mkdir(exist_ok=True)
     weights = folder / f"{run.recipe.name}.safetensors"
-    state = read_tensors(run.weights)
+    state = learned(run.recipe, read_tensors(run.weights))
     write_tensors(halved(state) if part.half else state, weights, {"name": run.recipe.name, "licence": "see the card"})
     card = {**describe(run, samples), "accuracy": measure(weights)}
     write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", folder / f"{run.recipe.name}.json")
     return card
+
+
+def learned(recipe: Recipe, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that a reader of the file cannot have: of a frozen base that comes as a package, none."""
+    if recipe.model.source != "minilm" or recipe.train.freeze == "none":
+        return dict(state)
+    base = read_tensors(minilm_folder() / "model.safetensors")
+    same = {name for name, value in base.items() if torch.equal(state.get(f"bert.{name}", value.new_empty(0)), value)}
+    return {name: value for name, value in state.items() if name.removeprefix("bert.") not in same}
 
 
 def describe(run: Finished, samples: AnySet) -> dict[str, Any]:

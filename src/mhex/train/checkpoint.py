@@ -84,9 +84,16 @@ def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return half
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a weights file of the same network, half precision widened to the network's own."""
-    model.load_state_dict(read_tensors(path), strict=True)
+def load_weights(model: nn.Module, path: Path, *, over: bool = False) -> None:
+    """Load a weights file of the same network, half precision widened to the network's own.
+
+    Args:
+        model: The network.
+        path: The file.
+        over: Whether the file may hold a part of the weights alone, the rest being what the network has.
+    """
+    state = read_tensors(path)
+    model.load_state_dict({**model.state_dict(), **state} if over else state, strict=True)
 
 
 def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_data: bool) -> None:

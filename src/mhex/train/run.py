@@ -207,7 +207,7 @@ def measure(recipe: Recipe, weights: Path, judged: AnySet, device: torch.device)
     """
     entry = data_entry(recipe.data.name)
     network, objective = make_objective(recipe, judged.classes, training=False)
-    load_weights(network.model, weights)
+    load_weights(network.model, weights, over=recipe.model.source == "minilm")
     feed = make_feed(recipe, judged, network.tokenizer, device)
     said = answers(objective.to(device), feed)
     shares = accuracy(said.probabilities, judged.labels, judged.group_of if isinstance(judged, ImageSet) else None)
