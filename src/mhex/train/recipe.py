@@ -116,8 +116,8 @@ class TrainPart:
         schedule: Course of the rate after the warm-up.
         warmup: Share of the steps that raise the rate.
         floor: Share of the rate that is left at the end.
-        clip: Largest norm of the gradient; null for any. One loss per head makes the gradient several times longer, so a
-            bound that hardly touches a plain network holds one with heads back.
+        clip: Largest norm of the gradient; null for any. One loss per head makes the gradient several times longer, so
+            a bound that hardly touches a plain network holds one with heads back.
         accumulate: Slices of a batch that are computed one after the other, to save memory.
         precision: `bf16` and `fp16` compute in half precision; `auto` is bf16 on a GPU and `no` elsewhere.
         ema: Decay of the running average of the weights, which then is what is judged and written; null for none.
