@@ -15,7 +15,7 @@ from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads, Settings
 
 _FORMAT = "mhex heads 1"
-_EXTRAS = ("decay", "mode", "source")  # what training chose
+_EXTRAS = ("decay", "mode", "joined", "source")  # what training chose
 
 
 def save_heads(heads: Heads, path: Path) -> None:

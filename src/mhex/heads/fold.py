@@ -54,7 +54,7 @@ def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, T
     whole = host
     if speaking:
         decay = heads.decay if source == "sum" else None
-        whole = Folded.of(host, [names[name] for name in speaking], heads.settings.num_classes, decay)
+        whole = Folded.of(host, [names[name] for name in speaking], heads.settings.num_classes, decay, heads.joined)
     return whole.requires_grad_(False).eval()
 
 

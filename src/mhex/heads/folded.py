@@ -131,11 +131,15 @@ class Folded(nn.Module):
         speaking: Dotted names of those with a head.
         num_classes: n.
         decay: Of the running sum of all class scores; None for the last head alone.
+        joined: Whether the host's own classifier is a term of that sum.
     """
 
-    def __init__(self, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None) -> None:
+    def __init__(
+        self, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None, joined: bool
+    ) -> None:
         super().__init__()
-        self.host, self.speaking, self.num_classes, self.decay = host, tuple(speaking), num_classes, decay
+        self.host, self.speaking, self.num_classes = host, tuple(speaking), num_classes
+        self.decay, self.joined = decay, joined
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Class scores (B, n) of inputs as the host takes them."""
@@ -143,10 +147,12 @@ class Folded(nn.Module):
         output = _with_sink(self.host, [name.split(".") for name in self.speaking], said)(*args, **kwargs)
         if self.decay is None:
             return said[-1]
-        return running_sum([*said, *self._classifier(output)], self.decay)
+        return running_sum([*said, *(self._classifier(output) if self.joined else [])], self.decay)
 
     @classmethod
-    def of(cls, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None) -> Folded:
+    def of(
+        cls, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None, joined: bool
+    ) -> Folded:
         """Like the constructor; the forward says which arguments it takes, as exporters ask for them by name."""
         own = inspect.signature(type(host).forward)
 
@@ -155,7 +161,7 @@ class Folded(nn.Module):
 
         forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
         kind: type[Folded] = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
-        return kind(host, speaking, num_classes, decay)
+        return kind(host, speaking, num_classes, decay, joined)
 
     def _classifier(self, output: Any) -> list[Tensor]:
         """Class scores of the host's own classifier, if it has as many."""

@@ -68,6 +68,7 @@ class Heads(nn.Module):
         self.places = {name: number for number, name in enumerate(settings.junctions)}
         self.decay = 0.8  # of the running sum, as last used in a loss
         self.mode: Literal["pretrain", "finetune"] = "finetune"  # of the last loss
+        self.joined = True  # whether the host's own classifier was a term of that loss
         self.source: Source | None = None  # what predicts; None decides by what there is
         self.frozen: tuple[str, ...] | None = None  # host parameters that `freeze_host` froze
         self.blocks = nn.ModuleList(

@@ -45,16 +45,17 @@ class Reading:
 
     @property
     def sum(self) -> Tensor:
-        """The running sum (B, n), with a kept classifier as its last term."""
-        terms = [*self._all_heads(), *([] if self.classifier is None else [self.classifier])]
-        return running_sum(terms, self.heads.decay)
+        """The running sum (B, n) of all heads, and of the classifier where it joins the loss."""
+        kept = self.classifier if self.heads.joined else None
+        return running_sum([*self._all_heads(), *([] if kept is None else [kept])], self.heads.decay)
 
     @property
     def source(self) -> Source:
         """What predicts."""
         if self.heads.source is not None:
             return self.heads.source
-        if self.classifier is not None:
+        # Gates that learn change what the classifier reads: left out of the loss, it has not followed.
+        if self.classifier is not None and (self.heads.joined or self.heads.settings.preset == "probe"):
             return "classifier"
         return "sum" if self.heads.mode == "pretrain" else "last_head"
 

@@ -122,15 +122,16 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         terms = self.reading.trained_terms(classifier)
         labels = check_labels(labels, terms[0].shape[0], self.num_classes, self.settings.multi_label)
         loss = combined_loss(terms, labels, mode, reduction, decay, self.settings.multi_label, weights)
-        self.heads.mode, self.heads.decay = mode, decay
+        self.heads.mode, self.heads.decay, self.heads.joined = mode, decay, classifier
         return loss
 
     @property
     def predict_from(self) -> Source:
         """What predicts: the model's own classifier, the last head, or the running sum.
 
-        By default the classifier where the model returns n class scores; otherwise the last head after training with
-        `"finetune"` and the running sum after `"pretrain"`. Known after the first forward pass unless it was set.
+        By default the classifier where the model returns n class scores, unless it was left out of the loss while the
+        gates learned; otherwise the last head after training with `"finetune"` and the running sum after `"pretrain"`.
+        Known after the first forward pass unless it was set.
         """
         return self.heads.source or self.reading.source
 

@@ -115,5 +115,5 @@ def reset(heads: Heads, num_classes: int) -> None:
         fresh = nn.Linear(block.channels, num_classes, bias=False)
         block.w2, block.intercept = fresh.to(kept.device, kept.dtype).train(block.training), None
     heads.settings = replace(heads.settings, num_classes=num_classes)
-    heads.source, heads.mode, heads.decay = None, "finetune", 0.8
+    heads.source, heads.mode, heads.decay, heads.joined = None, "finetune", 0.8, True
     calls.forget(heads.token)

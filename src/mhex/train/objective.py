@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
-from mhex.heads.losses import running_sum
 from mhex.train.feeds import Inputs
 from mhex.train.losses import distillation, soft_cross_entropy
 from mhex.train.recipe import DistilPart, HeadsPart
@@ -107,10 +106,8 @@ class HeadsObjective(Objective):
 
     def answer(self, logits: Tensor) -> Tensor:
         """The classifier where it learns too; else the last head (`finetune`) or the decayed sum (`pretrain`)."""
-        if self.heads.classifier:
-            return logits
-        said = self.head_answers()
-        return said[-1] if self.heads.mode == "finetune" else running_sum(said, self.heads.decay)
+        scores: Tensor = self._scaffold[0].logits
+        return scores
 
     def head_answers(self) -> list[Tensor]:
         """What each head said in the last forward pass, from the first block to the last."""
@@ -125,7 +122,9 @@ def attach_heads(model: nn.Module, classes: int, heads: HeadsPart) -> Any:
     """Attach explainer heads to a model in place, with the settings of a recipe; those left out are not passed."""
     from mhex import attach
 
-    return attach(model, classes, **attach_arguments(heads))
+    scaffold = attach(model, classes, **attach_arguments(heads))
+    scaffold.heads.mode, scaffold.heads.decay, scaffold.heads.joined = heads.mode, heads.decay, heads.classifier
+    return scaffold
 
 
 def attach_arguments(heads: HeadsPart) -> dict[str, Any]:

@@ -13,7 +13,10 @@ from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedMod
 from support.hosts import CLASSES, HOSTS, MAIN, host, inputs, run, stir
 from support.state import Snapshot
 
-pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning"),
+    pytest.mark.filterwarnings("ignore:The gates are active:mhex.errors.MhexWarning"),
+]
 BLOCKS = {
     "tv_resnet18": 8, "tv_resnet50": 16, "timm_resnet18": 8, "timm_resnet50": 16, "timm_resnet18d": 8,
     "timm_seresnet": 8, "tv_convnext": 3, "timm_convnext": 12, "timm_vit": 4, "tv_vit": 3, "hf_vit": 4, "hf_dinov2": 4,

@@ -134,6 +134,28 @@ def test_what_predicts(ready):
     assert scaffold.predict_from == "classifier"
 
 
+@pytest.mark.parametrize("preset", ["paper", "probe"])
+def test_a_classifier_left_out_of_the_loss(preset):
+    """It has not followed the gates, so it neither predicts nor counts in the sum; a probe's gates never move."""
+    model = host("timm_resnet18", torch.float64)
+    scaffold = stir(mhex.attach(model, CLASSES, preset=preset))
+    output = run(model, inputs("timm_resnet18", dtype=torch.float64))
+    heads = list(scaffold.head_logits.values())
+    scaffold.loss(LABELS, "pretrain", classifier=False)
+    assert scaffold.predict_from == ("sum" if preset == "paper" else "classifier")
+    assert torch.allclose(scaffold.logits, running_sum(heads, 0.8) if preset == "paper" else output)
+    scaffold.loss(LABELS, "finetune", classifier=False)
+    assert scaffold.predict_from == ("last_head" if preset == "paper" else "classifier")
+    scaffold.loss(LABELS, "pretrain")
+    assert scaffold.predict_from == "classifier"
+    assert torch.allclose(scaffold.reading.sum, running_sum([*heads, output], 0.8))
+    folded = scaffold.fold("sum")
+    scaffold.loss(LABELS, "pretrain", classifier=False)
+    batch = inputs("timm_resnet18", dtype=torch.float64)
+    assert torch.allclose(folded(batch), running_sum([*heads, output], 0.8))
+    assert torch.allclose(scaffold.fold("sum")(batch), running_sum(heads, 0.8))
+
+
 def test_what_predicts_without_a_classifier():
     model = timm.create_model("resnet18", num_classes=0).eval()
     batch = inputs("timm_resnet18")
