@@ -83,6 +83,10 @@ class Heads(nn.Module):
             for width in settings.channels
         )
 
+    def forward(self, x: Any) -> Any:
+        """Nothing: a host that runs all its children, as `nn.Sequential` does, runs past its heads."""
+        return x
+
     def __getitem__(self, name: str) -> Block:
         """The block of a junction."""
         block: Any = self.blocks[self.places[name]]

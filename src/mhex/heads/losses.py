@@ -57,7 +57,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool
         return labels if labels.dim() == 1 else labels.float()
     lowest, highest = float(labels.min()), float(labels.max())
     top = num_classes - 1 if labels.dim() == 1 else 1
-    if lowest < 0 or highest > top:
+    if not (lowest >= 0 and highest <= top):  # also where a label is not a number
         raise ArgumentError(
             f"Expected labels from 0 to {top}, but got {lowest:g} to {highest:g}; num_classes is {num_classes}."
         )

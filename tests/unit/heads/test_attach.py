@@ -347,3 +347,12 @@ def test_chunked_feed_forward_is_refused():
     model = transformers.BertForSequenceClassification(config)
     with pytest.raises(UnsupportedModelError, match="residual"):
         mhex.attach(model, 2)
+
+
+def test_a_host_that_runs_all_its_children():
+    inner = host("tv_resnet18")
+    model, batch = nn.Sequential(nn.Identity(), inner), inputs("tv_resnet18")
+    before = run(model, batch)
+    scaffold = mhex.attach(model, CLASSES)
+    assert torch.equal(run(model, batch), before)
+    assert len(scaffold.head_logits) == 8

@@ -84,6 +84,8 @@ def test_several_labels():
     assert scaffold.head_predictions["layer1.0"].dtype == torch.bool
     with pytest.raises(ArgumentError, match=r"\(3, 4\)"):
         scaffold.loss(LABELS)
+    with pytest.raises(ArgumentError, match="0 to 1"):
+        scaffold.loss(targets.float().where(targets > 0, torch.nan))
 
 
 def test_one_class_score():
