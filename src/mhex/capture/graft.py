@@ -155,7 +155,12 @@ def _by_unit(model: nn.Module, junctions: Iterable[Junction]) -> list[tuple[nn.M
 
 def _rewrite(unit: nn.Module, joined: list[Junction], calls: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
     """Give a unit a class derived from its own, in which these calls take the place of its additions."""
-    codes = {training: _rewritten(trace_unit(unit, training), joined, calls) for training in (True, False)}
+    try:
+        codes = {training: _rewritten(trace_unit(unit, training), joined, calls) for training in (True, False)}
+    except UNTRACEABLE as error:
+        raise UnsupportedModelError(
+            f"{joined[0].unit} cannot be rewritten ({str(error).splitlines()[0][:80]}); leave it out with where=[...]."
+        ) from error
     kind = type(unit)
     forward = _compiled(kind, codes[False])
     if codes[True][0] != codes[False][0]:  # the unit does something else in training

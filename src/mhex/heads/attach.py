@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mhex.capture import known_anatomy, unwrap
-from mhex.capture.graft import Junction, find_junctions, graft, is_grafted, settle
+from mhex.capture.graft import Junction, find_junctions, graft, is_grafted, settle, ungraft, unsettle
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu
 from mhex.heads.files import read_heads
@@ -117,9 +117,14 @@ def attach(
             MhexWarning,
             stacklevel=2,
         )
-    model.add_module(PREFIX, heads)
-    settle(model, heads)
-    graft(model, junctions, heads.join)
+    with ExitStack() as undo:  # a unit that cannot be rewritten leaves the model as it was
+        model.add_module(PREFIX, heads)
+        undo.callback(model._modules.pop, PREFIX)
+        settle(model, heads)
+        undo.callback(unsettle, model, heads)
+        undo.callback(ungraft, model)
+        graft(model, junctions, heads.join)
+        undo.pop_all()
     return Scaffold(model)
 
 

@@ -356,3 +356,25 @@ def test_a_host_that_runs_all_its_children():
     scaffold = mhex.attach(model, CLASSES)
     assert torch.equal(run(model, batch), before)
     assert len(scaffold.head_logits) == 8
+
+
+def test_a_unit_that_cannot_be_rewritten_leaves_the_model_as_it_was():
+    """It branches on its input in training alone, which shows only when its forward is rewritten."""
+
+    class Moody(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x):
+            if self.training and x.mean() > 0:
+                return x
+            return x + self.body(x)
+
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), Moody(), nn.Conv2d(3, CLASSES, 1)).eval()
+    snapshot, kinds = Snapshot(model), [type(m) for m in model.modules()]
+    for _ in range(2):
+        with torch.random.fork_rng(devices=[]), pytest.raises(UnsupportedModelError, match="1 cannot be rewritten"):
+            mhex.attach(model, CLASSES)
+    snapshot.check()
+    assert [type(m) for m in model.modules()] == kinds
