@@ -12,7 +12,8 @@ from mhex.errors import ArgumentError
 from mhex.heads.losses import running_sum
 from mhex.train.feeds import Inputs
 from mhex.train.losses import distillation, soft_cross_entropy
-from mhex.train.recipe import DistilPart, HeadsPart
+from mhex.train.recipe import DistilPart
+from mhex.train.recipe_heads import HeadsPart
 from mhex.train.view import View
 
 
