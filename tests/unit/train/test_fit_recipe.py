@@ -2,16 +2,20 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import mhex
+from mhex.data import load_pets
 from mhex.errors import ArgumentError
 from mhex.train.check import check_recipe
 from mhex.train.recipe_files import packaged_recipes, read_recipe, restore_recipe
 from mhex.train.run import train
-from support.training import recipe_dict, write_blood, write_pets_and_cifar
+from support.training import picture, recipe_dict, write_blood
+from support.zoo_standins import CLASSES, write_zoo
 
 PACKAGED = packaged_recipes()["pets-mhex-resnet10t"]
 FIT = {
@@ -28,27 +32,58 @@ def made(**changes):
     return restore_recipe({**plain, **FIT, **changes}, "x.yaml")
 
 
-def test_heads_are_fitted_measured_and_shipped_alone(data, tmp_path):
-    write_pets_and_cifar(data)
-    with pytest.warns(UserWarning, match="no samples to learn from"):
-        report = train(read_recipe(PACKAGED, ["data.limit=80"]), tmp_path / "run")
+@pytest.fixture
+def zoo(data, tmp_path, monkeypatch):
+    """A stand-in zoo, and photos of its six classes."""
+    rows = [
+        {
+            "name": f"{breed.replace(' ', '_')}_{n}",
+            "image": picture(40 * b + 2 * n, 20),
+            "breed": b,
+            "species": b // 3,
+            "split": "test" if n > 4 else "trainval",
+        }
+        for b, breed in enumerate(CLASSES)
+        for n in range(7)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), data / "pets.parquet")
+    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", tmp_path / "zoo")
+    return write_zoo(tmp_path / "zoo")
+
+
+def test_heads_are_fitted_measured_and_shipped_alone(zoo, tmp_path):
+    recipe = read_recipe(PACKAGED, ["data.side=32"])
+    report = train(recipe, tmp_path / "run")
     assert report["fit"]["method"] == "ridge"
+    assert report["fit"]["rows"] == 30
     assert len(report["fit"]["blocks"]) == len(report["test"]["heads"]) == 4
     folder = tmp_path / "run" / "shipped"
     state = load_file(folder / "pets-mhex-resnet10t.safetensors")
     assert all(name.startswith("mhex.") for name in state)
-    assert sum(value.numel() for name, value in state.items() if name.endswith("w2.weight")) == 37 * 960
     card = json.loads((folder / "pets-mhex-resnet10t.json").read_text())
     assert card["base"] == "pets-resnet10t"
     assert card["heads"] == {"where": "all", "preset": "probe", "coupling": "head_only", "relu": "pre"}
-    # The folder holds no weights of the network itself: they are those of the package, and answer as before.
+    assert "without training" in card["recipe"]["done"]
+    # The folder holds no weights of the network itself: they are those of the zoo, and answer as before.
     bundle, plain = mhex.load("zoo:pets-mhex-resnet10t", folder=folder), mhex.load("zoo:pets-resnet10t")
-    x = torch.randn(2, 3, 64, 64)
-    assert torch.equal(bundle.model(x), plain.model(x))
+    photos = recipe.view(load_pets("test").images)
+    assert torch.equal(bundle.model(photos), plain.model(photos))
     assert card["parameters"] == sum(p.numel() for p in bundle.model.parameters())
     assert (card["architecture"], card["licence"]) == (plain.card["architecture"], plain.card["licence"])
-    again = train(read_recipe(PACKAGED, ["data.limit=80"]), tmp_path / "run")
-    assert again == report
+    # The card's numbers are those of the loaded heads.
+    right = mhex.Scaffold(bundle.model).head_accuracy((photos, load_pets("test").labels))
+    assert list(right.values())[:4] == pytest.approx(card["accuracy"]["heads"], abs=1e-4)
+    assert max(card["accuracy"]["heads"]) > 0.5
+    assert train(recipe, tmp_path / "run") == report
+
+
+def test_a_base_with_a_base_is_refused(zoo, tmp_path):
+    train(read_recipe(PACKAGED, ["data.side=32"]), tmp_path / "run")
+    folder = tmp_path / "run" / "shipped"
+    path = folder / "pets-mhex-resnet10t.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base": "pets-mhex-resnet10t"}))
+    with pytest.raises(ArgumentError, match="a resident with weights of its own"):
+        mhex.load("zoo:pets-mhex-resnet10t", folder=folder)
 
 
 @pytest.mark.parametrize(
