@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,7 @@ def head_opinions(bundle: Bundle, inputs: Any) -> list[Opinion]:
     ]
 
 
-def top_classes(probabilities: list[float], names: list[str], count: int = 3) -> dict[str, float]:
+def top_classes(probabilities: Sequence[float], names: Sequence[str], count: int = 3) -> dict[str, float]:
     """The most probable classes, the first one first."""
     shares = dict(zip(names, probabilities, strict=True))
     return {name: shares[name] for name in sorted(shares, key=shares.__getitem__, reverse=True)[:count]}

@@ -18,7 +18,7 @@ MODEL = "zoo:agnews-mhex-minilm"
 TEXTS = (
     "The software company Lumenfold bought the football club Harrow Vale, and its engineers now count every pass "
     "with cameras.",
-    "Ministers of both countries signed the treaty after the bank promised cheap loans for the new railway.",
+    "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
 )
 
 
