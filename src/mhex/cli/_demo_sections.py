@@ -21,6 +21,11 @@ without them. The accuracy is each head's own, on test photos. Early heads know 
 weak evidence, and so is its map.
 """
 
+NEWS = """
+The text is made up for this page. mhex shows what the heads on the first layers read, which need not be what the network
+answers in the end: compare the table. The other methods explain the network.
+"""
+
 LAYERS = """
 The map of each block, shallow to deep: its head's class weights times what flows through the block. Deeper blocks
 know the breed better and see coarser. Each map has its own colour scale.
@@ -84,9 +89,9 @@ def news_section(number: int, reading: Reading) -> Section:
     explanations = reading.outcome.explanations
     parts = [f"<blockquote>{html.escape(reading.text)}</blockquote>", _opinions(reading.opinions)]
     if explanations:
-        parts.append(to_html(explanations))
+        parts.append(f'<div style="margin-bottom:1.1rem">{to_html(explanations)}</div>')
     parts += _left_out(reading.outcome.left_out)
-    return Section(f"News {number}, {reading.bundle.name}", "\n".join(parts), "The text is made up for this page.")
+    return Section(f"News {number}, {reading.bundle.name}", "\n".join(parts), NEWS)
 
 
 def _opinions(opinions: Sequence[Opinion]) -> str:
