@@ -22,8 +22,8 @@ weak evidence, and so is its map.
 """
 
 NEWS = """
-The text is made up for this page. mhex shows what the heads on the first layers read, which need not be what the network
-answers in the end: compare the table. The other methods explain the network.
+The text is made up for this page. mhex shows what the heads on the first layers read, which need not be what the
+network answers in the end: compare the table. The other methods explain the network.
 """
 
 LAYERS = """
