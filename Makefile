@@ -1,4 +1,4 @@
-# make demo    explain real photos with real models; writes out/demo/index.html
+# make demo    explain photos and texts with trained models; writes out/demo/index.html
 # make test    the whole default test run
 # make slow    the longer tests
 # make lint    ruff and mypy

@@ -26,10 +26,11 @@ import mhex
 from mhex.heads.passes import watched
 from mhex.train.checkpoint import load_weights
 from mhex.train.feeds import Feed, row_batches
+from mhex.train.measure import make_objective
 from mhex.train.recipe import Recipe
 from mhex.train.recipe_files import find_recipe, read_recipe
 from mhex.train.report import read_finished
-from mhex.train.run import make_objective, train
+from mhex.train.run import train
 from mhex.train.samples import load_samples, load_test, make_feed
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "mhex-accuracy.md"
@@ -173,7 +174,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         lines += [
             f"## {study.title}",
             "",
-            f"Test split; {recipe.train.epochs} epochs for every variant, the same data order and changes for the "
+            f"Test split; {recipe.training.epochs} epochs for every variant, the same data order and changes for the "
             f"same seed; gates start as preset `{study.preset}`; mean and standard deviation over seeds.",
             "",
             "| variant | predicts | seeds | test accuracy % | seconds |",

@@ -1,8 +1,9 @@
-"""Small random-weight stand-ins for what users bring: a zoo of two models, and Hugging Face folders."""
+"""Small random-weight stand-ins for what users bring: a zoo, and Hugging Face folders."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,45 @@ def write_zoo(folder: Path) -> Path:
     for name in NETWORKS:
         write_resident(folder, name)
     return folder
+
+
+def write_demo_zoo(folder: Path) -> Path:
+    """`write_zoo`, heads for its residual network, and a classifier with heads on the real MiniLM."""
+    import mhex
+    from mhex.zoo.minilm import load_minilm
+
+    write_zoo(folder)
+    card = json.loads((folder / "pets-resnet10t.json").read_text(encoding="utf-8"))
+    network = write_resident(folder, "pets-resnet10t")
+    heads = {"where": "all", "preset": "probe", "coupling": "head_only", "relu": "pre"}
+    accuracy = {**card["accuracy"], "heads": [0.1, 0.2, 0.3, 0.4]}
+    changes = {"base": "pets-resnet10t", "heads": heads, "accuracy": accuracy}
+    _write_headed(folder, "pets-mhex-resnet10t", network, {**card, **changes}, lambda name: name.startswith("mhex."))
+    topics = ["World", "Sports", "Business", "Sci/Tech"]
+    reader, _ = load_minilm(topics)
+    heads = {"where": "first3", "preset": "probe", "exclude_special": True}
+    accuracy = {"topic": 0.25, "heads": [0.1, 0.2, 0.3], "split": "test", "texts": 12}
+    changes = {"source": "minilm", "modality": "text", "classes": topics, "heads": heads, "accuracy": accuracy}
+    learned = ("mhex.", "classifier.", "bert.pooler.")
+    _write_headed(folder, "agnews-mhex-minilm", reader, {**card, **changes}, lambda name: name.startswith(learned))
+    assert mhex.load("zoo:agnews-mhex-minilm", folder=folder).class_names == topics
+    return folder
+
+
+def _write_headed(
+    folder: Path, name: str, model: torch.nn.Module, card: dict[str, Any], kept: Callable[[str], bool]
+) -> None:
+    import mhex
+
+    torch.manual_seed(6)
+    scaffold = mhex.attach(model, len(card["classes"]), **card["heads"])
+    with torch.no_grad():
+        for parameter in scaffold.head_parameters():
+            parameter.normal_()
+    state = {key: t.half().contiguous() for key, t in model.state_dict().items() if kept(key)}
+    save_file(state, folder / f"{name}.safetensors")
+    card = {**card, "name": name, "title": f"A stand-in for {name}"}
+    (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
 
 
 def write_bert(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""`mhex demo`: both zoo models, two photos, every method that serves them, on one page."""
+"""`mhex demo`: the zoo's models on photos and texts, by every method that serves them, on one page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mhex.cli import _demo_heads, _demo_news
 from mhex.cli._console import Step, busy, steps
+from mhex.cli._demo_heads import look_into, top_classes
+from mhex.cli._demo_news import read_news
 from mhex.cli._output import output_folder, writing
 from mhex.cli._run import Outcome, explain_by
 from mhex.errors import ArgumentError
@@ -69,7 +72,7 @@ class Look:
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
 ) -> None:
-    """Explain two photos with both zoo models by every method that serves them; no network, under a minute.
+    """Explain photos and texts with the models of the zoo by every method that serves them; offline, under a minute.
 
     Example: mhex demo --out out/demo
     """
@@ -82,20 +85,27 @@ def demo(
 
         photos = demo_photos()
         bundles = [mhex.load(name) for name in MODELS]
+        headed, reader = mhex.load(_demo_heads.MODEL), mhex.load(_demo_news.MODEL)
         methods = list(all_methods())
-    with steps(len(photos) * len(bundles) * len(methods)) as step:
+    texts = _demo_news.TEXTS
+    work = (len(photos) * len(bundles) + len(texts)) * len(methods) + len(_demo_heads.METHODS)
+    with steps(work) as step:
         looks = [look(bundle, photo, methods, step) for photo in photos for bundle in bundles]
+        # The network under the heads is the last of the models, so its favourite classes are the same.
+        heads = look_into(headed, photos[0], list(looks[len(bundles) - 1].explained.values()), step)
+        readings = [read_news(reader, text, methods, step) for text in texts]
     with busy("Drawing the page"):
-        text = demo_page(looks)
+        text = demo_page(looks, heads, readings)
     file = out / "index.html"
     with writing(file):
         file.write_text(text, encoding="utf-8")
-    maps = sum(len(one.outcome.explanations) for one in looks)
-    for one in looks:
-        typer.echo(f"{one.sentence}.")
+    said = [*(one.sentence for one in looks), heads.sentence, *(one.sentence for one in readings)]
+    typer.echo("\n".join(f"{sentence}." for sentence in said))
+    outcomes = [*(one.outcome for one in looks), *(one.outcome for one in readings)]
+    count = sum(len(one.explanations) for one in outcomes) + len(heads.explanations)
     typer.echo(
-        f"Explained {len(photos)} photos with {len(bundles)} models and {len(methods)} methods ({maps} explanations) "
-        f"in {time.perf_counter() - started:.0f} s: open {file}"
+        f"Explained {len(photos)} photos and {len(texts)} texts with {len(bundles) + 2} models and {len(methods)} "
+        f"methods ({count} explanations) in {time.perf_counter() - started:.0f} s: open {file}"
     )
 
 
@@ -150,12 +160,11 @@ def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
         lambda what: step(f"{photo.name}, {bundle.name}: {what}"),
         pass_over=True,
     )
-    favourites = sorted(shares, key=shares.__getitem__, reverse=True)[:3]
     return Look(
         bundle,
         photo,
         {group: sum(shares[name] for name in members) for group, members in groups.items()},
-        {name: shares[name] for name in favourites},
+        top_classes(probabilities.tolist(), names),
         explained,
         outcome,
     )

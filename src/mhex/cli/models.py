@@ -51,7 +51,8 @@ def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:
     if not accuracy:
         return "not measured"
     shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in accuracy.items() if isinstance(v, float)]
-    return f"{', '.join(shares)} ({accuracy.get('split', 'unknown split')}, {accuracy.get('images', '?')} images)"
+    kind = "texts" if "texts" in accuracy else "images"
+    return f"{', '.join(shares)} ({accuracy.get('split', 'unknown split')}, {accuracy.get(kind, '?')} {kind})"
 
 
 def licence_words(data: Any, licence: str) -> str:

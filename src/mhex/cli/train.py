@@ -88,7 +88,10 @@ def _list() -> None:
     show_table(
         f"{len(recipes)} recipes",
         ("name", "what", "data", "epochs", "needs"),
-        [(one.name, one.title, one.data.name, one.train.epochs, ", ".join(one.needs)) for one in recipes],
+        [
+            (one.name, one.title, one.data.name, one.train.epochs if one.train else "fitted", ", ".join(one.needs))
+            for one in recipes
+        ],
     )
 
 

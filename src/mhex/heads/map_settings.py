@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
+from mhex.heads.block import Relu
 
 Activation = Literal["gated", "gated_sum", "sum", "output", "relu_sum"]
 Anchor = Literal["deep", "shallow"]
@@ -75,6 +76,19 @@ def settle(preset: str, **given: Any) -> MapSettings:
     own = PRESETS[preset]
     assert given.keys() <= {field.name for field in fields(own)}
     return replace(own, **{name: value for name, value in given.items() if value is not None})
+
+
+def automatic(text: bool, relu: Relu) -> tuple[str, Activation | None]:
+    """Preset `"auto"`: the preset of the modality, and the activation to put in place of the preset's own, or None.
+
+    Heads with `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's map at alpha
+    1 and sharpness 0 is the score of its head.
+
+    Args:
+        text: Whether the input is text.
+        relu: Where the heads' ReLU sits.
+    """
+    return "text" if text else "paper", "relu_sum" if relu == "pre" else None
 
 
 def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:

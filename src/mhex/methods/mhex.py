@@ -51,7 +51,8 @@ def mhex(
         index: Class numbers, (B, K).
         preset: Settings of published material; options that are given override them. `"auto"` is `"paper"` (alpha
             0.5, sharpness 1/n + 0.1, layer factor 0.9, gated sum) for images and `"text"` (alpha 1, sharpness 0, layer
-            factor 1, sum) for text; `"table3"` has alpha 1 and negative sharpness 0.1, `"figure8"` layer factor 0.8.
+            factor 1, sum) for text, with `"relu_sum"` in place of both sums where heads have `relu="pre"`; `"table3"`
+            has alpha 1 and negative sharpness 0.1, `"figure8"` layer factor 0.8.
         alpha: Weight of negative class weights, from 0 to 1.
         sharpness: `ss+`: a class keeps a channel if its share of the positive weights is larger; 0 keeps all, `"auto"`
             is 1/n + 0.1.
@@ -70,13 +71,16 @@ def mhex(
     """
     # Heads load more than menus and command-line help should wait for.
     from mhex.heads import saliency
-    from mhex.heads.map_settings import choose_blocks, settle, thresholds
+    from mhex.heads.map_settings import automatic, choose_blocks, settle, thresholds
     from mhex.heads.reading import Reading
 
     reading = trace.heads
     assert isinstance(reading, Reading)
     text = trace.batch.modality == "text"
-    chosen = preset if preset != "auto" else "text" if text else "paper"
+    chosen: str = preset
+    if preset == "auto":
+        chosen, pooled = automatic(text, reading.heads.settings.relu)
+        activation = activation or pooled
     settings = settle(
         chosen,
         alpha=alpha,

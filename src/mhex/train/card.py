@@ -18,6 +18,7 @@ from mhex.train.objective import attach_arguments
 from mhex.train.recipe import Recipe, ShipPart
 from mhex.train.report import REPORT, Finished, lineage
 from mhex.zoo.minilm import minilm_folder
+from mhex.zoo.residents import resident_card
 
 SHIPPED = "shipped"
 
@@ -54,7 +55,7 @@ def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path
 
 def learned(recipe: Recipe, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors that a reader of the file cannot have: of a frozen base that comes as a package, none."""
-    if recipe.model.source != "minilm" or recipe.train.freeze == "none":
+    if recipe.model.source != "minilm" or recipe.training.freeze == "none":
         return dict(state)
     base = read_tensors(minilm_folder() / "model.safetensors")
     same = {name for name, value in base.items() if torch.equal(state.get(f"bert.{name}", value.new_empty(0)), value)}
@@ -69,14 +70,14 @@ def describe(run: Finished, samples: AnySet) -> dict[str, Any]:
         samples: Of the data, for the names of classes and groups.
     """
     recipe, runs = run.recipe, lineage(run)
+    base = resident_card(recipe.model.architecture) if recipe.model.source == "zoo" else None
     entry = data_entry(recipe.data.name)
     card: dict[str, Any] = {
         "name": recipe.name,
         "title": recipe.title,
         "modality": entry.kind,
         "source": recipe.model.source,
-        "architecture": recipe.model.architecture,
-        "arguments": {"num_classes": len(samples.classes), **recipe.model.arguments},
+        **_architecture(recipe, len(samples.classes), base),
         "classes": list(samples.classes),
     }
     if isinstance(samples, ImageSet) and samples.groups:
@@ -94,6 +95,8 @@ def describe(run: Finished, samples: AnySet) -> dict[str, Any]:
         card["data"]["pretraining"] = " ".join(
             f"{data_entry(name).title} ({data_entry(name).citation}), {data_entry(name).form}." for name in others
         )
+    elif base is not None and "pretraining" in base["data"]:
+        card["data"]["pretraining"] = base["data"]["pretraining"]
     card["recipe"] = {
         "command": f"mhex train {recipe.name} --with-needs",
         "settings": recipe.identity(),
@@ -105,13 +108,29 @@ def describe(run: Finished, samples: AnySet) -> dict[str, Any]:
         "date": run.report["date"],
     }
     card["parameters"] = run.report["parameters"]
-    card["licence"] = licence(recipe, list(others))
+    card["licence"] = licence(recipe, list(others)) if base is None else base["licence"]
     return card
+
+
+def _architecture(recipe: Recipe, classes: int, base: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entries that say what to build; of heads that were fitted, also under which name the rest is found."""
+    if base is None:
+        return {
+            "architecture": recipe.model.architecture,
+            "arguments": {"num_classes": classes, **recipe.model.arguments},
+        }
+    return {"base": base["name"], "architecture": base["architecture"], "arguments": base["arguments"]}
 
 
 def account(recipe: Recipe) -> str:
     """One sentence about what was done, for the card."""
-    part, data, settings = recipe.model, recipe.data, recipe.train
+    part, data = recipe.model, recipe.data
+    if recipe.fit is not None:
+        return (
+            f"{recipe.name}: explainer heads fitted by {recipe.fit.method} to the frozen zoo:{part.architecture} on "
+            f"{data.name}, without training."
+        )
+    settings = recipe.training
     taught = f", taught by {' and '.join(recipe.distil.teachers)}" if recipe.distil else ""
     fresh = "from random weights" if part.source in ("timm", "torchvision") else "from pretrained weights"
     begun = f"from {part.start}" if part.start else fresh

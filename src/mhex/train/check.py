@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mhex.data import CATALOGUE
+from mhex.data.catalogue import DataEntry
 from mhex.errors import ArgumentError, unknown_name
 from mhex.train.networks import check_architecture
-from mhex.train.recipe import Recipe
+from mhex.train.recipe import Recipe, TrainPart
 
 
 def check_recipe(recipe: Recipe, source: str) -> None:
@@ -23,7 +26,7 @@ def check_recipe(recipe: Recipe, source: str) -> None:
     def refuse(words: str) -> ArgumentError:
         return ArgumentError(f"{source}: {words}")
 
-    data, settings = recipe.data, recipe.train
+    data = recipe.data
     if data.name not in CATALOGUE:
         raise refuse(f"data.name: {unknown_name('data set', data.name, CATALOGUE)}")
     entry = CATALOGUE[data.name]
@@ -35,28 +38,53 @@ def check_recipe(recipe: Recipe, source: str) -> None:
         for name in ("augment", "distil"):
             if getattr(recipe, name) is not None:
                 raise refuse(f"{name} is for images, and {data.name} holds texts: leave it out.")
-    _check_optimizer(recipe, source)
     check_architecture(recipe.model, source)
+    if recipe.distil is not None and not recipe.distil.teachers:
+        raise refuse("distil.teachers should name at least one recipe; leave distil out for none.")
+    if recipe.name in recipe.needs:
+        raise refuse(f"{recipe.name} cannot start from its own weights or teach itself.")
+    if recipe.fit is None:
+        _check_training(recipe, recipe.training, entry, refuse)
+    else:
+        _check_fit(recipe, refuse)
+
+
+def _check_fit(recipe: Recipe, refuse: Callable[[str], ArgumentError]) -> None:
+    """What must hold where heads are fitted."""
+    if recipe.model.source != "zoo":
+        raise refuse(f"fit needs a trained model, so model.source should be zoo, not {recipe.model.source}.")
+    if recipe.heads is None:
+        raise refuse("fit fits explainer heads, and the recipe has none; add the section heads.")
+    if recipe.heads.preset != "probe" and recipe.heads.coupling != "head_only":
+        raise refuse("heads.preset should be probe, so that fitted heads change no prediction of the model.")
+    if not recipe.heads.classifier:
+        raise refuse("heads.classifier: the classifier of the zoo's model answers; leave it true.")
+    for name in ("start", "arguments", "extra"):
+        if getattr(recipe.model, name):
+            raise refuse(f"model.{name} does not go with fit, which leaves the model as it is: leave it out.")
+    for name in ("augment", "distil"):
+        if getattr(recipe, name) is not None:
+            raise refuse(f"{name} is for training, and heads are fitted here: leave it out.")
+
+
+def _check_training(
+    recipe: Recipe, settings: TrainPart, entry: DataEntry, refuse: Callable[[str], ArgumentError]
+) -> None:
+    """What must hold where a network is trained."""
+    from timm.optim import list_optimizers
+
+    if recipe.model.source == "zoo":
+        raise refuse("model.source: a model of the zoo stays as it is; fit heads to it with the section fit.")
+    if settings.optimizer not in (known := list_optimizers()):
+        raise refuse(f"train.optimizer: {unknown_name('optimizer', settings.optimizer, known)}")
     if settings.batch % settings.accumulate:
         raise refuse(f"train.batch should be a multiple of train.accumulate, not {settings.batch}.")
     if settings.freeze == "host" and recipe.heads is None:
         raise refuse("train.freeze: host trains explainer heads alone, and the recipe has no heads; add the section.")
     if settings.compile and recipe.heads is not None:
         raise refuse("train.compile does not go with heads, which read what passes through the network; set it false.")
-    validated = entry.validation if data.validation is None else data.validation
+    validated = entry.validation if recipe.data.validation is None else recipe.data.validation
     if settings.early_stopping is not None and not validated:
         raise refuse(
             "train.early_stopping needs a validation, and there is none: set data.validation to a share such as 0.1."
         )
-    if recipe.distil is not None and not recipe.distil.teachers:
-        raise refuse("distil.teachers should name at least one recipe; leave distil out for none.")
-    if recipe.name in recipe.needs:
-        raise refuse(f"{recipe.name} cannot start from its own weights or teach itself.")
-
-
-def _check_optimizer(recipe: Recipe, source: str) -> None:
-    from timm.optim import list_optimizers
-
-    known = list_optimizers()
-    if recipe.train.optimizer not in known:
-        raise ArgumentError(f"{source}: train.optimizer: {unknown_name('optimizer', recipe.train.optimizer, known)}")

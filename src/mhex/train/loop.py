@@ -60,7 +60,7 @@ class Loop:
     ) -> None:
         self.recipe, self.out, self.accelerator = recipe, out, accelerator
         self.feed, self.validation = feed, validation
-        settings, device = recipe.train, accelerator.device
+        settings, device = recipe.training, accelerator.device
         slices = accelerator.num_processes * settings.accumulate
         if settings.batch % slices:
             raise ArgumentError(
@@ -93,7 +93,7 @@ class Loop:
     @property
     def stopped(self) -> bool:
         """Whether the validation has not improved for as long as the recipe waits."""
-        stop = self.recipe.train.early_stopping
+        stop = self.recipe.training.early_stopping
         return stop is not None and self.progress.waited >= stop.patience
 
     def run(self, pace: Pace) -> Progress:
@@ -124,8 +124,8 @@ class Loop:
             for step in bar:
                 if order is None or step // self.per_epoch != epoch:
                     epoch = step // self.per_epoch
-                    order = epoch_order(len(self.feed), self.recipe.train.batch, self.recipe.seed, epoch)
-                    learning_mode(self.model, self.recipe.train.freeze)
+                    order = epoch_order(len(self.feed), self.recipe.training.batch, self.recipe.seed, epoch)
+                    learning_mode(self.model, self.recipe.training.freeze)
                 loss = self.step(step, order[step % self.per_epoch], wrapped, stepper)
                 sums += loss
                 self.progress.step = step + 1
@@ -153,7 +153,7 @@ class Loop:
 
     def step(self, step: int, rows: Tensor, wrapped: Any, stepper: Any) -> Tensor:
         """One step of the optimiser, on this process's part of the batch of some rows; gives the whole batch's loss."""
-        settings, seed = self.recipe.train, self.recipe.seed
+        settings, seed = self.recipe.training, self.recipe.seed
         self.objective.prepare(step, self.steps)
         factor = rate_factor(settings.schedule, step, self.steps, settings.warmup, settings.floor)
         for group in self.optimizer.param_groups:
@@ -193,7 +193,7 @@ class Loop:
         best = None
         if self.validation is not None:
             row["validation"] = found = self.validate(self.validation)
-            stop = self.recipe.train.early_stopping
+            stop = self.recipe.training.early_stopping
             # Losses are turned round, so that more is better for both.
             score = -found["loss"] if stop is not None and stop.watch == "loss" else found["accuracy"]
             progress.waited += 1
@@ -205,9 +205,9 @@ class Loop:
         row["seconds"] = round(progress.seconds, 3)
         progress.history.append(row)
         progress.loss_sum = 0.0
-        if (epoch + 1) % max(1, self.recipe.train.epochs // 40) == 0 or self.stopped:
+        if (epoch + 1) % max(1, self.recipe.training.epochs // 40) == 0 or self.stopped:
             judged = f", validation accuracy {row['validation']['accuracy']:.4f}" if "validation" in row else ""
-            of = f"{epoch + 1} of {self.recipe.train.epochs}"
+            of = f"{epoch + 1} of {self.recipe.training.epochs}"
             pace.say(f"{self.recipe.name}: epoch {of}, loss {row['loss']:.4f}{judged}, {progress.seconds:.0f} s")
         return best
 

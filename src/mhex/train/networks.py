@@ -1,4 +1,4 @@
-"""From a recipe to a network: timm, torchvision, a local Hugging Face folder, or the MiniLM package."""
+"""From a recipe to a network: timm, torchvision, a local Hugging Face folder, the MiniLM package, or the zoo."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mhex.errors import ArgumentError, unknown_name
 from mhex.train.recipe import ModelPart, Recipe
 from mhex.zoo.hf_folder import load_tokenizer, quiet
 from mhex.zoo.minilm import minilm_folder
+from mhex.zoo.residents import list_models, load_resident
 
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Hugging Face models
 
@@ -59,6 +60,12 @@ def check_architecture(part: ModelPart, source: str) -> None:
                 else f"Unknown {part.source} model {part.architecture!r}, and no name is near it."
             )
             raise ArgumentError(f"{source}: model.architecture: {error}")
+    elif part.source == "zoo":
+        residents = [row["name"].removeprefix("zoo:") for row in list_models()]
+        if part.architecture not in residents:
+            raise ArgumentError(
+                f"{source}: model.architecture: {unknown_name('zoo model', part.architecture, residents)}"
+            )
     else:
         folder = hf_folder(part)
         if not (folder / "config.json").is_file():
@@ -92,6 +99,8 @@ def make_network(recipe: Recipe, classes: Sequence[str], *, training: bool) -> N
     image = data_entry(recipe.data.name).kind == "image"
     if part.source in ("hf-folder", "minilm"):
         return _hugging_face(part, arguments, classes, image)
+    if part.source == "zoo":
+        return _resident(recipe, classes)
     if not image:
         raise ArgumentError(f"The recipe {recipe.name} reads texts, and {part.source} has models of images only.")
     try:
@@ -108,6 +117,16 @@ def make_network(recipe: Recipe, classes: Sequence[str], *, training: bool) -> N
             f"The recipe {recipe.name}: {part.source} cannot make {part.architecture!r} with {arguments}: {error}"
         ) from error
     return Network(model, classifier_prefixes(model))
+
+
+def _resident(recipe: Recipe, classes: Sequence[str]) -> Network:
+    bundle = load_resident(recipe.model.architecture)
+    if list(classes) != bundle.class_names:
+        raise ArgumentError(
+            f"The recipe {recipe.name} fits heads to {bundle.name}, so its data should have that model's "
+            f"{len(bundle.class_names or ())} classes in their order, and {recipe.data.name} has {len(classes)} others."
+        )
+    return Network(bundle.model, classifier_prefixes(bundle.model), bundle.tokenizer)
 
 
 def _hugging_face(part: ModelPart, arguments: dict[str, Any], classes: Sequence[str], image: bool) -> Network:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from mhex.errors import ArgumentError
 from mhex.train.feeds import Inputs
 from mhex.train.losses import distillation, soft_cross_entropy
-from mhex.train.recipe import DistilPart, HeadsPart
+from mhex.train.recipe import DistilPart
+from mhex.train.recipe_heads import HeadsPart
 from mhex.train.view import View
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from mhex.errors import ArgumentError
 from mhex.train.augment import Augment
+from mhex.train.recipe_heads import FitPart, HeadsPart
 from mhex.train.schema import setting
 from mhex.train.view import IMAGENET_MEAN, IMAGENET_STD, View
 
@@ -50,47 +51,19 @@ class ModelPart:
     """What learns.
 
     Attributes:
-        source: `timm`, `torchvision`, `hf-folder` (a local Hugging Face folder) or `minilm` (its pip package).
-        architecture: Name in timm or torchvision; the folder, absolute or in the data folder, for `hf-folder`.
+        source: `timm`, `torchvision`, `hf-folder` (a local Hugging Face folder), `minilm` (its pip package) or `zoo` (a
+            trained model that ships with mhex and stays as it is; heads are fitted to it).
+        architecture: Name in timm, torchvision or the zoo; the folder, absolute or in the data folder, for `hf-folder`.
         arguments: Arguments that shape the network, number of classes aside.
         extra: Arguments that matter in training alone, such as `drop_path_rate`.
         start: Name of a recipe whose weights to start from; classifier and heads are kept for the same data only.
     """
 
-    source: Literal["timm", "torchvision", "hf-folder", "minilm"]
+    source: Literal["timm", "torchvision", "hf-folder", "minilm", "zoo"]
     architecture: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     start: str | None = None
-
-
-@dataclass(frozen=True)
-class HeadsPart:
-    """Multi-Head Explainer heads: the arguments of `mhex.attach` and of the loss; None leaves an argument out.
-
-    Attributes:
-        where: Units that get a head: a placement such as `all`, or a list of unit names.
-        preset: Form and start of the gates.
-        coupling: Variant of the coupling.
-        gate_target: What the gate multiplies.
-        relu: Where the ReLU sits.
-        exclude_special: Whether special tokens stay out of the pooling.
-        mode: `pretrain` for one loss of the summed logits, `finetune` for the sum of the heads' losses.
-        decay: Decay of the running sum of logits.
-        classifier: Whether the host's classifier is part of the loss, and then gives the answers.
-        reduction: `sum` or `mean` of the heads' losses.
-    """
-
-    where: str | tuple[str, ...] = "all"
-    preset: Literal["paper", "identity", "warmup", "probe"] = "identity"
-    coupling: str | None = None
-    gate_target: str | None = None
-    relu: str | None = None
-    exclude_special: bool | None = None
-    mode: Literal["pretrain", "finetune"] = "finetune"
-    decay: float = setting(0.8, low=0, high=1)
-    classifier: bool = True
-    reduction: Literal["sum", "mean"] = "sum"
 
 
 @dataclass(frozen=True)
@@ -177,7 +150,8 @@ class Recipe:
         seed: Everything random follows from it.
         data: What to learn.
         model: What learns.
-        train: How.
+        train: How; null where heads are fitted instead.
+        fit: How heads are fitted to a trained model of the zoo; null where the network is trained.
         heads: Explainer heads; null for none.
         augment: Random changes of the images; null for none.
         distil: Teachers; null for none.
@@ -188,7 +162,8 @@ class Recipe:
     title: str
     data: DataPart
     model: ModelPart
-    train: TrainPart
+    train: TrainPart | None = None
+    fit: FitPart | None = None
     seed: int = setting(0, low=0)
     heads: HeadsPart | None = None
     augment: Augment | None = None
@@ -200,6 +175,15 @@ class Recipe:
             raise ArgumentError(
                 f"the name of a recipe is the name of its folder: letters, digits, '.', '_' and '-', not {self.name!r}."
             )
+        if (self.train is None) == (self.fit is None):
+            came = "neither" if self.train is None else "both"
+            raise ArgumentError(f"expected one of the sections train and fit, but got {came}.")
+
+    @property
+    def training(self) -> TrainPart:
+        """The section `train` of a recipe that has one."""
+        assert self.train is not None, "heads are fitted; there is nothing to train"
+        return self.train
 
     @property
     def view(self) -> View:
@@ -215,7 +199,8 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values, as JSON and YAML hold them."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        # Absent rather than null, so that the digests of recipes without this section stay what they were.
+        return {key: value for key, value in plain.items() if not (key == "fit" and value is None)}
 
     def identity(self) -> dict[str, Any]:
         """What decides the outcome: all but the title and what is done with the weights afterwards."""
@@ -227,10 +212,10 @@ class Recipe:
 
     def smoke(self) -> Recipe:
         """The same recipe cut down to a step or two, to try whether everything fits together."""
-        batch = 8 * self.train.accumulate
+        short = self.train and replace(self.train, epochs=1, batch=8 * self.train.accumulate, compile=False)
         return replace(
             self,
             data=replace(self.data, limit=SMOKE_SAMPLES),
-            train=replace(self.train, epochs=1, batch=batch, compile=False),
+            train=short,
             augment=None if self.augment is None else replace(self.augment, canvas=0),
         )

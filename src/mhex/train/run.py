@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from mhex.data import ImageSet, data_entry
+from mhex.data import ImageSet
 from mhex.data.catalogue import AnySet
 from mhex.errors import ArgumentError
 from mhex.train.card import ship
 from mhex.train.check import check_recipe
 from mhex.train.checkpoint import load_weights, read_tensors, transfer, write_tensors
-from mhex.train.evaluate import accuracy, answers
+from mhex.train.fit import fit
 from mhex.train.loop import Loop
 from mhex.train.losses import smoothed_targets
 from mhex.train.machine import Pace, make_accelerator
+from mhex.train.measure import make_objective, measure
 from mhex.train.networks import Network, make_network
-from mhex.train.objective import Ensemble, HeadsObjective, Objective, attach_heads
+from mhex.train.objective import Ensemble, Objective
 from mhex.train.parameters import freeze
 from mhex.train.recipe import Recipe
 from mhex.train.report import REPORT, WEIGHTS, find_need, read_finished, write_report
@@ -55,7 +56,7 @@ def train(
     """
     pace = pace or Pace()
     check_recipe(recipe, source or recipe.name)
-    accelerator = make_accelerator(recipe.train.precision)
+    accelerator = make_accelerator("no" if recipe.train is None else recipe.train.precision)
     if not accelerator.is_main_process:
         pace = replace(pace, say=lambda line: None, progress=False)
     if restart and accelerator.is_main_process:
@@ -67,28 +68,37 @@ def train(
             refuse_other_recipe(out, done.recipe.identity(), recipe)
         pace.say(f"{recipe.name}: already there")
         return done.report
+    if recipe.fit is not None:
+        if accelerator.is_main_process:
+            fit(recipe, recipe.fit, out, accelerator.device, pace)
+    else:
+        learn(recipe, out, accelerator, pace)
+    accelerator.wait_for_everyone()
+    finished = read_finished(out)
+    if finished is None:
+        raise ArgumentError(f"{out} should hold {REPORT} and {WEIGHTS} now, and does not: something removed them.")
+    return finished.report
+
+
+def learn(recipe: Recipe, out: Path, accelerator: Accelerator, pace: Pace) -> None:
+    """Train the network of a recipe, or go on with it, and write what came of it."""
     for name in recipe.needs:
         find_need(recipe, name, out)
     samples = load_samples(recipe)
     torch.manual_seed(derive(recipe.seed, "weights"))
     network, objective = make_objective(recipe, samples.train.classes, training=True)
     begin(recipe, network, out)
-    freeze(network.model, recipe.train.freeze, network.classifier)
+    freeze(network.model, recipe.training.freeze, network.classifier)
     out.mkdir(parents=True, exist_ok=True)
     loop = make_loop(recipe, out, accelerator, network, objective, samples)
     resumed = loop.resume()
     pace.say(
-        f"{recipe.name}: {recipe.train.epochs} epochs of {len(samples.kept)} samples, {loop.steps} steps"
+        f"{recipe.name}: {recipe.training.epochs} epochs of {len(samples.kept)} samples, {loop.steps} steps"
         + (f"; going on after step {loop.progress.step}" if resumed else "")
     )
     loop.run(pace)
     if accelerator.is_main_process:
         finish(recipe, out, loop, samples.train, network)
-    accelerator.wait_for_everyone()
-    finished = read_finished(out)
-    if finished is None:
-        raise ArgumentError(f"{out} should hold {REPORT} and {WEIGHTS} now, and does not: something removed them.")
-    return finished.report
 
 
 def clear(out: Path) -> None:
@@ -97,15 +107,6 @@ def clear(out: Path) -> None:
         shutil.rmtree(out / name, ignore_errors=True)
     for name in (REPORT, WEIGHTS, "last.safetensors"):
         (out / name).unlink(missing_ok=True)
-
-
-def make_objective(recipe: Recipe, classes: tuple[str, ...], *, training: bool) -> tuple[Network, Objective]:
-    """The network of a recipe with its heads, and what it minimises."""
-    network = make_network(recipe, classes, training=training)
-    if recipe.heads is None:
-        return network, Objective(network.model, recipe.distil, compile=training and recipe.train.compile)
-    scaffold = attach_heads(network.model, len(classes), recipe.heads)
-    return network, HeadsObjective(network.model, scaffold, recipe.heads, recipe.distil)
 
 
 def begin(recipe: Recipe, network: Network, out: Path) -> None:
@@ -132,7 +133,7 @@ def make_loop(
         objective,
         make_feed(recipe, samples.train, tokenizer, device, samples.kept, vary=True),
         validation,
-        smoothed_targets(len(samples.train.classes), recipe.train.smoothing, group_of),
+        smoothed_targets(len(samples.train.classes), recipe.training.smoothing, group_of),
         make_teacher(recipe, samples.train.classes, out),
     )
 
@@ -164,7 +165,7 @@ def finish(recipe: Recipe, out: Path, loop: Loop, samples: AnySet, network: Netw
     """Write weights, measure the file, write report and card, and let the checkpoint go."""
     progress, newest = loop.progress, latest_checkpoint(out)
     best = newest / "best.safetensors" if newest is not None else None
-    keep_best = recipe.train.keep == "best" and best is not None and best.is_file()
+    keep_best = recipe.training.keep == "best" and best is not None and best.is_file()
     facts = {"name": recipe.name, "digest": recipe.digest()}
     if keep_best and best is not None:
         write_tensors(read_tensors(best), out / WEIGHTS, {**facts, "epoch": str(progress.best_epoch)})
@@ -197,22 +198,3 @@ def finish(recipe: Recipe, out: Path, loop: Loop, samples: AnySet, network: Netw
     if recipe.ship is not None and done is not None:
         ship(done, recipe.ship, samples, lambda path: measure(recipe, path, judged, loop.accelerator.device))
     shutil.rmtree(out / FOLDER, ignore_errors=True)
-
-
-def measure(recipe: Recipe, weights: Path, judged: AnySet, device: torch.device) -> dict[str, Any]:
-    """Build the network anew, load a weights file and measure it.
-
-    Returns:
-        The entry ``accuracy`` of a card: shares of right answers in 0..1, the split, and the number of samples.
-    """
-    entry = data_entry(recipe.data.name)
-    network, objective = make_objective(recipe, judged.classes, training=False)
-    load_weights(network.model, weights, over=recipe.model.source == "minilm")
-    feed = make_feed(recipe, judged, network.tokenizer, device)
-    said = answers(objective.to(device), feed)
-    shares = accuracy(said.probabilities, judged.labels, judged.group_of if isinstance(judged, ImageSet) else None)
-    names = {"class": entry.answers, "group": entry.group_answers}
-    found: dict[str, Any] = {names[key]: round(value, 4) for key, value in shares.items()}
-    if said.heads:
-        found["heads"] = [round(share, 4) for share in said.heads]
-    return {**found, "split": judged.split, "images" if entry.kind == "image" else "texts": len(judged)}

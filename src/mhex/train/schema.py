@@ -79,7 +79,7 @@ def build(kind: type[T], raw: Any, source: str, place: str = "") -> T:
     try:
         return kind(**values)
     except ArgumentError as error:  # a check of the dataclass itself, which knows neither file nor key
-        raise ArgumentError(f"{source}: {place}: {error}") from error
+        raise ArgumentError(f"{source}: {place + ': ' if place else ''}{error}") from error
 
 
 def _value(hint: Any, raw: Any, entry: Field[Any], source: str, key: str) -> Any:

@@ -30,8 +30,9 @@ section > :last-child { margin-bottom: 0; }
 .intro, .note { color: var(--soft); }
 .intro { font-size: 1.06rem; }
 .note { font-size: .92rem; margin-top: .9rem; }
-img { display: block; max-width: 100%; height: auto; }
-table { border-collapse: collapse; font-size: .93rem; font-variant-numeric: tabular-nums; }
+img { display: block; max-width: 100%; height: auto; margin: .4rem 0 1rem; }
+blockquote { margin: 0 0 1rem; padding-left: 1rem; border-left: 3px solid var(--line); }
+table { margin: 0 0 1.1rem; border-collapse: collapse; font-size: .93rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 code, pre { font: .9em ui-monospace, "DejaVu Sans Mono", monospace; }
 pre { overflow-x: auto; padding: .8rem 1rem; border: 1px solid var(--line); border-radius: 8px; }

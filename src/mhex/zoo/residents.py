@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
@@ -48,6 +50,9 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
     if card.get("source") == "minilm":  # the file holds what was learned on top of the package's own weights
         model, tokenizer = load_minilm(card["classes"])
         weights = {**model.state_dict(), **weights}
+    elif "base" in card:  # the file holds heads for another resident
+        model = _base(card["base"], name, folder)
+        weights = {**model.state_dict(), **weights}
     else:
         model = require("timm").create_model(card["architecture"], pretrained=False, **card["arguments"])
     if "heads" in card:  # the weights hold explainer heads too
@@ -63,6 +68,19 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
         class_names=list(card["classes"]),
         card=card,
     )
+
+
+def resident_card(name: str) -> dict[str, Any]:
+    """The card of a resident that ships with mhex."""
+    return _card(name, WEIGHTS)
+
+
+def _base(base: str, name: str, folder: Path) -> nn.Module:
+    """The model of the resident that another one's heads belong to: from the same folder, or from the package."""
+    beside = folder if base in _names(folder) else WEIGHTS
+    if base == name or "base" in _card(base, beside):
+        raise ArgumentError(f"The card of {name} should name a resident with weights of its own, not {base!r}.")
+    return load_resident(base, beside).model
 
 
 def _squash(seen: Mapping[str, Any]) -> Squash:

@@ -474,3 +474,18 @@ def test_words_are_sums_of_their_pieces() -> None:
     length = inputs["input_ids"].shape[1]
     e.tokens, e.words = [[f"t{i}" for i in range(length)]], [[None, 0, 0, *range(1, length - 3), None]]
     assert e.word_scores()[0][1] == pytest.approx(float(e.scores[0, 1] + e.scores[0, 2]))
+
+
+def test_heads_that_pool_after_the_relu_are_mapped_as_they_pool() -> None:
+    model, x = net(relu="pre"), images()
+    mapped = mhex.explain(model, x, method="mhex", target=2)
+    assert mapped.options["activation"] == "relu_sum"
+    assert torch.equal(mapped.scores, mhex.explain(model, x, method="mhex", target=2, activation="relu_sum").scores)
+    named = mhex.explain(model, x, method="mhex", target=2, activation="sum")
+    assert named.options["activation"] == "sum"
+    assert mhex.explain(model, x, method="mhex", target=2, preset="paper").options["activation"] == "gated_sum"
+    assert mhex.explain(net(), x, method="mhex", target=2).options["activation"] == "gated_sum"
+    exact = mhex.explain(model, x, method="mhex", target=2, alpha=1, sharpness=0, per_layer=True)
+    logits = recorded(model, x).call.logits
+    for block, one in exact.layers.items():
+        close(one.flatten(1).mean(-1), logits[block][:, 2])

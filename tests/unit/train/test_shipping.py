@@ -176,7 +176,7 @@ def test_shipped_files_agree_with_their_card(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(LARGEST))
+@pytest.mark.parametrize("name", [*LARGEST, "pets-mhex-resnet10t"])
 def test_shipped_accuracy_is_what_the_card_says(name):
     try:
         photos = load_pets("test")
@@ -185,5 +185,6 @@ def test_shipped_accuracy_is_what_the_card_says(name):
     card = json.loads((WEIGHTS / f"{name}.json").read_text(encoding="utf-8"))
     made = read_recipe(packaged_recipes()[name])
     measured = measure(made, WEIGHTS / f"{name}.safetensors", photos, torch.device("cpu"))
+    assert measured.get("heads", []) == pytest.approx(card["accuracy"].get("heads", []), abs=0.002)
     assert measured["breed"] == pytest.approx(card["accuracy"]["breed"], abs=0.002)
     assert measured["cat_dog"] == pytest.approx(card["accuracy"]["cat_dog"], abs=0.002)
