@@ -72,10 +72,12 @@ STUDIES = {
     "pets": Study(
         "Pets, ResNet-18, 128 px, 60 epochs from one CIFAR-10 start",
         "pets-resnet18",
-        ("plain", "finetune + classifier"),
+        ("plain", "finetune", "finetune + classifier"),
         "identity",
     ),
-    "ag_news": Study("AG News, MiniLM, fine-tuned", "agnews-minilm", ("plain", "finetune + classifier"), "identity"),
+    "ag_news": Study(
+        "AG News, MiniLM, fine-tuned", "agnews-minilm", ("plain", "finetune", "finetune + classifier"), "identity"
+    ),
 }
 
 
