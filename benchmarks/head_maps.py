@@ -75,7 +75,8 @@ def study(out: Path, seed: int, count: int) -> dict[str, list[float]]:
             samples = load_samples(recipe)
             learned = make_feed(recipe, samples.train, None, device, samples.kept)
             relu: Relu = "pre" if kind.endswith("pre") else "post"
-            mhex.attach(model, len(judged.classes), preset="probe", relu=relu).fit(batches(learned))
+            fitted = mhex.attach(model, len(judged.classes), preset="probe", relu=relu).fit(batches(learned))
+            print(f"seed {seed}, {kind}: fitted {fitted.rows} samples in {fitted.seconds:.1f} s", flush=True)
     feed = make_feed(recipe, judged, None, device, torch.arange(count))
     sums: dict[str, Tensor] = {}
     same = torch.zeros((), dtype=torch.float64, device=device)
