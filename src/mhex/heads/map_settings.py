@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
-from mhex.heads.block import Relu
+from mhex.heads.heads import Settings
 
 Activation = Literal["gated", "gated_sum", "sum", "output", "relu_sum"]
 Anchor = Literal["deep", "shallow"]
@@ -65,6 +65,8 @@ PRESETS = {
     "paper": MapSettings(0.5, "auto", None, 0.9, "gated_sum"),
     "table3": MapSettings(1.0, "auto", 0.1, 0.9, "gated_sum"),
     "figure8": MapSettings(0.5, "auto", None, 0.8, "gated_sum"),
+    # Chosen on validation images of networks for blood cells and pets: see docs/results/head-maps.md.
+    "probe": MapSettings(0.5, "auto", None, 0.7, "relu_sum"),
     "text": MapSettings(1.0, 0.0, None, 1.0, "sum"),
 }
 
@@ -78,17 +80,19 @@ def settle(preset: str, **given: Any) -> MapSettings:
     return replace(own, **{name: value for name, value in given.items() if value is not None})
 
 
-def automatic(text: bool, relu: Relu) -> tuple[str, Activation | None]:
-    """Preset `"auto"`: the preset of the modality, and the activation to put in place of the preset's own, or None.
+def automatic(text: bool, heads: Settings) -> tuple[str, Activation | None]:
+    """Preset `"auto"`: a preset, and the activation to put in place of the preset's own, or None.
 
-    Heads with `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's map at alpha
-    1 and sharpness 0 is the score of its head.
+    Heads that only look on are read by `"probe"`, those that gate by `"paper"`, all on text by `"text"`. Heads with
+    `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's map at alpha 1 and
+    sharpness 0 is the score of its head.
 
     Args:
         text: Whether the input is text.
-        relu: Where the heads' ReLU sits.
+        heads: How the heads were made.
     """
-    return "text" if text else "paper", "relu_sum" if relu == "pre" else None
+    preset = "text" if text else "probe" if heads.preset == "probe" else "paper"
+    return preset, "relu_sum" if heads.relu == "pre" else None
 
 
 def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:

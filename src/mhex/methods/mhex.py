@@ -31,7 +31,7 @@ def mhex(
     trace: Trace,
     index: Tensor,
     *,
-    preset: Literal["auto", "paper", "table3", "figure8", "text"] = "auto",
+    preset: Literal["auto", "paper", "table3", "figure8", "probe", "text"] = "auto",
     alpha: float | None = None,
     sharpness: float | str | None = None,
     negative_sharpness: float | str | None = None,
@@ -49,10 +49,11 @@ def mhex(
     Args:
         trace: The observed pass.
         index: Class numbers, (B, K).
-        preset: Settings of published material; options that are given override them. `"auto"` is `"paper"` (alpha
-            0.5, sharpness 1/n + 0.1, layer factor 0.9, gated sum) for images and `"text"` (alpha 1, sharpness 0, layer
-            factor 1, sum) for text, with `"relu_sum"` in place of both sums where heads have `relu="pre"`; `"table3"`
-            has alpha 1 and negative sharpness 0.1, `"figure8"` layer factor 0.8.
+        preset: Named settings; options that are given override them. `"auto"` is `"paper"` (alpha 0.5, sharpness 1/n +
+            0.1, layer factor 0.9, gated sum) for images, `"probe"` (the same with layer factor 0.7 and `"relu_sum"`)
+            for images where heads only look on, as fitted ones do, and `"text"` (alpha 1, sharpness 0, layer factor 1,
+            sum) for text, with `"relu_sum"` in place of any sum where heads have `relu="pre"`. Of published material:
+            `"table3"` has alpha 1 and negative sharpness 0.1, `"figure8"` layer factor 0.8.
         alpha: Weight of negative class weights, from 0 to 1.
         sharpness: `ss+`: a class keeps a channel if its share of the positive weights is larger; 0 keeps all, `"auto"`
             is 1/n + 0.1.
@@ -79,7 +80,7 @@ def mhex(
     text = trace.batch.modality == "text"
     chosen: str = preset
     if preset == "auto":
-        chosen, pooled = automatic(text, reading.heads.settings.relu)
+        chosen, pooled = automatic(text, reading.heads.settings)
         activation = activation or pooled
     settings = settle(
         chosen,
