@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import mhex
+from accuracy_page import page
+from accuracy_studies import CLOSED, HEADS, STUDIES, folder_of, recipe_of
 from mhex.heads.passes import watched
 from mhex.train.checkpoint import load_weights
 from mhex.train.feeds import Feed, row_batches
@@ -33,64 +33,8 @@ from mhex.train.report import read_finished
 from mhex.train.run import train
 from mhex.train.samples import load_samples, load_test, make_feed
 
+ROWS = "rows.json"
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "mhex-accuracy.md"
-HEADS = {
-    "plain": {},
-    "pretrain": {"mode": "pretrain", "classifier": False},
-    "finetune": {"mode": "finetune", "classifier": False},
-    "finetune + classifier": {"mode": "finetune", "classifier": True},
-}
-CLOSED = "closed-form heads"
-
-
-@dataclass(frozen=True)
-class Study:
-    """One data set.
-
-    Attributes:
-        title: For the page.
-        recipe: Packaged recipe of the plain network.
-        variants: Ways to train it.
-        preset: Of the gates: `paper` from scratch, `identity` from trained weights.
-        changes: Of the recipe.
-        seeds: One run each.
-    """
-
-    title: str
-    recipe: str
-    variants: tuple[str, ...]
-    preset: str
-    changes: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = (1, 2, 3)
-
-
-STUDIES = {
-    "blood": Study("Blood cells, ResNet-18, 112 px", "blood-resnet18", tuple(HEADS), "paper"),
-    "pneumonia": Study(
-        "Pneumonia X-rays, ResNet-18, 112 px", "pneumonia-resnet18", tuple(HEADS), "paper", ("data.side=112",)
-    ),
-    "pets": Study(
-        "Pets, ResNet-18, 128 px, 60 epochs from one CIFAR-10 start",
-        "pets-resnet18",
-        ("plain", "finetune", "finetune + classifier"),
-        "identity",
-    ),
-    "ag_news": Study(
-        "AG News, MiniLM, fine-tuned", "agnews-minilm", ("plain", "finetune", "finetune + classifier"), "identity"
-    ),
-}
-
-
-def recipe_of(study: Study, variant: str, seed: int) -> Recipe:
-    """The recipe of one run: the same data, network, epochs and seed, with or without heads."""
-    heads = [f"heads.{key}={json.dumps(value)}" for key, value in HEADS[variant].items()]
-    preset = [f"heads.preset={study.preset}"] if heads else []
-    return read_recipe(find_recipe(study.recipe), [*study.changes, *preset, *heads, f"seed={seed}"])
-
-
-def folder_of(out: Path, name: str, variant: str, seed: int) -> Path:
-    """Folder of a run; runs of a data set share a parent, where their common start lies too."""
-    return out / name / f"{variant.replace(' + ', '-')}-{seed}"
 
 
 def run(out: Path, name: str, variant: str, seed: int) -> None:
@@ -109,7 +53,13 @@ def run(out: Path, name: str, variant: str, seed: int) -> None:
     model = network.model.to(device).eval()
     test = make_feed(recipe, judged, network.tokenizer, device)
     accuracy = next(value for value in report["test"].values() if isinstance(value, float))
-    facts = {"data": name, "seed": seed, "seconds": report["seconds"], "device": report["device"]}
+    facts = {
+        "data": name,
+        "seed": seed,
+        "digest": recipe.digest(),
+        "seconds": report["seconds"],
+        "device": report["device"],
+    }
     rows: list[dict[str, Any]] = [
         {**facts, "variant": variant, "accuracy": accuracy, "heads": report["test"].get("heads", [])}
     ]
@@ -117,7 +67,7 @@ def run(out: Path, name: str, variant: str, seed: int) -> None:
         rows[0]["gates"] = mean_gates(model, test)
     elif name in ("blood", "pneumonia"):
         rows.append({**facts, **closed_form(recipe, model, network.tokenizer, test)})
-    (folder / "rows.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (folder / ROWS).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def batches(feed: Feed) -> Iterator[tuple[Any, Tensor]]:
@@ -159,72 +109,11 @@ def closed_form(recipe: Recipe, model: nn.Module, tokenizer: Any, test: Feed) ->
     }
 
 
-def page(rows: list[dict[str, Any]]) -> str:
-    """The page of results."""
-    lines = [
-        "# Accuracy with and without heads",
-        "",
-        "Made by `python benchmarks/mhex_accuracy.py`; the rows of all runs are in "
-        "[mhex-accuracy.json](mhex-accuracy.json).",
-        "",
-    ]
-    for name, study in STUDIES.items():
-        mine = [row for row in rows if row["data"] == name]
-        if not mine:
-            continue
-        recipe = recipe_of(study, "plain", 1)
-        lines += [
-            f"## {study.title}",
-            "",
-            f"Test split; {recipe.training.epochs} epochs for every variant, the same data order and changes for the "
-            f"same seed; gates start as preset `{study.preset}`; mean and standard deviation over seeds.",
-            "",
-            "| variant | predicts | seeds | test accuracy % | seconds |",
-            "|---|---|---|---|---|",
-        ]
-        for variant in (*study.variants, CLOSED):
-            group = [row for row in mine if row["variant"] == variant]
-            if group:
-                said = _predicts(variant)
-                lines.append(
-                    f"| {variant} | {said} | {len(group)} | {_spread([100 * row['accuracy'] for row in group])} | "
-                    f"{statistics.mean(row.get('fit_seconds', row['seconds']) for row in group):.0f} |"
-                )
-        lines += ["", *_per_block("Accuracy % of each head, first block to last", mine, "heads", 100), ""]
-        lines += [*_per_block("Mean gate of each block", mine, "gates", 1), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _predicts(variant: str) -> str:
-    options = HEADS.get(variant, {})
-    if not options or options["classifier"]:
-        return "classifier"
-    return "running sum" if options["mode"] == "pretrain" else "last head"
-
-
-def _spread(values: list[float]) -> str:
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}"
-
-
-def _per_block(title: str, rows: list[dict[str, Any]], key: str, factor: float) -> list[str]:
-    variants = dict.fromkeys(row["variant"] for row in rows if row.get(key))
-    if not variants:
-        return []
-    depth = max(len(row.get(key, [])) for row in rows)
-    lines = [
-        f"{title}:",
-        "",
-        "| variant | " + " | ".join(str(block + 1) for block in range(depth)) + " |",
-        "|---" * (depth + 1) + "|",
-    ]
-    for variant in variants:
-        group = [row[key] for row in rows if row["variant"] == variant and row.get(key)]
-        means = [statistics.mean(column) for column in zip(*group, strict=True)]
-        lines.append(
-            f"| {variant} | " + " | ".join(f"{factor * mean:.{1 if factor > 1 else 3}f}" for mean in means) + " |"
-        )
-    return lines
+def is_done(out: Path, name: str, variant: str, seed: int) -> bool:
+    """Whether a run was judged, and by the recipe as it is now."""
+    path = folder_of(out, name, variant, seed) / ROWS
+    digest = recipe_of(STUDIES[name], variant, seed).digest()
+    return path.is_file() and all(row.get("digest") == digest for row in json.loads(path.read_text(encoding="utf-8")))
 
 
 def main() -> None:
@@ -244,7 +133,7 @@ def main() -> None:
         for name in wanted.only
         for variant in STUDIES[name].variants
         for seed in STUDIES[name].seeds
-        if not (folder_of(wanted.out, name, variant, seed) / "rows.json").is_file()
+        if not is_done(wanted.out, name, variant, seed)
     ]
 
     def start(one: tuple[str, str, int]) -> None:
@@ -258,7 +147,7 @@ def main() -> None:
                 train(read_recipe(find_recipe(need)), wanted.out / name / need)
         with ThreadPoolExecutor(wanted.jobs) as pool:
             list(pool.map(start, todo))
-    found = sorted(wanted.out.glob("*/*/rows.json"))
+    found = sorted(wanted.out.glob(f"*/*/{ROWS}"))
     rows = [row for path in found for row in json.loads(path.read_text(encoding="utf-8"))]
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
