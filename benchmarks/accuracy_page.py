@@ -15,8 +15,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "Made by `python benchmarks/mhex_accuracy.py`; the rows of all runs are in "
         "[mhex-accuracy.json](mhex-accuracy.json). Seconds are of one run among several that shared one GPU, so "
-        "they say little; those of closed-form heads are of the fit alone, which takes 1 to 3 s where it has the GPU for "
-        "itself ([head-maps](head-maps.md)).",
+        "they say little; those of closed-form heads are of the fit alone, which takes 1 to 3 s where it has the GPU "
+        "for itself ([head-maps](head-maps.md)).",
         "",
     ]
     for name, study in STUDIES.items():
