@@ -20,7 +20,9 @@ from mhex.train.recipe import Recipe
 from mhex.train.recipe_files import differences
 
 FOLDER = "checkpoint"
+GROUP = "group."  # prefix of what an optimiser keeps for a group of parameters
 _NAME = re.compile(r"step-\d{9}")
+_PLAIN = bool | int | float | str | None
 
 
 @dataclass
@@ -109,7 +111,7 @@ def load_checkpoint(
         folder: As `latest_checkpoint` gave it.
         recipe: The recipe that is run now.
         model: Filled in place.
-        optimizer: Filled in place; rates and decays stay those of the recipe.
+        optimizer: Filled in place.
         average: Filled in place.
 
     Returns:
@@ -145,19 +147,37 @@ def refuse_other_recipe(out: Path, old: Mapping[str, Any], recipe: Recipe) -> No
 
 
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as tensors ``"PARAMETER.NAME"`` and, apart, what is no tensor."""
+    """An optimiser's state as tensors and, apart, what is no tensor.
+
+    Keys are ``"PARAMETER.NAME"`` and, for what an optimiser keeps once for a group of parameters, such as the number of
+    steps in LAMB, ``"group.PLACE.NAME"``.
+
+    Raises:
+        ArgumentError: The optimiser keeps something that is neither a tensor nor a plain value.
+    """
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
-    for place, entries in optimizer.state_dict()["state"].items():
+    stored = optimizer.state_dict()
+    for place, entries in stored["state"].items():
         for name, value in entries.items():
+            if not isinstance(value, Tensor | _PLAIN):
+                raise ArgumentError(
+                    f"{type(optimizer).__name__} keeps {name!r} as {type(value).__name__}, which a checkpoint cannot "
+                    "hold: choose another train.optimizer."
+                )
             (tensors if isinstance(value, Tensor) else numbers)[f"{place}.{name}"] = value
+    for place, group in enumerate(stored["param_groups"]):
+        for name, value in group.items():  # what else is in a group, betas and lists of parameters, never changes
+            if isinstance(value, Tensor | _PLAIN):
+                (tensors if isinstance(value, Tensor) else numbers)[f"{GROUP}{place}.{name}"] = value
     return tensors, numbers
 
 
 def restore(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-    """The reverse of `flatten`; the groups with their rates and decays stay as they are."""
+    """The reverse of `flatten`; what it does not hold of the groups stays as it is."""
     state: dict[int, dict[str, Any]] = {}
+    groups = optimizer.state_dict()["param_groups"]
     for key, value in (*tensors.items(), *numbers.items()):
-        place, _, name = key.partition(".")
-        state.setdefault(int(place), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        place, _, name = key.removeprefix(GROUP).partition(".")
+        (groups[int(place)] if key.startswith(GROUP) else state.setdefault(int(place), {}))[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -14,7 +14,7 @@ from mhex.errors import ArgumentError
 from mhex.train.average import Average
 from mhex.train.evaluate import accuracy
 from mhex.train.objective import Ensemble
-from mhex.train.parameters import freeze, learning_mode, make_optimizer, parameter_groups
+from mhex.train.parameters import freeze, learning_mode, parameter_groups
 from mhex.train.recipe import TrainPart
 from mhex.train.schedule import rate_factor
 from mhex.train.seeds import derive, epoch_order, held_out
@@ -126,13 +126,6 @@ def test_frozen_hosts_keep_weights_and_statistics(kind, learning):
 def test_freezing_everything_is_refused():
     with pytest.raises(ArgumentError, match="leaves nothing to learn"):
         freeze(nn.Linear(2, 2), "host", ("fc.",))
-
-
-def test_betas_only_for_optimizers_that_have_them():
-    with pytest.raises(ArgumentError, match=r"'sgd' takes no betas"):
-        make_optimizer(nn.Linear(2, 2), TrainPart(epochs=1, batch=1, rate=1, optimizer="sgd", betas=(0.9, 0.99)))
-    adam = make_optimizer(nn.Linear(2, 2), TrainPart(epochs=1, batch=1, rate=1, optimizer="adamw", betas=(0.8, 0.99)))
-    assert {group["betas"] for group in adam.param_groups} == {(0.8, 0.99)}
 
 
 def test_the_average_is_timms():
