@@ -58,7 +58,9 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
     if "heads" in card:  # the weights hold explainer heads too
         from mhex.heads import attach
 
-        attach(model, len(card["classes"]), **card["heads"])
+        scaffold = attach(model, len(card["classes"]), **card["heads"])
+        for entry, value in card.get("answering", {}).items():  # older cards lack it: there the classifier answers
+            setattr(scaffold.heads, entry, value)
     fill(model, weights, f"of zoo:{name}")
     return Bundle(
         name=f"zoo:{name}",

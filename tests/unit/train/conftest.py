@@ -2,7 +2,10 @@
 
 import pytest
 
+from mhex.train.checkpoint import write_tensors
+from mhex.train.measure import make_objective
 from mhex.train.recipe_files import read_recipe
+from mhex.train.report import write_report
 
 
 @pytest.fixture
@@ -27,5 +30,20 @@ def recipe(tmp_path):
 
     def make(*overrides, **changes):
         return read_recipe(write_recipe(tmp_path / "small.yaml", **changes), overrides)
+
+    return make
+
+
+@pytest.fixture
+def stored():
+    """Write the folder of a finished run with random weights, as if a recipe had been trained; gives its network."""
+
+    def make(recipe, folder, classes):
+        network, _ = make_objective(recipe, classes, training=False)
+        folder.mkdir(parents=True)
+        write_tensors(network.model.state_dict(), folder / "weights.safetensors", {"digest": recipe.digest()})
+        entries = {"test": {"split": "test"}, "epochs": [], "parameters": 1}
+        write_report(folder, recipe, entries)
+        return network
 
     return make

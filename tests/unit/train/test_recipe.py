@@ -87,6 +87,14 @@ def test_mistakes_in_one_key(recipe, changes, words):
             {"data": {"name": "pets"}, "train": {"early_stopping": {"patience": 1}}},
             r"train\.early_stopping needs a validation",
         ),
+        ({"data": {"test": "train"}}, r"data\.split is train and data\.test is train, which share samples"),
+        ({"data": {"validation": "test"}}, r"data\.test is test and data\.validation is test"),
+        ({"data": {"split": "val"}}, r"data\.split is val and data\.validation is val"),
+        ({"data": {"split": "all", "validation": 0.1}}, r"data\.split is all and data\.test is test"),
+        (
+            {"ship": {}, "model": {"source": "torchvision", "architecture": "resnet18"}},
+            r"ship writes files that mhex\.load reads.*not of torchvision",
+        ),
         ({"distil": {"teachers": []}}, r"distil\.teachers should name at least one"),
         ({"model": {"start": "small"}}, r"own weights"),
     ],
@@ -139,7 +147,7 @@ def test_files_that_are_not_recipes(tmp_path):
 
 def test_the_digest_follows_what_decides_the_outcome(recipe):
     plain = recipe().digest()
-    assert recipe(title="Another", ship={}).digest() == plain
+    assert recipe(title="Another", ship={}, data={"test": "val", "validation": None}).digest() == plain
     assert recipe(seed=6).digest() != plain
     assert recipe(train={"warmup": 0.06}).digest() != plain
 

@@ -14,12 +14,13 @@ from mhex.data import load_blood, load_pets
 from mhex.errors import ArgumentError
 from mhex.train.card import ship
 from mhex.train.checkpoint import halved, transfer, write_tensors
+from mhex.train.measure import measure
 from mhex.train.needs import with_needs
 from mhex.train.networks import classifier_prefixes
 from mhex.train.recipe import SMOKE_SAMPLES, ShipPart
 from mhex.train.recipe_files import packaged_recipes, read_recipe
 from mhex.train.report import read_finished
-from mhex.train.run import measure, train
+from mhex.train.run import train
 from support.training import write_pets_and_cifar
 
 WEIGHTS = Path(mhex.__file__).parent / "zoo" / "weights"
