@@ -19,6 +19,7 @@ from mhex.train.recipe import Recipe
 from mhex.train.recipe_heads import FitPart
 from mhex.train.report import WEIGHTS, write_report
 from mhex.train.samples import check_test, load_samples, load_test, make_feed
+from mhex.train.trial import check_length, try_answer
 
 
 class Batches:
@@ -53,9 +54,11 @@ def fit(recipe: Recipe, part: FitPart, out: Path, device: torch.device, pace: Pa
     samples = load_samples(recipe)
     check_test(recipe)
     network, objective = make_objective(recipe, samples.train.classes, training=False)
+    check_length(recipe, network)
     objective.to(device)
     scaffold = Scaffold(network.model)
     feed = make_feed(recipe, samples.train, network.tokenizer, device, samples.kept)
+    try_answer(recipe, objective, feed)
     pace.say(f"{recipe.name}: {len(scaffold.names)} heads by {part.method} on {len(feed)} samples")
     found = scaffold.fit(
         Batches(feed), part.method, balance=part.balance, strength=part.strength, progress=pace.progress

@@ -28,6 +28,7 @@ from mhex.train.report import REPORT, WEIGHTS, find_need, read_finished
 from mhex.train.resume import FOLDER, refuse_other_recipe
 from mhex.train.samples import Samples, check_test, load_samples, make_feed
 from mhex.train.seeds import derive
+from mhex.train.trial import check_length, try_step
 
 
 def train(
@@ -82,15 +83,20 @@ def learn(recipe: Recipe, out: Path, accelerator: Accelerator, pace: Pace) -> No
     check_test(recipe)
     torch.manual_seed(derive(recipe.seed, "weights"))
     network, objective = make_objective(recipe, samples.train.classes, training=True)
+    check_length(recipe, network)
     begin(recipe, network, out)
     freeze(network.model, recipe.training.freeze, network.classifier)
-    out.mkdir(parents=True, exist_ok=True)
     loop = make_loop(recipe, out, accelerator, network, objective, samples)
+    try_step(loop)
     resumed = loop.resume()
+    count, batch = len(samples.kept), recipe.training.batch
     pace.say(
-        f"{recipe.name}: {recipe.training.epochs} epochs of {len(samples.kept)} samples, {loop.steps} steps"
+        f"{recipe.name}: {recipe.training.epochs} epochs of {count} samples, {loop.steps} steps"
         + (f"; going on after step {loop.progress.step}" if resumed else "")
     )
+    out.mkdir(parents=True, exist_ok=True)
+    if batch > count:
+        pace.say(f"{recipe.name}: train.batch is {batch}, so every step sees the {count} samples more than once")
     loop.run(pace)
     if accelerator.is_main_process:
         write_outcome(recipe, out, loop, network)
