@@ -49,7 +49,7 @@ def load_samples(recipe: Recipe) -> Samples:
     if isinstance(wanted, str):
         validation = entry.load(wanted, limit=part.limit)
         return Samples(train, everything, validation, torch.arange(len(validation)))
-    out = held_out(len(train), wanted, recipe.seed)
+    out = held_out(len(train), wanted, part.name)
     if out.all() or not out.any():
         raise ArgumentError(
             f"data.validation: a share of {wanted} of {len(train)} samples leaves nothing to choose by, or nothing to "

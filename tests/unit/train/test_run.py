@@ -86,7 +86,8 @@ def test_a_share_is_held_out_for_validation(blood, recipe, tmp_path):
     assert sorted([*samples.kept.tolist(), *samples.chosen.tolist()]) == list(range(32))
     assert len(samples.chosen) == 8
     assert samples.validation is samples.train
-    assert samples.chosen.tolist() != load_samples(recipe(data={"validation": 0.25}, seed=6)).chosen.tolist()
+    # Another run on the same data, which may start from this one, holds out the same.
+    assert samples.chosen.tolist() == load_samples(recipe(data={"validation": 0.25}, seed=6)).chosen.tolist()
     with pytest.raises(ArgumentError, match=r"data\.validation: a share of 0\.01"):
         train(recipe(data={"validation": 0.01}), tmp_path / "other")
     assert "validation" not in train(recipe(data={"validation": 0}), tmp_path / "none")["epochs"][0]
