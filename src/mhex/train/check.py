@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 
+from mhex._optional import require
 from mhex.data import CATALOGUE
 from mhex.data.catalogue import DataEntry
 from mhex.errors import ArgumentError, unknown_name
@@ -97,6 +98,7 @@ def _check_training(
     """What must hold where a network is trained."""
     from timm.optim import list_optimizers
 
+    require("tensorboard", "train")  # said here, not after the data are loaded
     if recipe.model.source == "zoo":
         raise refuse("model.source: a model of the zoo stays as it is; fit heads to it with the section fit.")
     if settings.optimizer not in (known := list_optimizers()):
