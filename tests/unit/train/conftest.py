@@ -8,6 +8,13 @@ from mhex.train.recipe_files import read_recipe
 from mhex.train.report import write_report
 
 
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch):
+    """Files are not forced to the disk, which takes most of the time of small runs; no test cuts the power."""
+    monkeypatch.setattr("mhex.train.checkpoint.sync", lambda path: None)
+    monkeypatch.setattr("mhex.train.resume.sync", lambda path: None)
+
+
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     folder = tmp_path / "data"

@@ -41,7 +41,7 @@ def test_heads_learn_with_their_host(blood, recipe, tmp_path, ramps):
 
 @pytest.mark.parametrize(("mode", "pick"), [("finetune", "last"), ("pretrain", "sum")])
 def test_heads_answer_where_the_classifier_does_not_learn(blood, recipe, tmp_path, mode, pick):
-    made = recipe(heads={"preset": "paper", "mode": mode, "classifier": False}, train={"epochs": 8, "rate": 0.01})
+    made = recipe(heads={"preset": "paper", "mode": mode, "classifier": False}, train={"epochs": 2, "rate": 0.01})
     report = train(made, tmp_path / "out")
     network, objective = run.make_objective(made, load_blood("test").classes, training=False)
     network.model.load_state_dict(weights(tmp_path / "out"))
@@ -59,7 +59,7 @@ def test_heads_answer_where_the_classifier_does_not_learn(blood, recipe, tmp_pat
 
 
 def test_frozen_hosts_stay_as_they_began(blood, recipe, tmp_path):
-    train(recipe(name="plain"), tmp_path / "plain")
+    train(recipe(name="plain", train={"epochs": 1}), tmp_path / "plain")
     made = recipe(heads={"preset": "probe"}, model={"start": "plain"}, train={"freeze": "host", "head_rate": 3.0})
     report = train(made, tmp_path / "frozen")
     before, after = weights(tmp_path / "plain"), weights(tmp_path / "frozen", "last")
@@ -89,7 +89,7 @@ def test_gates_go_along_to_other_data_and_classifiers_do_not(blood, recipe, stor
 def test_a_resident_answers_as_it_did_in_training(blood, recipe, tmp_path):
     made = recipe(
         heads={"preset": "paper", "mode": "pretrain", "decay": 0.5, "classifier": False},
-        train={"epochs": 6, "rate": 0.01},
+        train={"epochs": 2, "rate": 0.01},
         ship={"half": False},
     )
     report = train(made, tmp_path / "small")

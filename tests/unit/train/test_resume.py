@@ -91,9 +91,11 @@ def test_a_finished_run_is_shipped_and_judged_as_asked_later(blood, recipe, tmp_
     path = out / "shipped" / "small.json"
     assert json.loads(path.read_text())["accuracy"] == report["test"]
     assert {value.dtype for value in weights(out / "shipped", "small").values()} >= {torch.float32}
-    # The card follows what is asked for.
-    train(recipe(data={"validation": 0}, train={"epochs": 1}, ship={}), out)
+    # The card follows what is asked for, in each point.
+    back = {"data": {"validation": 0}, "train": {"epochs": 1}}
+    train(recipe(**back, ship={"half": False}), out)
     assert json.loads(path.read_text())["accuracy"]["split"] == "test"
+    train(recipe(**back, ship={"half": True}), out)
     assert torch.float16 in {value.dtype for value in weights(out / "shipped", "small").values()}
 
 

@@ -39,7 +39,7 @@ def test_a_seed_repeats_a_run_and_another_does_not(blood, recipe, tmp_path):
     runs = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         torch.manual_seed(len(runs))  # what happened before in the process does not matter
-        train(recipe(seed=seed, **FULL), tmp_path / name)
+        train(recipe("train.epochs=1", seed=seed, **FULL), tmp_path / name)
         runs[name] = weights(tmp_path / name, "last")
     assert same(runs["a"], runs["b"])
     assert not same(runs["a"], runs["c"])
@@ -51,9 +51,9 @@ def test_slices_of_a_batch_change_nothing_but_memory(blood, recipe, tmp_path):
     curves = [
         [
             row["loss"]
-            for row in train(recipe(**plain, train={"accumulate": pieces, "clip": 1.0}), tmp_path / str(pieces))[
-                "epochs"
-            ]
+            for row in train(
+                recipe(**plain, train={"epochs": 2, "accumulate": pieces, "clip": 1.0}), tmp_path / str(pieces)
+            )["epochs"]
         ]
         for pieces in (1, 4)
     ]

@@ -83,10 +83,12 @@ def test_the_trial_leaves_no_trace(blood, recipe, tmp_path):
     assert all(parameter.grad is None for parameter in network.model.parameters())
 
 
-def test_texts_longer_than_a_network_reads_are_refused(data, recipe):
+def test_texts_longer_than_a_network_reads_are_refused(data, recipe, tmp_path):
     write_news(data)
     write_bert(data / "bert")
     made = recipe(**NEWS)
+    with pytest.raises(ArgumentError, match="cannot read 25 tokens"):
+        train(recipe("data.length=25", **NEWS), tmp_path / "out")
     network, _ = make_objective(made, ("a", "b"), training=True)
     check_length(made, network)
     with pytest.raises(ArgumentError, match=r"cannot read 25 tokens\. Lower data\.length; .* names 24 positions"):
