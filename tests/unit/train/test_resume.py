@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 from train_helpers import FULL, Killed, break_at, broken_at, kill, same, weights
 
 import mhex
@@ -129,6 +130,8 @@ def test_a_checkpoint_of_a_newer_version_is_refused(blood, recipe, tmp_path, mon
 
 
 def test_logs_tell_each_step_once(blood, recipe, tmp_path, monkeypatch):
+    # Files of one second are read in the order of a number that a process counts up; 10 would come before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     made = recipe()
     for step in (5, 7):
         with broken_at(monkeypatch, step):
