@@ -74,6 +74,7 @@ def write_demo_zoo(folder: Path) -> Path:
     heads = {"where": "first3", "preset": "probe", "exclude_special": True}
     accuracy = {"topic": 0.25, "heads": [0.1, 0.2, 0.3], "split": "test", "texts": 12}
     changes = {"source": "minilm", "modality": "text", "classes": topics, "heads": heads, "accuracy": accuracy}
+    changes["arguments"] = {"num_classes": len(topics)}
     learned = ("mhex.", "classifier.", "bert.pooler.")
     _write_headed(folder, "agnews-mhex-minilm", reader, {**card, **changes}, lambda name: name.startswith(learned))
     assert mhex.load("zoo:agnews-mhex-minilm", folder=folder).class_names == topics

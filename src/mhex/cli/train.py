@@ -72,7 +72,7 @@ def train(
     for one in with_needs(wanted, path.parent) if needs else [wanted]:
         last = one.name == wanted.name
         place = folder if last else folder.parent / one.name
-        source = path.name if last else f"{one.name}.yaml"
+        source = path.name if last else one.name
         output_folder(place)
         # Needed runs that are there stay as they are.
         report = run(one.smoke() if smoke else one, place, pace=pace, restart=restart and last, source=source)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhex.data.blood import BLOOD_CLASSES
 from mhex.data.folder import data_file
 from mhex.data.sets import ImageSet, checked_labels
 from mhex.data.table import DataFormatError, pick_rows
@@ -29,16 +30,7 @@ MEDMNIST_CLASSES = {
         "cancer-associated stroma",
         "colorectal adenocarcinoma epithelium",
     ),
-    "bloodmnist": (
-        "basophil",
-        "eosinophil",
-        "erythroblast",
-        "immature granulocyte",
-        "lymphocyte",
-        "monocyte",
-        "neutrophil",
-        "platelet",
-    ),
+    "bloodmnist": BLOOD_CLASSES,
     "tissuemnist": (
         "collecting duct, connecting tubule",
         "distal convoluted tubule",

@@ -14,7 +14,7 @@ from mhex.data import ImageSet, TextSet, data_entry
 from mhex.data.catalogue import AnySet
 from mhex.errors import ArgumentError
 from mhex.train.checkpoint import halved, read_facts, read_tensors, write_tensors, write_text
-from mhex.train.objective import attach_arguments
+from mhex.train.objective import answering, attach_arguments
 from mhex.train.recipe import Recipe, ShipPart
 from mhex.train.report import REPORT, Finished, lineage
 from mhex.zoo.minilm import minilm_folder
@@ -38,7 +38,7 @@ def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path
     Raises:
         ArgumentError: The weights were made by another recipe than the card would tell of.
     """
-    if read_facts(run.weights).get("digest") != run.recipe.digest():
+    if read_facts(run.weights).get("digest") != run.report["digest"]:
         raise ArgumentError(
             f"The card of {run.recipe.name} would tell of the recipe in {REPORT}, and {run.weights} was made by "
             "another one: train again with --restart."
@@ -47,10 +47,26 @@ def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path
     folder.mkdir(exist_ok=True)
     weights = folder / f"{run.recipe.name}.safetensors"
     state = learned(run.recipe, read_tensors(run.weights))
-    write_tensors(halved(state) if part.half else state, weights, {"name": run.recipe.name, "licence": "see the card"})
+    facts = {"name": run.recipe.name, "licence": "see the card", **_told(run, part)}
+    write_tensors(halved(state) if part.half else state, weights, facts)
     card = {**describe(run, samples), "accuracy": measure(weights)}
     write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", folder / f"{run.recipe.name}.json")
     return card
+
+
+def is_shipped(run: Finished, part: ShipPart) -> bool:
+    """Whether the folder ``shipped`` holds the weights of this very run and, written last, their card."""
+    weights = run.folder / SHIPPED / f"{run.recipe.name}.safetensors"
+    card = weights.with_suffix(".json")
+    if not weights.is_file() or not card.is_file():
+        return False
+    split = json.loads(card.read_text(encoding="utf-8"))["accuracy"]["split"]
+    return split == run.report["test"]["split"] and _told(run, part).items() <= read_facts(weights).items()
+
+
+def _told(run: Finished, part: ShipPart) -> dict[str, str]:
+    """What the header of a shipped file tells about its origin."""
+    return {"digest": run.report["digest"], "half": str(part.half).lower()}
 
 
 def learned(recipe: Recipe, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,6 +100,7 @@ def describe(run: Finished, samples: AnySet) -> dict[str, Any]:
         card["groups"] = samples.groups
     if recipe.heads is not None:
         card["heads"] = attach_arguments(recipe.heads)
+        card["answering"] = answering(recipe.heads)
     card["preprocess"] = (
         {"tokenizer": recipe.model.source, "length": recipe.data.length}
         if isinstance(samples, TextSet)

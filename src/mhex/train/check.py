@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 
+from mhex._optional import require
 from mhex.data import CATALOGUE
 from mhex.data.catalogue import DataEntry
 from mhex.errors import ArgumentError, unknown_name
 from mhex.train.networks import check_architecture
 from mhex.train.recipe import Recipe, TrainPart
+
+SHIPPABLE = ("timm", "minilm", "zoo")  # sources of networks that the zoo can build from a card
 
 
 def check_recipe(recipe: Recipe, source: str) -> None:
@@ -38,7 +42,13 @@ def check_recipe(recipe: Recipe, source: str) -> None:
         for name in ("augment", "distil"):
             if getattr(recipe, name) is not None:
                 raise refuse(f"{name} is for images, and {data.name} holds texts: leave it out.")
+    _check_splits(recipe, entry, refuse)
     check_architecture(recipe.model, source)
+    if recipe.ship is not None and recipe.model.source not in SHIPPABLE:
+        raise refuse(
+            f"ship writes files that mhex.load reads, which knows networks of {', '.join(SHIPPABLE)} and not of "
+            f"{recipe.model.source}: leave ship out, or take such a network."
+        )
     if recipe.distil is not None and not recipe.distil.teachers:
         raise refuse("distil.teachers should name at least one recipe; leave distil out for none.")
     if recipe.name in recipe.needs:
@@ -47,6 +57,21 @@ def check_recipe(recipe: Recipe, source: str) -> None:
         _check_training(recipe, recipe.training, entry, refuse)
     else:
         _check_fit(recipe, refuse)
+
+
+def _check_splits(recipe: Recipe, entry: DataEntry, refuse: Callable[[str], ArgumentError]) -> None:
+    """Samples to learn from, to choose by and to judge by must be others."""
+    data = recipe.data
+    named = {"split": data.split or entry.train, "test": data.test or entry.test}
+    validation = entry.validation if data.validation is None else data.validation
+    if isinstance(validation, str):
+        named["validation"] = validation
+    for (one, split), (other, same) in combinations(named.items(), 2):
+        if split == same or "all" in (split, same):
+            raise refuse(
+                f"data.{one} is {split} and data.{other} is {same}, which share samples: name splits that do not, so "
+                "that nothing is judged by what was learned or chosen by."
+            )
 
 
 def _check_fit(recipe: Recipe, refuse: Callable[[str], ArgumentError]) -> None:
@@ -73,6 +98,7 @@ def _check_training(
     """What must hold where a network is trained."""
     from timm.optim import list_optimizers
 
+    require("tensorboard", "train")  # said here, not after the data are loaded
     if recipe.model.source == "zoo":
         raise refuse("model.source: a model of the zoo stays as it is; fit heads to it with the section fit.")
     if settings.optimizer not in (known := list_optimizers()):

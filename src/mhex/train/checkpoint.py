@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
 from mhex.train.parameters import HEADS
+
+# The class matrix of a head, and the intercept of one that was fitted; equal shapes do not make equal classes.
+_READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
 
 
 def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
@@ -105,8 +109,8 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
         model: Changed in place; the position embeddings of timm transformers are resampled to its grid.
         path: Weights of a model of the same architecture.
         classifier: Prefixes of the classifier's parameters.
-        same_data: Whether the weights were learned on the same data: then the classifier is taken over too. Heads are
-            taken over where their shapes fit, so that gates go along to other data and read-outs begin anew.
+        same_data: Whether the weights were learned on the same data: then classifier and read-outs of heads are taken
+            over too. Gates go along to other data, where read-outs and classifier begin anew.
 
     Raises:
         ArgumentError: Anything else is missing or left over.
@@ -115,7 +119,7 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     own = model.state_dict()
     free = (HEADS, *classifier)
     if not same_data:
-        state = {name: value for name, value in state.items() if not name.startswith(tuple(classifier))}
+        state = {name: value for name, value in state.items() if not _tells_classes(name, classifier)}
     if "pos_embed" in state and hasattr(model, "patch_embed"):
         from timm.layers import resample_abs_pos_embed
 
@@ -134,3 +138,8 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
             "(or in another shape)."
         )
     model.load_state_dict(fits, strict=False)
+
+
+def _tells_classes(name: str, classifier: Sequence[str]) -> bool:
+    """Whether a tensor belongs to classes: to the classifier, or to what an explainer head reads out."""
+    return name.startswith(tuple(classifier)) or (name.startswith(HEADS) and bool(_READ_OUT.search(name)))

@@ -8,9 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mhex.data.catalogue import AnySet
 from mhex.heads.scaffold import Scaffold
-from mhex.train.card import ship
 from mhex.train.checkpoint import write_tensors
 from mhex.train.evaluate import BATCH
 from mhex.train.feeds import Feed, Inputs, row_batches
@@ -19,8 +17,9 @@ from mhex.train.measure import make_objective, measure
 from mhex.train.parameters import HEADS
 from mhex.train.recipe import Recipe
 from mhex.train.recipe_heads import FitPart
-from mhex.train.report import WEIGHTS, read_finished, write_report
-from mhex.train.samples import load_samples, load_test, make_feed
+from mhex.train.report import WEIGHTS, write_report
+from mhex.train.samples import check_test, load_samples, load_test, make_feed
+from mhex.train.trial import check_length, try_answer
 
 
 class Batches:
@@ -43,7 +42,7 @@ class Batches:
 
 
 def fit(recipe: Recipe, part: FitPart, out: Path, device: torch.device, pace: Pace) -> None:
-    """Fit the heads of a recipe; write them alone, measure the file, write report and card.
+    """Fit the heads of a recipe; write them alone, measure the file, write the report.
 
     Args:
         recipe: With heads on a model of the zoo.
@@ -53,10 +52,13 @@ def fit(recipe: Recipe, part: FitPart, out: Path, device: torch.device, pace: Pa
         pace: Where to talk.
     """
     samples = load_samples(recipe)
+    check_test(recipe)
     network, objective = make_objective(recipe, samples.train.classes, training=False)
+    check_length(recipe, network)
     objective.to(device)
     scaffold = Scaffold(network.model)
     feed = make_feed(recipe, samples.train, network.tokenizer, device, samples.kept)
+    try_answer(recipe, objective, feed)
     pace.say(f"{recipe.name}: {len(scaffold.names)} heads by {part.method} on {len(feed)} samples")
     found = scaffold.fit(
         Batches(feed), part.method, balance=part.balance, strength=part.strength, progress=pace.progress
@@ -64,9 +66,8 @@ def fit(recipe: Recipe, part: FitPart, out: Path, device: torch.device, pace: Pa
     out.mkdir(parents=True, exist_ok=True)
     state = {name: value for name, value in network.model.state_dict().items() if name.startswith(HEADS)}
     write_tensors(state, out / WEIGHTS, {"name": recipe.name, "digest": recipe.digest()})
-    judged = load_test(recipe)
     entries = {
-        "test": measure(recipe, out / WEIGHTS, judged, device),
+        "test": measure(recipe, out / WEIGHTS, load_test(recipe), device),
         "fit": found.to_dict(),
         "epochs": [],
         "seconds": round(found.seconds, 1),
@@ -74,10 +75,3 @@ def fit(recipe: Recipe, part: FitPart, out: Path, device: torch.device, pace: Pa
         "device": device.type,
     }
     write_report(out, recipe, entries)
-    _ship(recipe, out, samples.train, judged, device)
-
-
-def _ship(recipe: Recipe, out: Path, samples: AnySet, judged: AnySet, device: torch.device) -> None:
-    done = read_finished(out)
-    if recipe.ship is not None and done is not None:
-        ship(done, recipe.ship, samples, lambda path: measure(recipe, path, judged, device))

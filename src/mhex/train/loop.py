@@ -190,6 +190,7 @@ class Loop:
         progress = self.progress
         row: dict[str, Any] = {"epoch": epoch + 1, "step": progress.step, "loss": progress.loss_sum / self.per_epoch}
         self._check(torch.tensor(row["loss"]), progress.step - 1)
+        self._check_weights(progress.step)
         best = None
         if self.validation is not None:
             row["validation"] = found = self.validate(self.validation)
@@ -233,5 +234,15 @@ class Loop:
         if not math.isfinite(loss.item()):
             raise DivergedError(
                 f"The loss of {self.recipe.name} is {loss.item()} at step {step + 1}: lower train.rate, raise "
+                "train.warmup or set train.clip."
+            )
+
+    def _check_weights(self, step: int) -> None:
+        """A loss tells of the weights before its step; of those after an epoch's last step nothing else tells."""
+        state = self.weights()
+        finite = torch.stack([state[name].isfinite().all() for name, _ in self.model.named_parameters()])
+        if not finite.all():
+            raise DivergedError(
+                f"The weights of {self.recipe.name} are no numbers any more after step {step}: lower train.rate, raise "
                 "train.warmup or set train.clip."
             )

@@ -9,9 +9,17 @@ from dataclasses import dataclass, field
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
 
 from mhex.errors import ArgumentError
+
+# Variables by which accelerate would split a network over processes; checkpoints and heads need it whole.
+SHARDED = (
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,14 @@ def make_accelerator(precision: str) -> Accelerator:
         precision: ``"auto"``, ``"no"``, ``"bf16"`` or ``"fp16"``.
 
     Raises:
-        ArgumentError: fp16 was asked for without a GPU, or the started processes do not know of each other.
+        ArgumentError: fp16 was asked for without a GPU, the environment asks for a way of sharing the network between
+            processes that is not supported, or the started processes do not know of each other.
     """
+    if sharded := [name for name in SHARDED if os.environ.get(name, "false").lower() in ("true", "1")]:
+        raise ArgumentError(
+            f"{sharded[0]} is set, and a network is trained whole in every process: leave it out, or start with "
+            "`accelerate launch --multi_gpu`."
+        )
     if precision == "fp16" and not torch.cuda.is_available():
         raise ArgumentError("train.precision: fp16 needs a GPU, and there is none; take bf16, no or auto.")
     if precision == "auto":
@@ -48,7 +62,13 @@ def make_accelerator(precision: str) -> Accelerator:
     AcceleratorState._reset_state()
     # Which parameters a loss reaches never changes within a run, and a host's classifier may not be among them.
     handlers = [DistributedDataParallelKwargs(static_graph=True)]
-    accelerator = Accelerator(mixed_precision=precision, kwargs_handlers=handlers)
+    # Named here, since accelerate takes from the environment what nobody names, and the recipe alone decides.
+    accelerator = Accelerator(
+        mixed_precision=precision,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_backend="no",
+        kwargs_handlers=handlers,
+    )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != started:
         raise ArgumentError(

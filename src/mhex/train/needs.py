@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mhex.errors import ArgumentError
 from mhex.train.recipe import Recipe
-from mhex.train.recipe_files import find_recipe, read_recipe
+from mhex.train.recipe_files import find_named, read_recipe
 
 
 def with_needs(recipe: Recipe, beside: Path) -> list[Recipe]:
@@ -26,7 +26,7 @@ def with_needs(recipe: Recipe, beside: Path) -> list[Recipe]:
             raise ArgumentError(f"Recipes need each other in a circle: {' -> '.join((*path, one.name))}.")
         for name in one.needs:
             if name not in found:
-                visit(read_recipe(find_recipe(name, beside)), (*path, one.name))
+                visit(read_recipe(find_named(name, beside)), (*path, one.name))
         found[one.name] = one
 
     visit(recipe, ())

@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from mhex._optional import require
 from mhex.data import data_entry, data_folder
 from mhex.errors import ArgumentError, unknown_name
 from mhex.train.recipe import ModelPart, Recipe
-from mhex.zoo.hf_folder import load_tokenizer, quiet
+from mhex.zoo.classifier import load_classifier
 from mhex.zoo.minilm import minilm_folder
 from mhex.zoo.residents import list_models, load_resident
 
+# What the makers of networks raise when they cannot use an argument; of all these kinds, in different places.
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Hugging Face models
 
 
@@ -49,9 +50,7 @@ def check_architecture(part: ModelPart, source: str) -> None:
         MissingExtraError: The MiniLM package is not installed.
     """
     if part.source in ("timm", "torchvision"):
-        known: Sequence[str] = (
-            require("timm").list_models() if part.source == "timm" else require("torchvision").models.list_models()
-        )
+        known = _architectures(part.source)
         if part.architecture not in known:
             near = difflib.get_close_matches(part.architecture, known, n=1, cutoff=0.5)
             error = (
@@ -73,6 +72,14 @@ def check_architecture(part: ModelPart, source: str) -> None:
                 f"{source}: model.architecture should name a Hugging Face folder with config.json and "
                 f"model.safetensors, and {str(folder)!r} is none: place one there, or name another."
             )
+
+
+def _architectures(source: str) -> Sequence[str]:
+    """Names of the networks of timm or torchvision that classify images."""
+    models = require("torchvision").models
+    # Of torchvision without detection, segmentation, video and quantised networks.
+    names: Sequence[str] = require("timm").list_models() if source == "timm" else models.list_models(module=models)
+    return names
 
 
 def hf_folder(part: ModelPart) -> Path:
@@ -98,7 +105,8 @@ def make_network(recipe: Recipe, classes: Sequence[str], *, training: bool) -> N
     arguments = {**part.arguments, **(part.extra if training else {})}
     image = data_entry(recipe.data.name).kind == "image"
     if part.source in ("hf-folder", "minilm"):
-        return _hugging_face(part, arguments, classes, image)
+        model, tokenizer = load_classifier(hf_folder(part), classes, "image" if image else "text", arguments)
+        return Network(model, classifier_prefixes(model), tokenizer)
     if part.source == "zoo":
         return _resident(recipe, classes)
     if not image:
@@ -112,9 +120,10 @@ def make_network(recipe: Recipe, classes: Sequence[str], *, training: bool) -> N
             model = require("torchvision").models.get_model(
                 part.architecture, weights=None, num_classes=len(classes), **arguments
             )
-    except (TypeError, ValueError, AssertionError) as error:
+    except FAILURES as error:
         raise ArgumentError(
-            f"The recipe {recipe.name}: {part.source} cannot make {part.architecture!r} with {arguments}: {error}"
+            f"The recipe {recipe.name}: {part.source} cannot make {part.architecture!r} with {arguments}: "
+            f"{in_one_line(error)}"
         ) from error
     return Network(model, classifier_prefixes(model))
 
@@ -127,30 +136,6 @@ def _resident(recipe: Recipe, classes: Sequence[str]) -> Network:
             f"{len(bundle.class_names or ())} classes in their order, and {recipe.data.name} has {len(classes)} others."
         )
     return Network(bundle.model, classifier_prefixes(bundle.model), bundle.tokenizer)
-
-
-def _hugging_face(part: ModelPart, arguments: dict[str, Any], classes: Sequence[str], image: bool) -> Network:
-    transformers = require("transformers")
-    folder = hf_folder(part)
-    kind = "AutoModelForImageClassification" if image else "AutoModelForSequenceClassification"
-    with quiet(transformers):
-        try:
-            model = getattr(transformers, kind).from_pretrained(
-                folder,
-                id2label=dict(enumerate(classes)),
-                label2id={name: place for place, name in enumerate(classes)},
-                ignore_mismatched_sizes=True,  # a classifier of other classes is replaced by a new one
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                **arguments,
-            )
-        except (OSError, ValueError, TypeError) as error:
-            line = str(error).strip().split("\n")[0]
-            raise ArgumentError(f"The folder {folder} cannot be loaded as {kind}: {line}") from error
-        tokenizer = None if image else load_tokenizer(transformers, folder)
-    return Network(model, classifier_prefixes(model), tokenizer)
 
 
 def classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
@@ -169,3 +154,9 @@ def classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
     # A pooler is the classifier's hidden layer; pretraining often leaves it unused.
     poolers = [name for name, _ in model.named_modules() if name.endswith(".pooler") and name.count(".") == 1]
     return tuple(f"{name}." for name in (*own, *poolers))
+
+
+def in_one_line(error: Exception) -> str:
+    """What an error of another library says, in a line that ends with a full stop."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    return f"{type(error).__name__}: {line.rstrip('.')}."

@@ -124,8 +124,14 @@ def attach_heads(model: nn.Module, classes: int, heads: HeadsPart) -> Any:
     from mhex import attach
 
     scaffold = attach(model, classes, **attach_arguments(heads))
-    scaffold.heads.mode, scaffold.heads.decay, scaffold.heads.joined = heads.mode, heads.decay, heads.classifier
+    for name, value in answering(heads).items():
+        setattr(scaffold.heads, name, value)
     return scaffold
+
+
+def answering(heads: HeadsPart) -> dict[str, Any]:
+    """What decides which part of a model with heads answers, under the names that `mhex.heads` knows it by."""
+    return {"mode": heads.mode, "decay": heads.decay, "joined": heads.classifier}
 
 
 def attach_arguments(heads: HeadsPart) -> dict[str, Any]:

@@ -73,15 +73,21 @@ def make_optimizer(model: nn.Module, settings: TrainPart) -> torch.optim.Optimiz
     """The optimiser of a recipe, from timm's factory.
 
     Raises:
-        ArgumentError: The optimiser takes no betas, and some are given.
+        ArgumentError: The optimiser cannot be made on this machine, or takes no betas and some are given.
     """
     from timm.optim import create_optimizer_v2
 
     extra: dict[str, Any] = {} if settings.betas is None else {"betas": settings.betas}
     groups = parameter_groups(model, settings)
-    optimizer: torch.optim.Optimizer = create_optimizer_v2(
-        groups, opt=settings.optimizer, lr=settings.rate, momentum=settings.momentum, **extra
-    )
+    try:
+        optimizer: torch.optim.Optimizer = create_optimizer_v2(
+            groups, opt=settings.optimizer, lr=settings.rate, momentum=settings.momentum, **extra
+        )
+    except (AssertionError, ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"train.optimizer: {settings.optimizer} cannot be made here ({type(error).__name__}: {error}): choose "
+            "another one."
+        ) from error
     if extra and "betas" not in optimizer.defaults:  # timm drops what an optimiser does not take
         raise ArgumentError(f"train.betas: the optimizer {settings.optimizer!r} takes no betas; leave them out.")
     for group in optimizer.param_groups:

@@ -203,8 +203,9 @@ class Recipe:
         return {key: value for key, value in plain.items() if not (key == "fit" and value is None)}
 
     def identity(self) -> dict[str, Any]:
-        """What decides the outcome: all but the title and what is done with the weights afterwards."""
-        return {key: value for key, value in self.as_dict().items() if key not in ("title", "ship")}
+        """What decides the weights: all but the title, the split to judge by, and what is done with them afterwards."""
+        plain = {key: value for key, value in self.as_dict().items() if key not in ("title", "ship")}
+        return {**plain, "data": {key: value for key, value in plain["data"].items() if key != "test"}}
 
     def digest(self) -> str:
         """A hash of the recipe's identity."""
@@ -213,9 +214,12 @@ class Recipe:
     def smoke(self) -> Recipe:
         """The same recipe cut down to a step or two, to try whether everything fits together."""
         short = self.train and replace(self.train, epochs=1, batch=8 * self.train.accumulate, compile=False)
+        # A small share of a few samples would be none of them.
+        shared = isinstance(self.data.validation, float) and self.data.validation > 0
+        validation = 0.25 if shared else self.data.validation
         return replace(
             self,
-            data=replace(self.data, limit=SMOKE_SAMPLES),
+            data=replace(self.data, limit=SMOKE_SAMPLES, validation=validation),
             train=short,
             augment=None if self.augment is None else replace(self.augment, canvas=0),
         )

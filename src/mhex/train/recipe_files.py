@@ -12,6 +12,7 @@ import yaml
 from mhex.errors import ArgumentError, unknown_name
 from mhex.train.recipe import Recipe
 from mhex.train.schema import build
+from mhex.train.strict_yaml import KeyMistakeError, read_yaml
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -22,12 +23,11 @@ def packaged_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find_recipe(wanted: str, beside: Path | None = None) -> Path:
+def find_recipe(wanted: str) -> Path:
     """The file of a recipe.
 
     Args:
         wanted: A path, or a name.
-        beside: A folder whose recipes come before the packaged ones of the same name.
 
     Raises:
         ArgumentError: There is no such file or name.
@@ -37,12 +37,42 @@ def find_recipe(wanted: str, beside: Path | None = None) -> Path:
         return path
     if path.suffix in _SUFFIXES or len(path.parts) > 1:
         raise ArgumentError(f"There is no recipe file {wanted}; check the path, or see `mhex train --list`.")
-    if beside is not None and (beside / f"{wanted}.yaml").is_file():
-        return beside / f"{wanted}.yaml"
     packaged = packaged_recipes()
     if wanted not in packaged:
         raise unknown_name("recipe", wanted, packaged)
     return packaged[wanted]
+
+
+def find_named(wanted: str, beside: Path) -> Path:
+    """The file of the recipe that another one needs, whatever the file is called.
+
+    Args:
+        wanted: Name of the recipe, which is what its folder is called.
+        beside: Folder whose recipes come before the packaged ones of the same name.
+
+    Raises:
+        ArgumentError: No recipe has this name.
+    """
+    found = [path for path in sorted(beside.iterdir()) if path.suffix in _SUFFIXES and _name_in(path) == wanted]
+    if len(found) > 1:
+        found = [path for path in found if path.stem == wanted] or found
+    if len(found) > 1:
+        raise ArgumentError(f"{found[0].name} and {found[1].name} both hold a recipe {wanted!r}: rename one of them.")
+    if found:
+        return found[0]
+    packaged = packaged_recipes()
+    if wanted not in packaged:
+        raise unknown_name("recipe", wanted, packaged)
+    return packaged[wanted]
+
+
+def _name_in(path: Path) -> Any:
+    """The name that a recipe file gives its recipe; None where the file is something else."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, OSError, UnicodeDecodeError):
+        return None
+    return raw.get("name") if isinstance(raw, dict) else None
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
@@ -56,7 +86,9 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
         ArgumentError: One sentence that names the file and the key.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = read_yaml(path.read_text(encoding="utf-8"))
+    except KeyMistakeError as error:
+        raise ArgumentError(f"{path.name}: {error}.") from error
     except yaml.YAMLError as error:
         raise ArgumentError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}.") from error
     except (OSError, UnicodeDecodeError) as error:

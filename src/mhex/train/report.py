@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,5 +106,23 @@ def write_report(out: Path, recipe: Recipe, entries: dict[str, Any]) -> dict[str
         "digest": recipe.digest(),
         "recipe": recipe.as_dict(),
     }
-    write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", out / REPORT)
+    _write(report, out)
     return report
+
+
+def rejudge(run: Finished, split: str | None, test: dict[str, Any]) -> Finished:
+    """Write the report anew with what another test split says; everything else in it stays.
+
+    Args:
+        run: The finished run.
+        split: Key ``data.test`` of the recipe; None for the data set's own split.
+        test: The entry ``test``.
+    """
+    recipe = replace(run.recipe, data=replace(run.recipe.data, test=split))
+    report = {**run.report, "test": test, "recipe": recipe.as_dict()}
+    _write(report, run.folder)
+    return Finished(run.folder, recipe, report)
+
+
+def _write(report: dict[str, Any], out: Path) -> None:
+    write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", out / REPORT)

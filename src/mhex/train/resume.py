@@ -17,10 +17,12 @@ from mhex.errors import ArgumentError
 from mhex.train.average import Average
 from mhex.train.checkpoint import read_tensors, sync, write_tensors, write_text
 from mhex.train.recipe import Recipe
-from mhex.train.recipe_files import differences
+from mhex.train.recipe_files import differences, restore_recipe
 
 FOLDER = "checkpoint"
+GROUP = "group."  # prefix of what an optimiser keeps for a group of parameters
 _NAME = re.compile(r"step-\d{9}")
+_PLAIN = bool | int | float | str | None
 
 
 @dataclass
@@ -84,7 +86,7 @@ def save_checkpoint(
     elif older is not None and (older / "best.safetensors").is_file():
         shutil.copyfile(older / "best.safetensors", aside / "best.safetensors")
         sync(aside / "best.safetensors")
-    state = {"progress": asdict(progress), "optimizer": numbers, "digest": recipe.digest(), "recipe": recipe.identity()}
+    state = {"progress": asdict(progress), "optimizer": numbers, "recipe": recipe.identity()}
     write_text(json.dumps(state, indent=1), aside / "state.json")
     final = home / f"step-{progress.step:09d}"
     aside.rename(final)
@@ -109,7 +111,7 @@ def load_checkpoint(
         folder: As `latest_checkpoint` gave it.
         recipe: The recipe that is run now.
         model: Filled in place.
-        optimizer: Filled in place; rates and decays stay those of the recipe.
+        optimizer: Filled in place.
         average: Filled in place.
 
     Returns:
@@ -122,8 +124,8 @@ def load_checkpoint(
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
-    if state["digest"] != recipe.digest():
-        refuse_other_recipe(folder.parent.parent, state["recipe"], recipe)
+    # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
+    refuse_other_recipe(folder.parent.parent, _recipe_of(state, recipe.title, folder), recipe)
     model.load_state_dict(read_tensors(folder / "model.safetensors"))
     restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
     if average is not None:
@@ -131,33 +133,58 @@ def load_checkpoint(
     return Progress(**state["progress"])
 
 
-def refuse_other_recipe(out: Path, old: Mapping[str, Any], recipe: Recipe) -> None:
-    """Say that a folder holds the work of another recipe, and in which keys they differ.
+def _recipe_of(state: Mapping[str, Any], title: str, folder: Path) -> Recipe:
+    """The recipe of a checkpoint, with a title for the one that its identity lacks."""
+    try:
+        return restore_recipe({**state["recipe"], "title": title}, f"the checkpoint {folder}")
+    except ArgumentError as error:
+        raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
+
+
+def refuse_other_recipe(out: Path, old: Recipe, recipe: Recipe) -> None:
+    """Refuse to go on with the work of another recipe in a folder.
 
     Raises:
-        ArgumentError: Always.
+        ArgumentError: The recipes differ in what decides the weights; the message names the keys.
     """
-    wrong = differences(old, recipe.identity())
-    raise ArgumentError(
-        f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
-        f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
-    )
+    if wrong := differences(old.identity(), recipe.identity()):
+        raise ArgumentError(
+            f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
+            f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
+        )
 
 
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as tensors ``"PARAMETER.NAME"`` and, apart, what is no tensor."""
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
-    for place, entries in optimizer.state_dict()["state"].items():
+    """An optimiser's state as tensors and, apart, what is no tensor.
+
+    Keys are ``"PARAMETER.NAME"`` and, for what an optimiser keeps once for a group of parameters, such as the number of
+    steps in LAMB, ``"group.PLACE.NAME"``.
+
+    Raises:
+        ArgumentError: The optimiser keeps something that is neither a tensor nor a plain value.
+    """
+    stored = optimizer.state_dict()
+    kept: dict[str, Any] = {}
+    for place, entries in stored["state"].items():
         for name, value in entries.items():
-            (tensors if isinstance(value, Tensor) else numbers)[f"{place}.{name}"] = value
-    return tensors, numbers
+            if not isinstance(value, Tensor | _PLAIN):
+                raise ArgumentError(
+                    f"{type(optimizer).__name__} keeps {name!r} as {type(value).__name__}, which a checkpoint cannot "
+                    "hold: choose another train.optimizer."
+                )
+            kept[f"{place}.{name}"] = value
+    for place, group in enumerate(stored["param_groups"]):
+        # What else is in a group, betas and lists of parameters, never changes.
+        kept |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}
+    tensors = {name: value for name, value in kept.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in kept.items() if name not in tensors}
 
 
 def restore(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-    """The reverse of `flatten`; the groups with their rates and decays stay as they are."""
+    """The reverse of `flatten`; what it does not hold of the groups stays as it is."""
     state: dict[int, dict[str, Any]] = {}
+    groups = optimizer.state_dict()["param_groups"]
     for key, value in (*tensors.items(), *numbers.items()):
-        place, _, name = key.partition(".")
-        state.setdefault(int(place), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        place, _, name = key.removeprefix(GROUP).partition(".")
+        (groups[int(place)] if key.startswith(GROUP) else state.setdefault(int(place), {}))[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,24 @@ import torch
 from accelerate import Accelerator
 
 from mhex.data import ImageSet
-from mhex.data.catalogue import AnySet
 from mhex.errors import ArgumentError
-from mhex.train.card import ship
 from mhex.train.check import check_recipe
-from mhex.train.checkpoint import load_weights, read_tensors, transfer, write_tensors
+from mhex.train.checkpoint import load_weights, transfer
+from mhex.train.finish import complete, finished, write_outcome
 from mhex.train.fit import fit
 from mhex.train.loop import Loop
 from mhex.train.losses import smoothed_targets
 from mhex.train.machine import Pace, make_accelerator
-from mhex.train.measure import make_objective, measure
+from mhex.train.measure import make_objective
 from mhex.train.networks import Network, make_network
 from mhex.train.objective import Ensemble, Objective
 from mhex.train.parameters import freeze
 from mhex.train.recipe import Recipe
-from mhex.train.report import REPORT, WEIGHTS, find_need, read_finished, write_report
-from mhex.train.resume import FOLDER, latest_checkpoint, refuse_other_recipe
-from mhex.train.samples import Samples, load_samples, load_test, make_feed
+from mhex.train.report import REPORT, WEIGHTS, find_need, read_finished
+from mhex.train.resume import FOLDER, refuse_other_recipe
+from mhex.train.samples import Samples, check_test, load_samples, make_feed
 from mhex.train.seeds import derive
+from mhex.train.trial import check_length, try_step
 
 
 def train(
@@ -64,41 +63,43 @@ def train(
     accelerator.wait_for_everyone()
     done = read_finished(out)
     if done is not None:
-        if done.report["digest"] != recipe.digest():
-            refuse_other_recipe(out, done.recipe.identity(), recipe)
+        refuse_other_recipe(out, done.recipe, recipe)
         pace.say(f"{recipe.name}: already there")
-        return done.report
-    if recipe.fit is not None:
-        if accelerator.is_main_process:
-            fit(recipe, recipe.fit, out, accelerator.device, pace)
-    else:
+    elif recipe.fit is None:
         learn(recipe, out, accelerator, pace)
+    elif accelerator.is_main_process:
+        fit(recipe, recipe.fit, out, accelerator.device, pace)
+    if accelerator.is_main_process:
+        complete(recipe, out, accelerator.device, pace.say)
     accelerator.wait_for_everyone()
-    finished = read_finished(out)
-    if finished is None:
-        raise ArgumentError(f"{out} should hold {REPORT} and {WEIGHTS} now, and does not: something removed them.")
-    return finished.report
+    return finished(out).report
 
 
 def learn(recipe: Recipe, out: Path, accelerator: Accelerator, pace: Pace) -> None:
-    """Train the network of a recipe, or go on with it, and write what came of it."""
+    """Train the network of a recipe, or go on with it; write weights and report."""
     for name in recipe.needs:
         find_need(recipe, name, out)
     samples = load_samples(recipe)
+    check_test(recipe)
     torch.manual_seed(derive(recipe.seed, "weights"))
     network, objective = make_objective(recipe, samples.train.classes, training=True)
+    check_length(recipe, network)
     begin(recipe, network, out)
     freeze(network.model, recipe.training.freeze, network.classifier)
-    out.mkdir(parents=True, exist_ok=True)
     loop = make_loop(recipe, out, accelerator, network, objective, samples)
+    try_step(loop)
     resumed = loop.resume()
+    count, batch = len(samples.kept), recipe.training.batch
     pace.say(
-        f"{recipe.name}: {recipe.training.epochs} epochs of {len(samples.kept)} samples, {loop.steps} steps"
+        f"{recipe.name}: {recipe.training.epochs} epochs of {count} samples, {loop.steps} steps"
         + (f"; going on after step {loop.progress.step}" if resumed else "")
     )
+    out.mkdir(parents=True, exist_ok=True)
+    if batch > count:
+        pace.say(f"{recipe.name}: train.batch is {batch}, so every step sees the {count} samples more than once")
     loop.run(pace)
     if accelerator.is_main_process:
-        finish(recipe, out, loop, samples.train, network)
+        write_outcome(recipe, out, loop, network)
 
 
 def clear(out: Path) -> None:
@@ -159,42 +160,3 @@ def make_teacher(recipe: Recipe, classes: tuple[str, ...], out: Path) -> Ensembl
         members.append(member.eval())
         views.append(need.recipe.view)
     return Ensemble(members, views)
-
-
-def finish(recipe: Recipe, out: Path, loop: Loop, samples: AnySet, network: Network) -> None:
-    """Write weights, measure the file, write report and card, and let the checkpoint go."""
-    progress, newest = loop.progress, latest_checkpoint(out)
-    best = newest / "best.safetensors" if newest is not None else None
-    keep_best = recipe.training.keep == "best" and best is not None and best.is_file()
-    facts = {"name": recipe.name, "digest": recipe.digest()}
-    if keep_best and best is not None:
-        write_tensors(read_tensors(best), out / WEIGHTS, {**facts, "epoch": str(progress.best_epoch)})
-        write_tensors(loop.weights(), out / "last.safetensors", facts)
-    else:
-        write_tensors(loop.weights(), out / WEIGHTS, {**facts, "epoch": str(len(progress.history))})
-    judged = load_test(recipe)
-    test = measure(recipe, out / WEIGHTS, judged, loop.accelerator.device)
-    if network.tokenizer is not None and recipe.heads is None:
-        load_weights(network.model, out / WEIGHTS)
-        save: Callable[..., Any] = network.model.save_pretrained  # type: ignore[assignment]
-        save(out / "model")
-        network.tokenizer.save_pretrained(out / "model")
-    write_report(
-        out,
-        recipe,
-        {
-            "test": test,
-            "best_epoch": progress.best_epoch if keep_best else None,
-            "epochs": progress.history,
-            "seconds": round(progress.seconds, 1),
-            "steps": progress.step,
-            "parameters": sum(parameter.numel() for parameter in network.model.parameters()),
-            "processes": loop.accelerator.num_processes,
-            "device": loop.accelerator.device.type,
-            "precision": str(loop.accelerator.mixed_precision),
-        },
-    )
-    done = read_finished(out)
-    if recipe.ship is not None and done is not None:
-        ship(done, recipe.ship, samples, lambda path: measure(recipe, path, judged, loop.accelerator.device))
-    shutil.rmtree(out / FOLDER, ignore_errors=True)

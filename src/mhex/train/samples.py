@@ -49,7 +49,7 @@ def load_samples(recipe: Recipe) -> Samples:
     if isinstance(wanted, str):
         validation = entry.load(wanted, limit=part.limit)
         return Samples(train, everything, validation, torch.arange(len(validation)))
-    out = held_out(len(train), wanted)
+    out = held_out(len(train), wanted, part.name)
     if out.all() or not out.any():
         raise ArgumentError(
             f"data.validation: a share of {wanted} of {len(train)} samples leaves nothing to choose by, or nothing to "
@@ -60,8 +60,22 @@ def load_samples(recipe: Recipe) -> Samples:
 
 def load_test(recipe: Recipe) -> AnySet:
     """Load what a recipe is judged by."""
-    entry = data_entry(recipe.data.name)
-    return entry.load(recipe.data.test or entry.test, limit=recipe.data.limit)
+    return data_entry(recipe.data.name).load(judging_split(recipe), limit=recipe.data.limit)
+
+
+def check_test(recipe: Recipe) -> None:
+    """Read one sample of what a recipe is judged by, so that a wrong name is told before hours of training.
+
+    Raises:
+        DataMissingError: A file is missing; the message says what to place where.
+        ArgumentError: The split is unknown.
+    """
+    data_entry(recipe.data.name).load(judging_split(recipe), limit=1)
+
+
+def judging_split(recipe: Recipe) -> str:
+    """Name of the split that a recipe is judged by."""
+    return recipe.data.test or data_entry(recipe.data.name).test
 
 
 def make_feed(

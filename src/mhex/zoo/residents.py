@@ -48,7 +48,8 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
     weights = read_weights(folder / f"{name}.safetensors")
     tokenizer = None
     if card.get("source") == "minilm":  # the file holds what was learned on top of the package's own weights
-        model, tokenizer = load_minilm(card["classes"])
+        shape = {key: value for key, value in card["arguments"].items() if key != "num_classes"}
+        model, tokenizer = load_minilm(card["classes"], shape)
         weights = {**model.state_dict(), **weights}
     elif "base" in card:  # the file holds heads for another resident
         model = _base(card["base"], name, folder)
@@ -58,7 +59,9 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
     if "heads" in card:  # the weights hold explainer heads too
         from mhex.heads import attach
 
-        attach(model, len(card["classes"]), **card["heads"])
+        scaffold = attach(model, len(card["classes"]), **card["heads"])
+        for entry, value in card.get("answering", {}).items():  # older cards lack it: there the classifier answers
+            setattr(scaffold.heads, entry, value)
     fill(model, weights, f"of zoo:{name}")
     return Bundle(
         name=f"zoo:{name}",

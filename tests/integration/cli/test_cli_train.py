@@ -46,6 +46,14 @@ def test_smoke_needs_and_restart(run: Run, recipe: Path) -> None:
     assert "late: already there" not in again.stderr
 
 
+def test_needs_go_by_the_names_in_the_files(run: Run, recipe: Path) -> None:
+    write_recipe(recipe.parent / "first-try.yaml", name="early")
+    write_recipe(recipe.parent / "late.yaml", name="late", model={"start": "early"})
+    result = run("train", recipe.parent / "late.yaml", "--smoke", "--with-needs")
+    assert result.exit_code == 0, result.output
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["early", "late"]
+
+
 def test_packaged_recipes_are_listed(run: Run) -> None:
     result = run("train", "--list")
     assert result.exit_code == 0
@@ -63,5 +71,13 @@ def test_mistakes_are_one_sentence(run: Run, recipe: Path, monkeypatch: pytest.M
     assert "Unknown optimizer" in one_sentence(run("train", recipe, "--set", "train.optimizer=adamm"))
     (recipe.parent / "file").write_text("")
     assert "Cannot write to" in one_sentence(run("train", recipe, "--out", recipe.parent / "file" / "x"))
+    assert "test_resnet cannot take 1 sample at 16 px" in one_sentence(run("train", recipe, "--set", "train.batch=1"))
+    assert "not 'tset'." in one_sentence(run("train", recipe, "--set", "data.test=tset"))
+    assert "which share samples" in one_sentence(run("train", recipe, "--set", "data.test=train"))
+    recipe.write_text(recipe.read_text() + "heads:\n")
+    assert "small.yaml: the key 'heads' in line" in one_sentence(run("train", recipe))
+    recipe.write_text(recipe.read_text().replace("heads:\n", "seed: 6\n"))
+    assert "is written twice." in one_sentence(run("train", recipe))
+    recipe.write_text(recipe.read_text().replace("\nseed: 6\n", "\n"))
     monkeypatch.setenv("MHEX_DATA", str(recipe.parent / "nowhere"))
     assert "MHEX_DATA names" in one_sentence(run("train", recipe))

@@ -2,7 +2,17 @@
 
 import pytest
 
+from mhex.train.checkpoint import write_tensors
+from mhex.train.measure import make_objective
 from mhex.train.recipe_files import read_recipe
+from mhex.train.report import write_report
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch):
+    """Files are not forced to the disk, which takes most of the time of small runs; no test cuts the power."""
+    monkeypatch.setattr("mhex.train.checkpoint.sync", lambda path: None)
+    monkeypatch.setattr("mhex.train.resume.sync", lambda path: None)
 
 
 @pytest.fixture
@@ -27,5 +37,20 @@ def recipe(tmp_path):
 
     def make(*overrides, **changes):
         return read_recipe(write_recipe(tmp_path / "small.yaml", **changes), overrides)
+
+    return make
+
+
+@pytest.fixture
+def stored():
+    """Write the folder of a finished run with random weights, as if a recipe had been trained; gives its network."""
+
+    def make(recipe, folder, classes):
+        network, _ = make_objective(recipe, classes, training=False)
+        folder.mkdir(parents=True)
+        write_tensors(network.model.state_dict(), folder / "weights.safetensors", {"digest": recipe.digest()})
+        entries = {"test": {"split": "test"}, "epochs": [], "parameters": 1}
+        write_report(folder, recipe, entries)
+        return network
 
     return make

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
+from train_helpers import Killed, kill
 
 import mhex
 from mhex.data import load_pets
@@ -75,6 +76,24 @@ def test_heads_are_fitted_measured_and_shipped_alone(zoo, tmp_path):
     assert list(right.values())[:4] == pytest.approx(card["accuracy"]["heads"], abs=1e-4)
     assert max(card["accuracy"]["heads"]) > 0.5
     assert train(recipe, tmp_path / "run") == report
+
+
+def test_a_side_that_the_model_cannot_take_is_told(zoo, tmp_path):
+    recipe = made(model={"source": "zoo", "architecture": "pets-vit"}, data={"name": "pets", "side": 40})
+    with pytest.raises(ArgumentError, match=r"small: pets-vit cannot take 1 sample at 40 px\..*Check data\.side"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_heads_broken_off_while_shipping_are_shipped(zoo, tmp_path, monkeypatch):
+    recipe, out = read_recipe(PACKAGED, ["data.side=32"]), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("mhex.train.finish.ship", kill)
+        with pytest.raises(Killed):
+            train(recipe, out)
+    monkeypatch.setattr("mhex.train.run.fit", kill)
+    train(recipe, out)
+    assert mhex.load("zoo:pets-mhex-resnet10t", folder=out / "shipped").card["base"] == "pets-resnet10t"
 
 
 def test_a_base_with_a_base_is_refused(zoo, tmp_path):

@@ -45,6 +45,7 @@ def test_values_arrive_in_their_types(recipe):
         ({"train": {"batch": 0}}, r"train\.batch should be at least 1, not 0"),
         ({"train": {"batch": 2.5}}, r"train\.batch should be a whole number, not 2\.5"),
         ({"train": {"rate": 0}}, r"train\.rate should be above 0, not 0"),
+        ({"train": {"rate": 10**400}}, r"train\.rate should be a number"),
         ({"train": {"rate": ".nan"}}, r"train\.rate should be a number"),
         ({"train": {"warmup": 1.5}}, r"train\.warmup should be at least 0 and at most 1, not 1\.5"),
         ({"train": {"schedule": "cosin"}}, r"train\.schedule should be one of cosine, .*not 'cosin'"),
@@ -79,6 +80,7 @@ def test_mistakes_in_one_key(recipe, changes, words):
         ({"model": {"architecture": "resnet81"}}, r"model\.architecture: Unknown timm model 'resnet81'\. Did you mean"),
         ({"model": {"architecture": "qqqqqqqq"}}, r"no name is near it"),
         ({"model": {"source": "torchvision", "architecture": "resnet81"}}, r"Unknown torchvision model"),
+        ({"model": {"source": "torchvision", "architecture": "fcn_resnet50"}}, r"Unknown torchvision model"),
         ({"model": {"source": "hf-folder", "architecture": "/nowhere"}}, r"'/nowhere' is none: place one there"),
         ({"train": {"batch": 9, "accumulate": 2}}, r"train\.batch should be a multiple of train\.accumulate"),
         ({"train": {"freeze": "host"}}, r"train\.freeze: host .*no heads"),
@@ -86,6 +88,14 @@ def test_mistakes_in_one_key(recipe, changes, words):
         (
             {"data": {"name": "pets"}, "train": {"early_stopping": {"patience": 1}}},
             r"train\.early_stopping needs a validation",
+        ),
+        ({"data": {"test": "train"}}, r"data\.split is train and data\.test is train, which share samples"),
+        ({"data": {"validation": "test"}}, r"data\.test is test and data\.validation is test"),
+        ({"data": {"split": "val"}}, r"data\.split is val and data\.validation is val"),
+        ({"data": {"split": "all", "validation": 0.1}}, r"data\.split is all and data\.test is test"),
+        (
+            {"ship": {}, "model": {"source": "torchvision", "architecture": "resnet18"}},
+            r"ship writes files that mhex\.load reads.*not of torchvision",
         ),
         ({"distil": {"teachers": []}}, r"distil\.teachers should name at least one"),
         ({"model": {"start": "small"}}, r"own weights"),
@@ -137,9 +147,36 @@ def test_files_that_are_not_recipes(tmp_path):
         find_recipe("pets-vitt")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("train:\n  epochs: 1\n  epochs: 50\n", r"x\.yaml: the key 'epochs' in line 3 is written twice\."),
+        ("name: a\nname: b\n", r"the key 'name' in line 2 is written twice"),
+        ("name: a\nheads:\n", r"the key 'heads' in line 2 has no value; write one, \{\} .* or null"),
+        ("train: {clip: }\n", r"the key 'clip' in line 1 has no value"),
+    ],
+)
+def test_keys_that_mislead_are_refused(tmp_path, text, words):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ArgumentError, match=words):
+        read_recipe(tmp_path / "x.yaml")
+
+
+def test_null_is_none_and_an_empty_section_has_defaults(tmp_path):
+    path = write_recipe(tmp_path / "x.yaml")
+    path.write_text(path.read_text() + "heads: {}\naugment: null\n")
+    made = read_recipe(path)
+    assert made.heads == HeadsPart()
+    assert made.augment is None
+    assert read_recipe(path, ["heads=null"]).heads is None
+    # A merge may be overwritten: that is what it is for.
+    path.write_text(path.read_text().replace("  source: timm", "  <<: {source: zoo}\n  source: timm", 1))
+    assert read_recipe(path).model.source == "timm"
+
+
 def test_the_digest_follows_what_decides_the_outcome(recipe):
     plain = recipe().digest()
-    assert recipe(title="Another", ship={}).digest() == plain
+    assert recipe(title="Another", ship={}, data={"test": "val", "validation": None}).digest() == plain
     assert recipe(seed=6).digest() != plain
     assert recipe(train={"warmup": 0.06}).digest() != plain
 
@@ -152,6 +189,15 @@ def test_needs_come_first_and_each_once(tmp_path):
     write_recipe(tmp_path / "one.yaml", name="one", model={"start": "two"})
     with pytest.raises(ArgumentError, match="circle: small -> two -> one -> two"):
         with_needs(last, tmp_path)
+    write_recipe(tmp_path / "other.yaml", name="renamed")
+    last = build(Recipe, recipe_dict(model={"start": "renamed"}), "x")
+    (tmp_path / "notes.yaml").write_text("- no recipe: [")
+    assert [one.name for one in with_needs(last, tmp_path)] == ["renamed", "small"]
+    write_recipe(tmp_path / "third.yaml", name="renamed")
+    with pytest.raises(ArgumentError, match=r"other\.yaml and third\.yaml both hold a recipe 'renamed'"):
+        with_needs(last, tmp_path)
+    write_recipe(tmp_path / "renamed.yaml", name="renamed", seed=9)
+    assert with_needs(last, tmp_path)[0].seed == 9
     last = build(Recipe, recipe_dict(model={"start": "nobody"}), "x")
     with pytest.raises(ArgumentError, match="Unknown recipe 'nobody'"):
         with_needs(last, tmp_path)

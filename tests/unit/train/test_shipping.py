@@ -1,6 +1,7 @@
 """Chains of recipes from data to cards, and the files that were shipped."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ from mhex.data import load_blood, load_pets
 from mhex.errors import ArgumentError
 from mhex.train.card import ship
 from mhex.train.checkpoint import halved, transfer, write_tensors
+from mhex.train.measure import measure
 from mhex.train.needs import with_needs
 from mhex.train.networks import classifier_prefixes
 from mhex.train.recipe import SMOKE_SAMPLES, ShipPart
 from mhex.train.recipe_files import packaged_recipes, read_recipe
 from mhex.train.report import read_finished
-from mhex.train.run import measure, train
-from support.training import write_pets_and_cifar
+from mhex.train.run import train
+from support.training import write_news, write_pets_and_cifar
+from support.zoo_standins import write_bert
 
 WEIGHTS = Path(mhex.__file__).parent / "zoo" / "weights"
 LARGEST = {"pets-vit": 9_000_000, "pets-resnet10t": 12_000_000}
@@ -77,6 +80,19 @@ def test_a_chain_from_data_to_a_card_that_the_zoo_loads(data, tiny, tmp_path):
     assert "CIFAR-10" in card["data"]["pretraining"]
     assert "CC BY-SA 4.0 applies" in card["licence"]
     assert card["recipe"]["torch"] == torch.__version__.split("+")[0]
+
+
+@pytest.mark.parametrize("name", ["agnews-mhex-bert-paper", "agnews-mhex-bert-code"])
+def test_recipes_of_bert_can_be_tried(data, tmp_path, name):
+    write_bert(data / "bert-base-uncased")
+    write_news(data).joinpath("ag_news.parquet").rename(data / "ag_news_full.parquet")
+    last = read_recipe(packaged_recipes()[name], ["data.length=8"])
+    for one in with_needs(last, packaged_recipes()[name].parent):
+        short = replace(one, data=replace(one.data, length=8)).smoke()
+        report = train(short, tmp_path / one.name)
+        # A twentieth of a few samples would be none: a trial holds out a quarter.
+        assert "validation" in report["epochs"][0]
+    assert len(report["test"]["heads"]) == 2
 
 
 def test_a_card_with_heads_is_loaded_with_its_heads(blood, tiny, tmp_path):
