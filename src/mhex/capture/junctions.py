@@ -154,4 +154,4 @@ def closing_norm(model: nn.Module, junction: Junction) -> nn.modules.batchnorm._
 
 def first_line(error: Exception) -> str:
     """The start of an error's message, to be quoted."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:80]
+    return (str(error).splitlines() or [type(error).__name__])[0][:100]

@@ -15,7 +15,6 @@ from mhex.capture.layers import Channels, returned
 _ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 # Their result has the positions of their first argument: a query meets keys.
 _QUERIES = {F.scaled_dot_product_attention, operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
-_VIEWS = {"view", "reshape", torch.reshape, "view_as", "reshape_as", "unflatten", torch.unflatten}
 
 
 def module_of(unit: nn.Module, node: fx.Node) -> nn.Module | None:
@@ -40,7 +39,7 @@ def channels_of(unit: nn.Module, node: fx.Node) -> Iterator[Channels]:
 
 
 def _channels(unit: nn.Module, node: fx.Node, seen: set[fx.Node]) -> Iterator[Channels]:
-    if node in seen:
+    if node in seen or _reads_size(node):
         return
     seen.add(node)
     module = module_of(unit, node)
@@ -67,11 +66,15 @@ def _moved(channels: Channels, node: fx.Node) -> Channels | None:
     if node.target in ("flatten", torch.flatten):
         start, end = (*numbers, *(0, -1)[len(numbers) :])
         return _flattened(channels, start, end)
-    if node.target in _VIEWS:
+    if node.target in ("view", "reshape", torch.reshape):
         given = node.args[1:]
         sizes = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
-        known = node.target in ("view", "reshape", torch.reshape) and len(sizes) > 1
-        return channels.reshaped(len(sizes) if known else None)
+        return channels.reshaped(len(sizes) if len(sizes) > 1 else None)
+    if node.target in ("unflatten", torch.unflatten):
+        more = node.args[2] if len(node.args) == 3 else None
+        return channels.reshaped(channels.rank + len(more) - 1 if channels.rank and isinstance(more, tuple) else None)
+    if node.target in ("view_as", "reshape_as"):
+        return channels.reshaped(None)
     return channels
 
 
@@ -113,7 +116,7 @@ def positions(unit: nn.Module, node: fx.Node) -> set[fx.Node]:
 def _positions(unit: nn.Module, node: fx.Node, known: dict[fx.Node, set[fx.Node]]) -> set[fx.Node]:
     if node.op == "placeholder":
         return {node}
-    if node.target == "size" or (node.target is getattr and node.args[1:] in (("shape",), ("device",), ("dtype",))):
+    if _reads_size(node):
         return set()
     if node.target is operator.getitem and _takes_one(node.args[1]):
         return {node}
@@ -124,6 +127,12 @@ def _positions(unit: nn.Module, node: fx.Node, known: dict[fx.Node, set[fx.Node]
     if node.target in _ADDITIONS and parts:
         return set.intersection(*parts) or known[min(inputs, key=lambda n: (not known[n], len(ancestors(n))))]
     return set().union(*parts)
+
+
+def _reads_size(node: fx.Node) -> bool:
+    """True where a tensor is asked for its size and the like, so that nothing of it flows on."""
+    asked = node.args[1:] in (("shape",), ("device",), ("dtype",), ("ndim",))
+    return node.target in ("size", "dim", len) or (node.target is getattr and asked)
 
 
 def _takes_one(index: Any) -> bool:

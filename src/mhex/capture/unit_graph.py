@@ -115,7 +115,7 @@ def _no_dice() -> Iterator[None]:
 
 
 def _draw() -> tuple[float, float, float]:
-    return random.random(), float(np.random.random_sample()), float(torch.rand(()))
+    return random.random(), float(np.random.random_sample()), float(torch.rand((), device="cpu"))
 
 
 def tested_for_none(unit: nn.Module) -> list[str]:
