@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from mhex.capture.junctions import ROOT, Junction, first_line
 from mhex.capture.residual import meetings
-from mhex.capture.unit_graph import EXTRA, UNTRACEABLE, tested_for_none, trace_unit
+from mhex.capture.unit_graph import EXTRA, UNTRACEABLE, compared_arguments, trace_unit
 from mhex.errors import CaptureError, UnsupportedModelError
 
 MASKS = ("attention_mask", "attn_mask")
@@ -35,7 +35,7 @@ def rewritten(unit: nn.Module, calls: Calls) -> Forward:
         UnsupportedModelError: The forward cannot be traced in training mode, or adds elsewhere in it.
     """
     name = next(iter(calls)).unit or ROOT
-    tested = tested_for_none(unit)
+    tested = compared_arguments(unit)
     plain = _of_modes(unit, calls, ())
     ways: dict[str, Forward] = {}
     for mask in (argument for argument in tested if argument in MASKS):
@@ -121,7 +121,8 @@ def _by_arguments(
         if p.kind is p.KEYWORD_ONLY and not any(t.startswith("*") for t in taken):
             taken.append("*")
         taken.append(f"{star}{p.name}{default}")
-        passed.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else f"{star}{p.name}")
+        passed.append(f"{star}{p.name}")
+    passed.sort(key=lambda argument: argument.startswith("*"))  # traced code takes all that have a name by place
     lines = [f"def forward({', '.join(taken)}):"]
     for argument in tested:
         if argument not in ways:

@@ -73,7 +73,7 @@ def trace_unit(unit: nn.Module, training: bool, given: Iterable[str] = ()) -> fx
 
 def _traced(unit: nn.Module, given: set[str]) -> fx.Graph:
     # What is compared with None decides the way through the code, so it is fixed.
-    fixed = {name: None for name in tested_for_none(unit) if name not in given}
+    fixed = {name: None for name in compared_arguments(unit) if name not in given}
     own = dict(vars(unit))
     try:
         graph = UnitTracer(inlined(unit)).trace(unit, concrete_args=fixed or None)
@@ -118,7 +118,7 @@ def _draw() -> tuple[float, float, float]:
     return random.random(), float(np.random.random_sample()), float(torch.rand((), device="cpu"))
 
 
-def tested_for_none(unit: nn.Module) -> list[str]:
+def compared_arguments(unit: nn.Module) -> list[str]:
     """Arguments of a module's forward that are None by default and that its code tests for being so."""
     forward = inspect.unwrap(type(unit).forward)
     optional = {name for name, p in inspect.signature(forward).parameters.items() if p.default is None}
