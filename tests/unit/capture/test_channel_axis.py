@@ -5,6 +5,7 @@ import timm
 import torch
 import torchvision
 from torch import nn
+from transformers.models.convnext.modeling_convnext import ConvNextLayerNorm
 
 import mhex
 from mhex.capture.junctions import find_junctions
@@ -125,6 +126,21 @@ def test_tokens_that_are_mixed_across():
     with torch.device("meta"):
         model = timm.create_model("mixer_s32_224", img_size=64, num_classes=3)  # four tokens
     assert {j.meeting.channels for j in find_junctions(model)} == {512}
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        timm.layers.LayerNorm2d,
+        torchvision.models.convnext.LayerNorm2d,
+        lambda c: ConvNextLayerNorm(c, data_format="channels_first"),
+    ],
+    ids=["timm", "torchvision", "hugging_face"],
+)
+def test_layer_norms_of_maps(norm):
+    unit = Unit()
+    unit.body = nn.Sequential(unit.body, norm(WIDTH))
+    assert not mhex.attach(Net(unit), CLASSES).heads["units.0"].channels_last
 
 
 def test_channel_attention_at_the_end_of_a_branch():
