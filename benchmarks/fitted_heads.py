@@ -84,7 +84,7 @@ def pooled(scaffold: Scaffold, batches: Batches) -> tuple[Features, Tensor, floa
     with watched(scaffold.model) as run:
         for inputs, y in batches:
             for name, block in run(inputs).blocks.items():
-                axis = channel_axis(block.shortcut, block.features.shape[1])
+                axis = channel_axis(block.shortcut, block.features.shape[1], scaffold.heads[name].channels_last)
                 first = pool(F.relu(block.shortcut + block.branch), axis, block.keep)
                 for place, h in zip(parts, (block.features, first, block.pooled), strict=True):
                     parts[place][name].append(h.double())

@@ -31,6 +31,24 @@ def hook_each(
             stack.callback(module.register_forward_hook(_post_hook(after)).remove)
 
 
+def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tensor], None]) -> None:
+    """Show what modules return, where that is a tensor or a tuple that begins with one; nothing is changed.
+
+    Args:
+        stack: Owns the hooks.
+        modules: Modules.
+        see: Sees the tensor.
+    """
+
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        first = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(first, Tensor):
+            see(first)
+
+    for module in modules:
+        stack.callback(module.register_forward_hook(hook).remove)
+
+
 def _pre_hook(see: See) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
     def hook(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from mhex.capture import known_anatomy, unwrap
-from mhex.capture.graft import Junction, find_junctions, graft, is_grafted, settle, ungraft, unsettle
+from mhex.capture.graft import graft, is_grafted, settle, ungraft
+from mhex.capture.junctions import Junction, survey
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu
 from mhex.heads.files import read_heads
@@ -78,7 +79,8 @@ def attach(
         raise ArgumentError("The model carries heads already; call detach() on its scaffold first.")
     if hasattr(model, PREFIX):
         raise ArgumentError(f"The model has an attribute {PREFIX!r} of its own, where its heads would live; rename it.")
-    found = find_junctions(model)
+    seen = survey(model)
+    found = seen.junctions
     state = None
     if weights is not None:
         if where is not None:
@@ -86,11 +88,11 @@ def attach(
         settings, extras, state = read_heads(Path(weights))
         if num_classes not in (None, settings.num_classes):
             raise ArgumentError(f"Expected num_classes={settings.num_classes} as in {weights}, but got {num_classes}.")
-        junctions = _named(found, settings.junctions)
+        junctions = _named(found, settings.junctions, seen.left_out)
         _check_widths(junctions, settings, weights)
     else:
         extras = {}
-        junctions = _placed(found, "all" if where is None else where)
+        junctions = _placed(found, "all" if where is None else where, seen.left_out)
         settings = Settings(
             num_classes=checked_classes(num_classes),
             junctions=tuple(j.name for j in junctions),
@@ -105,7 +107,11 @@ def attach(
     anatomy = known_anatomy(model)
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     with torch.device("meta") if own.is_meta else nullcontext():  # nothing to draw for a model without weights
-        heads = Heads(settings, 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens)
+        heads = Heads(
+            settings,
+            0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens,
+            channels_last=[j.name for j in junctions if j.meeting.channels_last],
+        )
     for name, value in extras.items():
         setattr(heads, name, value)
     heads.to(own.device, torch.promote_types(own.dtype, torch.float32)).train(model.training)
@@ -118,21 +124,23 @@ def attach(
             stacklevel=2,
         )
     with ExitStack() as undo:  # a unit that cannot be rewritten leaves the model as it was
+        undo.callback(ungraft, model)
+        graft(model, junctions, heads.join)  # first: a unit that is the whole model may run all its children
         model.add_module(PREFIX, heads)
         undo.callback(model._modules.pop, PREFIX)
         settle(model, heads)
-        undo.callback(unsettle, model, heads)
-        undo.callback(ungraft, model)
-        graft(model, junctions, heads.join)
         undo.pop_all()
     return Scaffold(model)
 
 
-def _placed(found: list[Junction], where: str | Sequence[str]) -> list[Junction]:
+def _placed(found: list[Junction], where: str | Sequence[str], left_out: Mapping[str, str]) -> list[Junction]:
     """The junctions of a placement."""
     main = [j for j in found if j.kind == "map" or j.last]
     if not isinstance(where, str):
-        return _named(found, where)
+        return _named(found, where, left_out)
+    if left_out:
+        reasons = _list([f"{name}: {why}" for name, why in left_out.items()], "; ")
+        warnings.warn(f"Some units get no head. {reasons}.", MhexWarning, stacklevel=3)
     if where == "all":
         return main
     if where == "attention+mlp":
@@ -146,26 +154,28 @@ def _placed(found: list[Junction], where: str | Sequence[str]) -> list[Junction]
     else:
         raise unknown_name("placement", where, _PLACEMENTS)
     if not chosen:
+        known = _list([j.name for j in main])
         raise ArgumentError(
-            f"No residual connection of the model fits where={where!r}. There are: {_list(main)}. Use 'all', 'first3' "
-            "or a list of these names."
+            f"No residual connection of the model fits where={where!r}. There are: {known}. Use 'all', 'first3' or a "
+            "list of these names."
         )
     return chosen
 
 
-def _named(found: list[Junction], names: Sequence[str]) -> list[Junction]:
+def _named(found: list[Junction], names: Sequence[str], left_out: Mapping[str, str]) -> list[Junction]:
     by_name = {j.name: j for j in found}
     if not names:
-        raise ArgumentError(f"Expected at least one name in where=, out of: {_list(found)}.")
+        raise ArgumentError(f"Expected at least one name in where=, out of: {_list(list(by_name))}.")
     for name in names:
+        if name not in by_name and name in left_out:
+            raise ArgumentError(f"No head can be placed on {name}: {left_out[name]}.")
         if name not in by_name:
             raise unknown_name("residual connection", str(name), by_name)
     return [j for j in found if j.name in set(names)]
 
 
-def _list(junctions: list[Junction]) -> str:
-    names = [j.name for j in junctions]
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+def _list(names: list[str], between: str = ", ") -> str:
+    return between.join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -> None:

@@ -55,6 +55,7 @@ class Block(nn.Module):
         coupling: How gate and head share their matrix.
         gate_target: Whether the gate multiplies the shortcut or the sum.
         relu: Whether the ReLU comes after the pooling or before.
+        channels_last: Whether maps are (B, H, W, C) rather than (B, C, H, W).
     """
 
     strength: Tensor
@@ -68,9 +69,11 @@ class Block(nn.Module):
         coupling: Coupling = "shared",
         gate_target: GateTarget = "shortcut",
         relu: Relu = "post",
+        channels_last: bool = False,
     ) -> None:
         super().__init__()
         self.channels, self.coupling, self.gate_target, self.relu = channels, coupling, gate_target, relu
+        self.channels_last = channels_last
         self.kappa = 2 if preset == "identity" else 1
         gated = coupling != "head_only"
         self.w1 = nn.Linear(channels, channels, bias=False) if gated else None
@@ -111,7 +114,7 @@ class Block(nn.Module):
         Returns:
             What flows on instead of `x + r`, in their shape, and everything computed on the way.
         """
-        axis = channel_axis(x, self.channels)
+        axis = channel_axis(x, self.channels, self.channels_last)
         # Autocast would pool and multiply in half precision, where a mean over many positions loses its digits.
         with torch.autocast(x.device.type, enabled=False):
             pooled, hidden = pooled_sum(x, r, axis, keep, self.relu)
@@ -160,16 +163,22 @@ def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
     return torch.einsum("bt,btc->bc", weights, tensor.to(wide)) / weights.sum(1, keepdim=True).clamp_min(1)
 
 
-def channel_axis(tensor: Tensor, channels: int) -> int:
-    """Which axis of a map or of tokens holds the channels."""
-    if tensor.dim() == 4 and tensor.shape[1] == channels:
-        return 1
-    if tensor.dim() in (3, 4) and tensor.shape[-1] == channels:
-        return tensor.dim() - 1
-    raise CaptureError(
-        f"Expected {channels} channels where the branches meet, in maps (B, C, H, W) or tokens (B, T, C), but the "
-        f"tensor has the shape {tuple(tensor.shape)}; leave this unit out with where=[...]."
-    )
+def channel_axis(tensor: Tensor, channels: int, channels_last: bool) -> int:
+    """Which axis of a map or of tokens holds the channels.
+
+    Args:
+        tensor: (B, C, H, W), (B, H, W, C) or (B, T, C).
+        channels: C, to be sure.
+        channels_last: Whether maps are (B, H, W, C); sizes alone do not tell where H = C.
+    """
+    axis = 1 if tensor.dim() == 4 and not channels_last else tensor.dim() - 1
+    if tensor.dim() not in (3, 4) or tensor.shape[axis] != channels:
+        layout = "(B, H, W, C)" if channels_last else "(B, C, H, W)"
+        raise CaptureError(
+            f"Expected {channels} channels where the branches meet, in maps {layout} or tokens (B, T, C), but the "
+            f"tensor has the shape {tuple(tensor.shape)}; leave this unit out with where=[...]."
+        )
+    return axis
 
 
 def pooled_sum(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, relu: Relu) -> tuple[Tensor, Tensor]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor
 
@@ -50,6 +50,7 @@ class Call:
         heads: The heads that serve it while it runs; of a replica, its own.
         graph: Whether gradients were on when it began.
         special: Bool (B, T), True at tokens left out of the pooling.
+        rows: B of the inputs; None if it is not known, or if blocks may be run again on copies.
         recording: What to keep beside the logits.
         logits: Class scores by name of the junction, in order of execution.
         blocks: What the blocks computed, if recorded.
@@ -62,6 +63,7 @@ class Call:
     heads: Heads | None
     graph: bool
     special: Tensor | None = None
+    rows: int | None = None
     recording: Recording | None = None
     logits: dict[str, Tensor] = field(default_factory=dict)
     blocks: dict[str, BlockOutput] = field(default_factory=dict)
@@ -89,6 +91,19 @@ class Call:
                     "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
                 )
 
+    def check_rows(self, name: str, x: Tensor) -> None:
+        """Fail if the tensors of a junction have other samples than the inputs, as where patches join the batch.
+
+        Raises:
+            CaptureError: They do.
+        """
+        if self.rows is not None and self.rows != x.shape[0]:
+            raise CaptureError(
+                f"Expected {self.rows} samples along the first axis at {name}, as in the inputs, but its tensors have "
+                f"the shape {tuple(x.shape)}: patches or choices that are folded into the batch have no head of their "
+                "own; leave the unit out with where=[...]."
+            )
+
 
 class _Calls(threading.local):
     """The calls of one thread."""
@@ -97,15 +112,24 @@ class _Calls(threading.local):
         self.open: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
         self.last: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
         self.recordings: WeakKeyDictionary[Token, Recording] = WeakKeyDictionary()
+        self.aside: WeakSet[Token] = WeakSet()
 
 
 _CALLS = _Calls()
+
+
+def rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """B of the first tensor that a model is called with; None if there is none."""
+    first = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()), None)
+    return None if first is None else first.shape[0]
 
 
 def begin(token: Token, call: Call) -> None:
     """A call of the host begins in this thread."""
     _CALLS.last.pop(token, None)  # frees the graph of the one before
     call.recording = _CALLS.recordings.get(token)
+    if token in _CALLS.aside:  # a method may replay a block on several copies of the batch
+        call.rows = None
     _CALLS.open[token] = call
 
 
@@ -143,10 +167,13 @@ def forget(token: Token) -> None:
 @contextmanager
 def aside(token: Token) -> Iterator[None]:
     """Put this thread's last call aside; on leaving it is there again, and calls made meanwhile are forgotten."""
-    before = _CALLS.last.pop(token, None)
+    before, nested = _CALLS.last.pop(token, None), token in _CALLS.aside
+    _CALLS.aside.add(token)
     try:
         yield
     finally:
+        if not nested:
+            _CALLS.aside.discard(token)
         _CALLS.last.pop(token, None)
         if before is not None:
             _CALLS.last[token] = before

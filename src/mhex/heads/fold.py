@@ -8,7 +8,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from mhex.capture.graft import Junction, closing_norm, find_junctions, plant, ungraft, unsettle
+from mhex.capture.graft import plant, ungraft, unsettle
+from mhex.capture.junctions import Junction, closing_norm, find_junctions
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.block import GateTarget
 from mhex.heads.folded import Folded, FoldedBlock

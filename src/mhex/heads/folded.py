@@ -46,7 +46,7 @@ class FoldedBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.channels, self.relu, self.gate_target = block.channels, block.relu, block.gate_target
-        self.prefix_tokens = prefix_tokens
+        self.prefix_tokens, self.channels_last = prefix_tokens, block.channels_last
         self.offset, self.scale = float(1 - block.strength), float(block.strength * block.kappa)
         self.flows = flows
         self.reads: Reads | None = None
@@ -76,7 +76,7 @@ class FoldedBlock(nn.Module):
         Returns:
             What flows on instead of `x + r`.
         """
-        axis = channel_axis(x, self.channels)
+        axis = channel_axis(x, self.channels, self.channels_last)
         keep = self._keep(x, mask)
         with _no_autocast(x):
             _, hidden = pooled_sum(x, r, axis, keep, self.relu)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture.guest import GUEST
-from mhex.capture.hooks import hook_each
+from mhex.capture.hooks import see_each
+from mhex.capture.junctions import unit_of
 from mhex.capture.masks import first_and_last, kept_tokens
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
 from mhex.heads import calls
@@ -58,9 +59,10 @@ class Heads(nn.Module):
     Args:
         settings: How to build them.
         prefix_tokens: Tokens before the patches of a vision Transformer, for `exclude_special`.
+        channels_last: Junctions whose maps are (B, H, W, C).
     """
 
-    def __init__(self, settings: Settings, prefix_tokens: int = 0) -> None:
+    def __init__(self, settings: Settings, prefix_tokens: int = 0, channels_last: Collection[str] = ()) -> None:
         super().__init__()
         self.settings = settings
         self.prefix_tokens = prefix_tokens
@@ -79,8 +81,9 @@ class Heads(nn.Module):
                 settings.coupling,
                 settings.gate_target,
                 settings.relu,
+                name in channels_last,
             )
-            for width in settings.channels
+            for name, width in zip(settings.junctions, settings.channels, strict=True)
         )
 
     def forward(self, x: Any) -> Any:
@@ -114,7 +117,7 @@ class Heads(nn.Module):
         if self.frozen is not None:
             hold_buffers(host)
         special = _special(args, kwargs) if self.settings.exclude_special and not self.prefix_tokens else None
-        calls.begin(self.token, Call(heads, torch.is_grad_enabled(), special))
+        calls.begin(self.token, Call(heads, torch.is_grad_enabled(), special, calls.rows_of(args, kwargs)))
 
     def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The call is over."""
@@ -141,7 +144,7 @@ class Heads(nn.Module):
             stack.enter_context(calls.recording(self.token, Recording(nudge=nudge)))
             for name in self.settings.junctions:
                 if ":" not in name:  # the unit's output is that of its last addition
-                    hook_each(stack, [host.get_submodule(name)], after=partial(self._returned, name))
+                    see_each(stack, [host.get_submodule(unit_of(name))], partial(self._returned, name))
             yield
 
     def aside(self) -> AbstractContextManager[None]:
@@ -152,11 +155,10 @@ class Heads(nn.Module):
         """What the heads said in the last call of this thread."""
         return Reading(calls.last(self.token), self)
 
-    def _returned(self, name: str, output: Tensor) -> Tensor:
+    def _returned(self, name: str, output: Tensor) -> None:
         if (call := calls.current(self.token)) is not None:
             call.outputs[name] = output
             call.mark(name, output=output)
-        return output
 
     def join(self, name: str, x: Tensor, r: Tensor, mask: Tensor | None) -> Tensor:
         """Stands where the host adds `x` and `r`."""
@@ -170,8 +172,12 @@ class Heads(nn.Module):
         joined: Tensor
         joined, seen = block(x, r, keep, nudge)
         if call is not None:
+            call.check_rows(name, x)
             if name in call.logits or name in call.blocks:
-                raise CaptureError(f"{name} ran twice in one forward pass; heads need units that run once.")
+                raise CaptureError(
+                    f"{name} ran twice in one forward pass, and one head cannot serve both (a layer that is shared, as "
+                    "in ALBERT); leave it out with where=[...]."
+                )
             if seen.logits is not None:
                 call.logits[name] = seen.logits
             if call.recording is not None and call.recording.blocks:

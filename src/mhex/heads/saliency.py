@@ -49,7 +49,7 @@ def block_maps(reading: Reading, names: Sequence[str], index: Tensor, settings: 
 
 def _block_map(block: Block, seen: BlockOutput, rows: Tensor, activation: Activation, output: Tensor | None) -> Tensor:
     x, r = seen.shortcut, seen.branch
-    axis = channel_axis(x, block.channels)
+    axis = channel_axis(x, block.channels, block.channels_last)
     if output is not None:
         return _contract(rows, output, axis)
     if activation == "relu_sum":

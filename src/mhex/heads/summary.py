@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from mhex.capture.graft import kind_of
+from mhex.capture.junctions import kind_of, unit_of
 from mhex.heads.heads import Heads
 from mhex.heads.strip import GateState, gate_state
 
@@ -140,6 +140,6 @@ def summarise(model: nn.Module, heads: Heads) -> Summary:
     for name, block in heads.named_blocks().items():
         w1, w2 = (0 if matrix is None else matrix.weight.numel() for matrix in (block.w1, block.w2))
         strength = None if block.strength.is_meta else float(block.strength)
-        kind = kind_of(model.get_submodule(name.split(":")[0]))
+        kind = kind_of(model.get_submodule(unit_of(name)))
         rows.append(Row(name, kind, block.channels, w1, w2, (w1 + w2) / max(1, host), gate_state(block), strength))
     return Summary(tuple(rows), type(model).__name__, host, heads.settings.num_classes)

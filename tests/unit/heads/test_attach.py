@@ -120,7 +120,7 @@ def test_every_parameter_is_trained():
         ("hf_bert", "first3", [f"bert.encoder.layer.{i}" for i in range(3)]),
         ("timm_vit", "first2", ["blocks.0", "blocks.1"]),
         ("timm_vit", "attention+mlp", [f"blocks.{i}{part}" for i in range(4) for part in (":attention", "")]),
-        ("plain", "all", ["units.0", "units.1", ""]),
+        ("plain", "all", ["units.0", "units.1", "(model)"]),
     ],
 )  # fmt: skip
 def test_placements(name, where, expected):

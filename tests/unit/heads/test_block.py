@@ -17,7 +17,7 @@ SHAPES = {"map": (2, 6, 3, 5), "tokens": (2, 7, 6), "last": (2, 3, 5, 6)}
 
 def made(shape="map", **options):
     torch.manual_seed(1)
-    block = Block(6, CLASSES, options.pop("preset", "paper"), **options).double()
+    block = Block(6, CLASSES, options.pop("preset", "paper"), channels_last=shape == "last", **options).double()
     x, r = torch.randn(2, *SHAPES[shape], dtype=torch.float64)
     return block, x, r
 

@@ -1,0 +1,173 @@
+"""The graph of a module's own forward, with its children as black boxes: nothing is run and no input is needed."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+ADDING_METHODS = {"add", "add_"}
+# What tracing code that was not written for it may raise; anything else is a mistake of ours.
+UNTRACEABLE = (
+    fx.proxy.TraceError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    NameError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    NotImplementedError,
+)
+EXTRA = "mhex_extra"  # stands for `**kwargs` while tracing
+_NO_STEPS = {"EXTENDED_ARG", "CACHE", "NOT_TAKEN", "NOP", "RESUME"}
+
+
+class UnitTracer(fx.Tracer):
+    """Traces one module's own forward; its children stay calls, apart from those named in `inline`."""
+
+    def __init__(self, inline: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.inline = inline
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Everything is a black box, whatever package it comes from."""
+        return module_qualified_name not in self.inline
+
+    def keys(self, obj: fx.Proxy) -> Any:
+        """`**kwargs` that a forward only hands on is traced as one argument."""
+        return [EXTRA] if obj.node.op == "placeholder" and str(obj.node.target).startswith("**") else super().keys(obj)
+
+
+def trace_unit(unit: nn.Module, training: bool, given: Iterable[str] = ()) -> fx.Graph:
+    """The graph of a module's own forward.
+
+    Args:
+        unit: The module; left as it is.
+        training: Whether in training or in evaluation mode.
+        given: Arguments that are tested for None and are not None. All others are None.
+
+    Raises:
+        UNTRACEABLE: The forward cannot be traced, or does not do the same every time.
+    """
+    before = unit.training
+    unit.training = training
+    try:
+        with _no_dice():
+            graph, again = _traced(unit, set(given)), _traced(unit, set(given))
+    finally:
+        unit.training = before
+    if graph.python_code("self").src != again.python_code("self").src:
+        raise fx.proxy.TraceError("its forward does not do the same every time")
+    return graph
+
+
+def _traced(unit: nn.Module, given: set[str]) -> fx.Graph:
+    # What is compared with None decides the way through the code, so it is fixed.
+    fixed = {name: None for name in compared_arguments(unit) if name not in given}
+    own = dict(vars(unit))
+    try:
+        graph = UnitTracer(inlined(unit)).trace(unit, concrete_args=fixed or None)
+    finally:
+        written = [name for name, value in vars(unit).items() if name not in own or own[name] is not value]
+        vars(unit).clear()
+        vars(unit).update(own)
+    if any(name.startswith("_tensor_constant") for name in written):  # the tracer leaves them on the module
+        raise fx.proxy.TraceError("its forward makes tensors that do not depend on its input; register them as buffers")
+    if written:
+        raise fx.proxy.TraceError(f"its forward writes to self.{written[0]}")
+    for node in list(graph.nodes):
+        if EXTRA in node.kwargs:  # kwargs["mhex_extra"] -> kwargs
+            item = node.kwargs[EXTRA]
+            node.kwargs = {**node.kwargs, EXTRA: item.args[0]}
+            if not item.users:
+                graph.erase_node(item)
+    return graph
+
+
+@contextmanager
+def _no_dice() -> Iterator[None]:
+    """Fail if random numbers are drawn in Python meanwhile: what they decide would be decided for ever."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+    def rewind() -> None:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+    try:
+        yield
+        after = _draw()
+        rewind()
+        if _draw() != after:
+            raise fx.proxy.TraceError("its forward draws random numbers itself; draw them in a submodule")
+    finally:
+        rewind()
+
+
+def _draw() -> tuple[float, float, float]:
+    return random.random(), float(np.random.random_sample()), float(torch.rand((), device="cpu"))
+
+
+def compared_arguments(unit: nn.Module) -> list[str]:
+    """Arguments of a module's forward that are None by default and that its code tests for being so."""
+    forward = inspect.unwrap(type(unit).forward)
+    optional = {name for name, p in inspect.signature(forward).parameters.items() if p.default is None}
+    return sorted(optional & compared_with_none((i.opname, i.argval) for i in dis.get_instructions(forward)))
+
+
+def compared_with_none(instructions: Iterable[tuple[str, Any]]) -> set[str]:
+    """Local names that byte code compares with None.
+
+    Args:
+        instructions: Names and arguments. Python 3.13 and 3.14 load two names at once, as a pair, and have further
+            kinds of loads; a test reads the name that was loaded last.
+    """
+    steps = [(name, value) for name, value in instructions if name not in _NO_STEPS]
+    tested: set[str] = set()
+    for number, (name, value) in enumerate(steps):
+        if not name.startswith("LOAD_FAST"):
+            continue
+        following = [*steps[number + 1 : number + 3], ("", None), ("", None)]
+        jumps = following[0][0].endswith(("_IF_NONE", "_IF_NOT_NONE"))
+        compares = following[0] == ("LOAD_CONST", None) and following[1][0] == "IS_OP"
+        if jumps or compares:
+            tested.add(value[-1] if isinstance(value, tuple) else value)
+    return tested
+
+
+def inlined(unit: nn.Module) -> tuple[str, ...]:
+    """Children to look into. BERT-like layers keep their additions in submodules, together with the norms."""
+    names = ("attention.output", "output")
+    if all(any(n == f"{name}.LayerNorm" for n, _ in unit.named_modules()) for name in names):
+        return ("attention", *names)
+    return ()
+
+
+def adds_in_python(module: nn.Module) -> bool:
+    """False if the code of the module's class holds no addition at all, so that tracing it is a waste of time."""
+    if type(module).__module__.startswith("torch.nn."):
+        return False
+    if inlined(module):
+        return True
+    methods = [m for c in type(module).__mro__ if not c.__module__.startswith("torch.nn.") for m in vars(c).values()]
+    return any(_adds(function) for m in methods if (function := getattr(m, "__wrapped__", m)) is not None)
+
+
+def _adds(function: Any) -> bool:
+    if not isinstance(function, FunctionType):
+        return False
+    return any(
+        (i.opname == "BINARY_OP" and i.argrepr in ("+", "+="))
+        or (i.opname in ("LOAD_ATTR", "LOAD_METHOD") and str(i.argval) in ADDING_METHODS)
+        for i in dis.get_instructions(function)
+    )

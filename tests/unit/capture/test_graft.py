@@ -1,0 +1,250 @@
+"""Forwards that are rewritten: what they are called with, what they call, what they return."""
+
+import pytest
+import torch
+from torch import nn
+
+import mhex
+from mhex.capture.unit_graph import compared_with_none, compared_arguments, trace_unit
+from mhex.errors import CaptureError, UnsupportedModelError
+from mhex.heads.passes import watched
+from support.hosts import host, inputs, run
+from support.units import CLASSES, WIDTH, Net, TextNet, Unit, images
+
+pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
+
+
+# --- units that run all their children -----------------------------------------------------------------------------
+
+
+class Row(nn.Sequential):
+    """A residual unit that is a list of layers."""
+
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+@pytest.mark.parametrize("source", ["classifier", "last_head", "sum"])
+def test_units_that_run_their_children_can_be_folded(source):
+    torch.manual_seed(0)
+    model, x = (
+        Net(Row(nn.Conv2d(WIDTH, WIDTH, 1), nn.BatchNorm2d(WIDTH)), Row(nn.Conv2d(WIDTH, WIDTH, 1))).eval(),
+        images(),
+    )
+    scaffold = mhex.attach(model, CLASSES, preset="paper")
+    scaffold.predict_from = source
+    model(x)
+    wanted = scaffold.logits
+    assert scaffold.names == ("units.0", "units.1")
+    assert torch.allclose(scaffold.fold()(x), wanted, atol=1e-6)
+
+
+def test_a_whole_model_that_runs_its_children():
+    class Whole(nn.Sequential):
+        def forward(self, x):
+            return (x + super().forward(x)).mean((2, 3))
+
+    model, x = Whole(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1)).eval(), images()
+    before = model(x)
+    scaffold = mhex.attach(model, 3)
+    assert torch.equal(model(x), before)
+    assert scaffold.names == ("(model)",)
+    assert "mhex" not in type(model).forward.__code__.co_names
+    assert torch.equal(scaffold.fold("classifier")(x), before)
+    scaffold.detach()
+    assert torch.equal(model(x), before)
+
+
+# --- the model as a unit -------------------------------------------------------------------------------------------
+
+
+class Rooted(Net):
+    """Adds in its own forward, and returns a dictionary."""
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = torch.relu(x + self.units[0].body(x))
+        return {"logits": self.head(torch.relu(x + self.units[1].body(x)).mean((2, 3)))}
+
+
+def test_a_model_that_adds_itself_and_returns_a_dictionary():
+    model, x = Rooted(Unit(), Unit()).eval(), images()
+    scaffold = mhex.attach(model, CLASSES, where=["(model):1", "(model)"])
+    assert scaffold.names == ("(model):1", "(model)")
+    assert "(model):1" in str(scaffold.summary())
+    with watched(model) as see:
+        call = see(x)
+    assert set(call.blocks) == set(scaffold.names)
+    assert call.outputs == {}  # a dictionary is no feature map
+    assert mhex.explain(model, x, method="mhex").scores.shape == (2, 6, 6)
+    assert set(scaffold.head_accuracy((x, torch.tensor([0, 1])))) >= set(scaffold.names)
+
+
+def test_outputs_of_units_are_still_seen():
+    model, x = Net(Unit()).eval(), images()
+    mhex.attach(model, CLASSES)
+    with watched(model) as see:
+        call = see(x)
+    seen = call.blocks["units.0"]
+    assert torch.equal(call.outputs["units.0"], seen.shortcut + seen.branch)
+
+
+# --- arguments that are None by default ----------------------------------------------------------------------------
+
+
+class Masked(nn.Module):
+    """Tests its mask, and adds to it before it adds its branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, attention_mask=None, *, scale=None, offset=1.0):
+        y = self.norm(x)
+        if attention_mask is not None:
+            y = y + (attention_mask[..., None] + 0.0)
+            y = y * attention_mask[..., None]
+        if scale is not None:
+            y = y * scale
+        return x + self.mlp(y) * offset
+
+
+def test_a_unit_that_tests_its_mask():
+    torch.manual_seed(0)
+    model, ids = TextNet(Masked()).eval(), torch.randint(1, 50, (2, 6))
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    before = model(ids), model(ids, mask), model(ids, offset=0.5), model(ids, mask, offset=0.5)
+    assert len({tuple(logits.flatten().tolist()) for logits in before}) == 4
+    scaffold = mhex.attach(model, CLASSES)
+    after = model(ids), model(ids, mask), model(ids, offset=0.5), model(ids, mask, offset=0.5)
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    nn.init.normal_(scaffold.heads["block"].w1.weight)
+    model(ids, mask)
+    padded = scaffold.head_logits["block"][1]
+    model(ids[1:, :4], mask[1:, :4])
+    assert torch.allclose(scaffold.head_logits["block"][0], padded, atol=1e-6)
+    wanted, folded = model(ids, mask), scaffold.fold("classifier")
+    assert torch.allclose(folded(ids, mask), wanted, atol=1e-6)
+    with pytest.raises(CaptureError, match=r"block was called with scale.*where=\[\.\.\.\]"):
+        model(ids, scale=2.0)
+    with pytest.raises(CaptureError, match="called with scale"):
+        folded(ids, mask, scale=2.0)
+
+
+def test_a_mask_that_leads_to_code_that_cannot_be_traced():
+    class Looking(Masked):
+        def forward(self, x, attention_mask=None):
+            if attention_mask is not None and bool(attention_mask.all()):
+                return x
+            return x + self.mlp(x)
+
+    model, ids = TextNet(Looking()).eval(), torch.randint(1, 50, (2, 6))
+    before = model(ids)
+    mhex.attach(model, CLASSES)
+    assert torch.equal(model(ids), before)
+    with pytest.raises(CaptureError, match="block was called with attention_mask"):
+        model(ids, torch.ones(2, 6))
+
+
+def test_additions_are_told_apart_in_training():
+    """In training another addition comes first, and takes its name in the graph."""
+
+    class Noisy(Unit):
+        def forward(self, x):
+            y = self.body(x)
+            if self.training:
+                y = y + x.mean()
+            return x + y
+
+    model, x = Net(Noisy()), images()
+    for mode in (True, False):
+        model.train(mode)
+        before = model(x)
+        scaffold = mhex.attach(model, CLASSES)
+        assert torch.equal(model(x), before)
+        nn.init.normal_(scaffold.heads["units.0"].w1.weight)
+        with watched(model) as see:
+            seen = see(x).blocks["units.0"]
+        assert torch.allclose(seen.shortcut, model.stem(x))
+        scaffold.detach()
+
+
+def test_a_unit_that_adds_in_evaluation_only_is_refused():
+    class Once(Unit):
+        def forward(self, x):
+            return self.body(x) if self.training else x + self.body(x)
+
+    with pytest.raises(UnsupportedModelError, match=r"units\.0 adds its shortcut elsewhere"):
+        mhex.attach(Net(Once()), CLASSES)
+
+
+# --- byte code -----------------------------------------------------------------------------------------------------
+
+CODE = {
+    "3.11": [("LOAD_FAST", "mask"), ("POP_JUMP_FORWARD_IF_NONE", 8)],
+    "3.12": [("LOAD_FAST", "mask"), ("POP_JUMP_IF_NOT_NONE", 8)],
+    "far": [("LOAD_FAST", "mask"), ("EXTENDED_ARG", 1), ("POP_JUMP_IF_NONE", 300)],
+    "value": [("LOAD_FAST", "mask"), ("LOAD_CONST", None), ("IS_OP", 1)],
+    "3.13": [("LOAD_FAST_LOAD_FAST", ("x", "mask")), ("POP_JUMP_IF_NONE", 8)],
+    "3.13 value": [("LOAD_FAST_LOAD_FAST", ("x", "mask")), ("LOAD_CONST", None), ("IS_OP", 0)],
+    "3.14": [("LOAD_FAST_BORROW", "mask"), ("POP_JUMP_IF_NONE", 8), ("NOT_TAKEN", None)],
+    "3.14 pair": [("LOAD_FAST_BORROW_LOAD_FAST_BORROW", ("x", "mask")), ("POP_JUMP_IF_NOT_NONE", 8)],
+    "checked": [("LOAD_FAST_CHECK", "mask"), ("POP_JUMP_IF_NONE", 8)],
+}
+
+
+@pytest.mark.parametrize("version", CODE)
+def test_tests_for_none_in_every_byte_code(version):
+    assert compared_with_none([("RESUME", 0), *CODE[version]]) == {"mask"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        [("LOAD_FAST", "mask"), ("POP_JUMP_IF_FALSE", 8)],
+        [("LOAD_FAST", "mask"), ("LOAD_CONST", 0), ("IS_OP", 0)],
+        [("LOAD_FAST", "x"), ("LOAD_FAST", "mask"), ("CALL", 1), ("POP_JUMP_IF_NONE", 8)],
+        [("LOAD_GLOBAL", "mask"), ("POP_JUMP_IF_NONE", 8)],
+        [("STORE_FAST", "mask"), ("LOAD_CONST", None), ("IS_OP", 0)],
+    ],
+)
+def test_other_code_tests_nothing(code):
+    assert compared_with_none(code) == set()
+
+
+def test_arguments_of_this_python():
+    assert compared_arguments(Masked()) == ["attention_mask", "scale"]
+
+
+def test_far_jumps():
+    """A long forward jumps further than one byte reaches."""
+    body = "\n".join(f"        y = y * {i}.5 + x * {i}.25" for i in range(200))
+    space = {"nn": nn}
+    source = f"class Long(nn.Module):\n    def forward(self, x, mask=None):\n        y = x\n        if mask is not None:\n{body.replace('        y', '            y')}\n        return y\n"  # noqa: E501
+    exec(source, space)
+    assert compared_arguments(space["Long"]()) == ["mask"]
+
+
+def test_tracing_leaves_the_unit_as_it_was():
+    unit = Masked().train()
+    before = dict(vars(unit))
+    graph = trace_unit(unit, training=False, given=["attention_mask"])
+    assert sum(node.target.__class__.__name__ == "builtin_function_or_method" for node in graph.nodes) >= 4
+    assert dict(vars(unit)) == before
+    assert unit.training
+
+
+# --- hooks ---------------------------------------------------------------------------------------------------------
+
+
+def test_hooks_on_modules_inside_of_units():
+    """Those of BERT whose code became part of the layer are not called; all others are. Documented."""
+    model, batch, seen = host("hf_bert"), inputs("hf_bert"), []
+    mhex.attach(model, CLASSES)
+    layer = model.bert.encoder.layer[0]
+    names = ("attention.self", "attention.output.dense", "attention.output", "intermediate", "output.dense", "output")
+    for name in names:
+        layer.get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
+    layer.register_forward_hook(lambda *_: seen.append("layer"))
+    run(model, batch)
+    assert seen == ["attention.self", "attention.output.dense", "intermediate", "output.dense", "layer"]
