@@ -46,6 +46,13 @@ def with_heads(name: str, num_classes: int | None = None, active: bool = True, *
     return scaffold
 
 
+def called(name: str, **options: Any) -> Scaffold:
+    """Like `with_heads`, of a model that was called once, so that the order of its blocks is known."""
+    scaffold = with_heads(name, **options)
+    run(scaffold.model, inputs(name, 1, options.get("dtype", torch.float32)))
+    return scaffold
+
+
 @torch.no_grad()
 def enliven_gates(scaffold: Scaffold, scale: float = 2.0) -> None:
     generator = torch.Generator().manual_seed(5)

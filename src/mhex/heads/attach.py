@@ -47,8 +47,8 @@ def attach(
         num_classes: n. With `weights` it may be left out.
         where: Which connections: `"all"` (of a Transformer block, the one around its MLP; the default), `"downsample"`
             (shortcuts that shrink the map; fewer parameters and often better maps of early layers), `"projection"`
-            (shortcuts with a layer of their own), `"first3"` (the first three; any number), `"attention+mlp"` (both
-            connections of Transformer blocks), or a list of unit names.
+            (shortcuts with a layer of their own), `"first3"` (the first three that the model lists; any number),
+            `"attention+mlp"` (both connections of Transformer blocks), or a list of unit names.
         preset: `"identity"` (the gate starts at exactly 1, so nothing changes until training changes it), `"paper"`
             (starts near 0.5, for training from scratch), `"warmup"` (starts at 1 and becomes the published gate; call
             `Scaffold.ramp`), `"probe"` (stays at 1 for ever: predictions never change; see `Scaffold.fit`).

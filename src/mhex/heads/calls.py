@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,23 @@ if TYPE_CHECKING:
 class Token:
     """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own.
 
+    It also keeps what calls have shown of the host, because explaining must not write on a module.
+
     Attributes:
-        last_head: Name of the head that spoke last in the calls so far; explaining must not write it on a module.
+        ran: Names of the blocks in the order in which they ran in the last call, of those in evaluation mode if there
+            was one: in training a host may skip units. Empty before the first call.
+        evaluated: Whether that call was in evaluation mode.
     """
 
     def __init__(self) -> None:
-        self.last_head: str | None = None
+        self.ran: tuple[str, ...] = ()
+        self.evaluated = False
+
+    def note(self, ran: Sequence[str], evaluated: bool) -> None:
+        """Take in which blocks ran in a call, in their order."""
+        # Written only where something changes: a compiled host is compiled again for every value that is new to it.
+        if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
+            self.ran, self.evaluated = tuple(ran), evaluated
 
 
 @dataclass
@@ -51,6 +62,7 @@ class Call:
         graph: Whether gradients were on when it began.
         special: Bool (B, T), True at tokens left out of the pooling.
         recording: What to keep beside the logits.
+        ran: Names of the junctions whose block ran, in order of execution.
         logits: Class scores by name of the junction, in order of execution.
         blocks: What the blocks computed, if recorded.
         outputs: What the units returned, if recorded.
@@ -63,6 +75,7 @@ class Call:
     graph: bool
     special: Tensor | None = None
     recording: Recording | None = None
+    ran: list[str] = field(default_factory=list)
     logits: dict[str, Tensor] = field(default_factory=dict)
     blocks: dict[str, BlockOutput] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
@@ -88,6 +101,20 @@ class Call:
                     f"The model writes in place into the {what} of {name!r} after its head has read it, so what the "
                     "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
                 )
+
+
+def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
+    """All names in the order in which they ran; one that did not run follows the one that is written before it.
+
+    Args:
+        ran: Names in order of execution.
+        written: All names, as the host is written.
+    """
+    order = list(ran)
+    for place, name in enumerate(written):
+        if name not in order:
+            order.insert(order.index(written[place - 1]) + 1 if place else 0, name)
+    return tuple(order)
 
 
 class _Calls(threading.local):

@@ -29,8 +29,8 @@ def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, T
         For `"classifier"` a copy of the host with gates in it, which returns what the host returned; otherwise a
         module that returns class scores (B, n).
     """
-    _check(heads, source)
-    last = last_of(heads)
+    last = last_of(heads) if source == "last_head" else None
+    _check(heads, source, last)
     host = plain_copy(model)
     joins: dict[Junction, nn.Module] = {}
     speaking: list[str] = []
@@ -42,7 +42,7 @@ def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, T
         gate: Literal["dynamic"] | Tensor | None = "dynamic" if factors is None else factors[junction.name]
         if gate_state(block) in ("none", "off"):
             gate = None
-        if source == "last_head" and junction.name == last:  # nothing reads what flows on past the last head
+        if junction.name == last:  # nothing reads what flows on past the last head
             joins[junction] = FoldedBlock(block, prefix, gate, "folded", flows=False)
             speaking.append(junction.name)
         elif source == "sum":
@@ -69,13 +69,13 @@ def plain_copy(model: nn.Module) -> nn.Module:
     return host
 
 
-def _check(heads: Heads, source: Source) -> None:
+def _check(heads: Heads, source: Source, last: str | None) -> None:
     if heads.settings.exclude_special and not heads.prefix_tokens:
         raise ArgumentError(
             "Heads with exclude_special=True must see the token ids, which do not reach the units of a folded text "
             "model; attach with exclude_special=False."
         )
-    wanted = {"classifier": [], "last_head": [last_of(heads)], "sum": list(heads.settings.junctions)}[source]
+    wanted = heads.names if source == "sum" else () if last is None else (last,)
     if gone := [name for name in wanted if heads[name].w2 is None]:
         raise CaptureError(f"The heads at {', '.join(gone[:3])} were stripped, so {source!r} cannot predict.")
 

@@ -31,7 +31,8 @@ class Settings:
 
     Attributes:
         num_classes: n.
-        junctions: Names of the residual connections that carry a block, first to last.
+        junctions: Names of the residual connections that carry a block, as the model is written; `Heads.names` has
+            them in the order in which they run.
         channels: Width of each.
         preset: How the gates start.
         coupling: How gate and head share their matrix.
@@ -101,9 +102,23 @@ class Heads(nn.Module):
                     setattr(block, matrix, None)
         self.load_state_dict(dict(state), strict=True)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the junctions, first to last: in the order in which they ran, once the host was called."""
+        return calls.in_order(self.order, self.settings.junctions)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the blocks that ran in calls so far, in their order; saved with the heads."""
+        return self.token.ran
+
+    @order.setter
+    def order(self, names: Sequence[str]) -> None:
+        self.token.note(names, evaluated=True)
+
     def named_blocks(self) -> Mapping[str, Block]:
         """Blocks by name of their junction, first to last."""
-        return {name: self[name] for name in self.settings.junctions}
+        return {name: self[name] for name in self.names}
 
     # --- what the host's forward calls ---------------------------------------------------------------------------
 
@@ -119,8 +134,8 @@ class Heads(nn.Module):
     def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The call is over."""
         call = calls.current(self.token)
-        if call is not None and call.logits and (last := next(reversed(call.logits))) != self.token.last_head:
-            self.token.last_head = last
+        if call is not None and output is not None:
+            self.token.note(call.ran, not host.training)
         calls.finish(self.token, output)
 
     def loaded(self, host: nn.Module, keys: Any) -> None:
@@ -170,8 +185,9 @@ class Heads(nn.Module):
         joined: Tensor
         joined, seen = block(x, r, keep, nudge)
         if call is not None:
-            if name in call.logits or name in call.blocks:
+            if name in call.ran:
                 raise CaptureError(f"{name} ran twice in one forward pass; heads need units that run once.")
+            call.ran.append(name)
             if seen.logits is not None:
                 call.logits[name] = seen.logits
             if call.recording is not None and call.recording.blocks:

@@ -55,8 +55,11 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the residual connections that carry a block, first to last."""
-        return self.settings.junctions
+        """Names of the residual connections that carry a block, first to last.
+
+        Before the first forward pass, in the order in which the model is written; from then on, in which they run.
+        """
+        return self.heads.names
 
     @property
     def num_classes(self) -> int:

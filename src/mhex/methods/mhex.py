@@ -92,7 +92,7 @@ def mhex(
         layer_scale=layer_scale,
         active_only=active_only,
     )
-    names = choose_blocks(("first3" if text else "all") if blocks is None else blocks, reading.heads.settings.junctions)
+    names = choose_blocks(("first3" if text else "all") if blocks is None else blocks, reading.names)
     maps = saliency.block_maps(reading, names, index, settings)
     maps = {name: trace.on_grid(one) for name, one in maps.items()}
     positive, negative = thresholds(settings, reading.heads.settings.num_classes)

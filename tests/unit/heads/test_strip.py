@@ -79,6 +79,7 @@ def test_last_head_with_gates_that_are_off(coupling, kept):
 def test_what_is_gone_is_missed_clearly():
     scaffold, x = with_heads("tv_resnet"), inputs("tv_resnet")
     scaffold.predict_from = "last_head"
+    scaffold.model(x)
     scaffold.strip_heads()
     scaffold.model(x)
     with pytest.raises(CaptureError, match="3 of 4 heads were stripped"):
@@ -104,6 +105,7 @@ def test_what_is_gone_is_missed_clearly():
 def test_files_keep_what_is_left(tmp_path, source, preset):
     scaffold, x = with_heads("tv_resnet", preset=preset), inputs("tv_resnet")
     scaffold.predict_from = source
+    run(scaffold.model, x)
     scaffold.strip_heads()
     scaffold.save(tmp_path / "heads.safetensors")
     again = mhex.attach(host("tv_resnet"), weights=tmp_path / "heads.safetensors")
