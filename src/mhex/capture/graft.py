@@ -17,14 +17,14 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from mhex.capture.guest import Guest
+from mhex.capture.masks import MASKS
 from mhex.capture.residual import EXTRA, UNTRACEABLE, Meeting, adds_in_python, meetings, trace_unit
 from mhex.errors import UnsupportedModelError
 
-# Called as join(name, shortcut, branch, mask); returns what takes the place of the sum.
-Join = Callable[[str, Tensor, Tensor, Tensor | None], Tensor]
+# Called as join(name, shortcut, branch, masks); returns what takes the place of the sum.
+Join = Callable[[str, Tensor, Tensor, Mapping[str, Any]], Tensor]
 _JOIN = "_mhex_join"
 _CHILD = "mhex_gate"  # name of a planted module inside its unit
-_MASKS = ("attention_mask", "attn_mask")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
     Args:
         model: Changed in place; `ungraft` undoes it.
         junctions: From `find_junctions`.
-        join: Called with a junction's name, shortcut, branch and the attention mask that the unit was called with.
+        join: Called with a junction's name, shortcut, branch and the masks that the unit was called with, by name.
     """
     for unit, joined in _by_unit(model, junctions):
         _rewrite(unit, joined, {j.meeting.addition: (_JOIN, (j.name,)) for j in joined})
@@ -110,8 +110,8 @@ def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, st
 
     Args:
         model: Changed in place.
-        joins: What stands at each junction from `find_junctions`: called with shortcut, branch and the attention mask
-            of the unit, it returns what takes the place of their sum.
+        joins: What stands at each junction from `find_junctions`: called with shortcut, branch and the masks of
+            the unit by name, it returns what takes the place of their sum.
 
     Returns:
         Dotted names of the modules inside the model, by name of the junction.
@@ -208,7 +208,7 @@ Code = tuple[str, Mapping[str, Any]]
 def _rewritten(graph: fx.Graph, joined: list[Junction], calls: Mapping[str, tuple[str, tuple[str, ...]]]) -> Code:
     """Source of the forward with its additions replaced by calls (attribute, first arguments), and its names."""
     nodes = {node.name: node for node in graph.nodes}
-    mask = next((n for n in graph.nodes if n.op == "placeholder" and n.target in _MASKS), None)
+    masks = {str(n.target): n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS}
     for junction in joined:
         meeting = junction.meeting
         addition = nodes.get(meeting.addition)
@@ -218,7 +218,7 @@ def _rewritten(graph: fx.Graph, joined: list[Junction], calls: Mapping[str, tupl
             )
         with graph.inserting_before(addition):
             target, first = calls[meeting.addition]
-            call = graph.call_module(target, (*first, nodes[meeting.shortcut], nodes[meeting.branch], mask))
+            call = graph.call_module(target, (*first, nodes[meeting.shortcut], nodes[meeting.branch], masks))
         addition.replace_all_uses_with(call)
         graph.erase_node(addition)
         nodes[meeting.addition] = call  # a later shortcut may be this very sum

@@ -14,11 +14,13 @@ from torch import nn
 
 from mhex.capture import known_anatomy, unwrap
 from mhex.capture.graft import Junction, find_junctions, graft, is_grafted, settle, ungraft, unsettle
+from mhex.capture.masks import mask_arguments
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu
 from mhex.heads.files import read_heads
-from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes
+from mhex.heads.heads import PREFIX, Heads
 from mhex.heads.scaffold import Scaffold
+from mhex.heads.settings import Settings, checked_classes
 
 _PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
 
@@ -105,7 +107,8 @@ def attach(
     anatomy = known_anatomy(model)
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     with torch.device("meta") if own.is_meta else nullcontext():  # nothing to draw for a model without weights
-        heads = Heads(settings, 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens)
+        prefix = 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens
+        heads = Heads(settings, prefix, mask_arguments(model))
     for name, value in extras.items():
         setattr(heads, name, value)
     heads.to(own.device, torch.promote_types(own.dtype, torch.float32)).train(model.training)

@@ -157,7 +157,9 @@ def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
     if keep is None:
         return tensor.mean([i for i in range(1, tensor.dim()) if i != axis], dtype=wide)
     weights = keep.to(wide)
-    return torch.einsum("bt,btc->bc", weights, tensor.to(wide)) / weights.sum(1, keepdim=True).clamp_min(1)
+    # Taken out rather than multiplied by 0: a host that masks whole rows of attention may have NaN at padding.
+    real = tensor.to(wide).masked_fill((weights == 0)[:, :, None], 0.0)
+    return torch.einsum("bt,btc->bc", weights, real) / weights.sum(1, keepdim=True).clamp_min(1)
 
 
 def channel_axis(tensor: Tensor, channels: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,11 +27,13 @@ class Token:
         ran: Names of the blocks in the order in which they ran in the last call, of those in evaluation mode if there
             was one: in training a host may skip units. Empty before the first call.
         evaluated: Whether that call was in evaluation mode.
+        masked_above: Names of blocks that read a mask of the host's call, because their unit was given none.
     """
 
     def __init__(self) -> None:
         self.ran: tuple[str, ...] = ()
         self.evaluated = False
+        self.masked_above: tuple[str, ...] = ()
 
     def note(self, ran: Sequence[str], evaluated: bool) -> None:
         """Take in which blocks ran in a call, in their order."""
@@ -61,6 +63,7 @@ class Call:
         heads: The heads that serve it while it runs; of a replica, its own.
         graph: Whether gradients were on when it began.
         special: Bool (B, T), True at tokens left out of the pooling.
+        masks: Masks of padding that the host was called with, by name.
         recording: What to keep beside the logits.
         ran: Names of the junctions whose block ran, in order of execution.
         logits: Class scores by name of the junction, in order of execution.
@@ -74,6 +77,7 @@ class Call:
     heads: Heads | None
     graph: bool
     special: Tensor | None = None
+    masks: Mapping[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
     ran: list[str] = field(default_factory=list)
     logits: dict[str, Tensor] = field(default_factory=dict)

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.heads.heads import Heads, Settings
+from mhex.heads.heads import Heads
+from mhex.heads.settings import Settings
 
 _FORMAT = "mhex heads 1"
 _EXTRAS = ("decay", "mode", "joined", "source", "order")  # what training chose, and calls showed

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from typing import Literal
 
 from torch import Tensor, nn
 
 from mhex.capture.graft import Junction, closing_norm, find_junctions, plant, ungraft, unsettle
+from mhex.capture.masks import tells_padding
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.block import GateTarget
 from mhex.heads.folded import Folded, FoldedBlock
-from mhex.heads.heads import PREFIX, Heads, Source, heads_of
+from mhex.heads.heads import PREFIX, Heads, heads_of
+from mhex.heads.settings import Source
 from mhex.heads.strip import gate_state, last_of
 
 
@@ -32,6 +35,7 @@ def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, T
     last = last_of(heads) if source == "last_head" else None
     _check(heads, source, last)
     host = plain_copy(model)
+    _check_masks(host, heads)
     joins: dict[Junction, nn.Module] = {}
     speaking: list[str] = []
     prefix = heads.prefix_tokens if heads.settings.exclude_special else 0
@@ -78,6 +82,18 @@ def _check(heads: Heads, source: Source, last: str | None) -> None:
     wanted = heads.names if source == "sum" else () if last is None else (last,)
     if gone := [name for name in wanted if heads[name].w2 is None]:
         raise CaptureError(f"The heads at {', '.join(gone[:3])} were stripped, so {source!r} cannot predict.")
+
+
+def _check_masks(host: nn.Module, heads: Heads) -> None:
+    """A folded unit sees its own arguments alone, so it must be given the mask of padding if the host takes one."""
+    for junction in find_junctions(host) if heads.mask_places else []:
+        own = inspect.signature(type(host.get_submodule(junction.unit)).forward).parameters
+        if junction.name in heads.places and junction.kind == "token" and not tells_padding(own):
+            raise ArgumentError(
+                f"The model takes {', '.join(heads.mask_places)}, but does not hand it to {junction.name}, which in a "
+                "folded model sees its own arguments alone: give the unit's forward an attention_mask, or leave it "
+                "out with where=[...]."
+            )
 
 
 def _absorb(host: nn.Module, junction: Junction, gate: Literal["dynamic"] | Tensor, target: GateTarget) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
 
@@ -65,19 +65,19 @@ class FoldedBlock(nn.Module):
         self.register_buffer("intercept", None if kept is None else kept.detach().clone())
         self.sink: list[Tensor] | None = None  # of a copy that lives for one call, see `Folded`
 
-    def forward(self, x: Tensor, r: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, r: Tensor, masks: Mapping[str, Any]) -> Tensor:
         """Join a shortcut and a branch.
 
         Args:
             x: Shortcut, (B, C, H, W), (B, H, W, C) or (B, T, C).
             r: Branch, in the same shape.
-            mask: Attention mask of the unit.
+            masks: Of the unit, by name.
 
         Returns:
             What flows on instead of `x + r`.
         """
         axis = channel_axis(x, self.channels)
-        keep = self._keep(x, mask)
+        keep = self._keep(x, masks)
         with _no_autocast(x):
             _, hidden = pooled_sum(x, r, axis, keep, self.relu)
             u = None if self.w1 is None else F.linear(hidden, self.w1.weight.to(hidden.dtype))
@@ -88,11 +88,11 @@ class FoldedBlock(nn.Module):
                 self.sink.append(self._scores(hidden, u, gate, x, r, axis, keep))
         return x + r if gate is None or not self.flows else gated_sum(gate, x, r, axis, self.gate_target)
 
-    def _keep(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+    def _keep(self, x: Tensor, masks: Mapping[str, Any]) -> Tensor | None:
         """Weights (B, T) of the tokens in the pooling; None for all alike."""
         if x.dim() != 3:
             return None
-        keep = None if mask is None else kept_tokens(mask)
+        keep, _ = kept_tokens(masks, {}, x.shape[0], x.shape[1])
         if not self.prefix_tokens:
             return keep
         real = (torch.arange(x.shape[1], device=x.device) >= self.prefix_tokens).expand(x.shape[0], -1)

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from mhex.heads.fold import fold
 from mhex.heads.freeze import freeze, thaw
-from mhex.heads.heads import Heads, Source, checked_classes
+from mhex.heads.heads import Heads
 from mhex.heads.passes import predict
+from mhex.heads.settings import Source, checked_classes
 from mhex.heads.static import StaticFoldReport, fold_static
 from mhex.heads.strip import reset, strip, what_predicts
 from mhex.heads.summary import Summary, summarise

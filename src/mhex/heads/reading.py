@@ -15,7 +15,8 @@ from mhex.heads.losses import running_sum
 
 if TYPE_CHECKING:
     from mhex.heads.calls import Call
-    from mhex.heads.heads import Heads, Source
+    from mhex.heads.heads import Heads
+    from mhex.heads.settings import Source
 
 
 @dataclass(frozen=True)
