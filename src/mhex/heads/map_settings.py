@@ -34,7 +34,8 @@ class MapSettings:
         activation: What the class weights multiply.
         anchor: Whether the deepest or the shallowest block counts fully.
         layer_scale: `"max"` divides each block's map by its largest absolute value first.
-        active_only: Whether channels whose mean is not positive, which the head does not see, are left out.
+        active_only: Whether channels whose mean is not positive, which the head does not see, are left out. Heads
+            that couple `"separate"` have no ReLU and see all channels.
     """
 
     alpha: float

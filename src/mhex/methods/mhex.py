@@ -64,7 +64,8 @@ def mhex(
         anchor: Which end counts fully: the `"deep"` or the `"shallow"` one.
         layer_scale: `"max"` divides each block's map by its largest absolute value before the sum.
         active_only: Leave out channels whose mean is not positive, which the head does not see: then the mean of a
-            block's `"sum"` map at alpha 1 and sharpness 0 is the score of its head.
+            block's `"sum"` map at alpha 1 and sharpness 0 is the score of its head. (Heads with `coupling="separate"`
+            see all channels; the mean of their `"gated"` map is the score.)
         blocks: `"all"`, `"first3"`, `"last3"` (any number), or names; by default all for images and the first three
             for text.
         per_layer: Also give the map of each block on its own grid, as `Explanation.layers`.
