@@ -16,8 +16,9 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from mhex.capture.guest import Guest
+from mhex.capture.guest import GUEST, Guest
 from mhex.capture.masks import MASKS
+from mhex.capture.pickling import Recipe
 from mhex.capture.residual import EXTRA, UNTRACEABLE, Meeting, adds_in_python, meetings, trace_unit
 from mhex.errors import UnsupportedModelError
 
@@ -165,8 +166,8 @@ def _rewrite(unit: nn.Module, joined: list[Junction], calls: Mapping[str, tuple[
     forward = _compiled(kind, codes[False])
     if codes[True][0] != codes[False][0]:  # the unit does something else in training
         forward = _by_mode(_compiled(kind, codes[True]), forward)
-    own = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    unit.__class__ = type(kind.__name__, (kind,), {**own, "_mhex_original": kind})
+    recipe = Recipe(kind, _rewrite, (joined, calls), [GUEST, *(target for target, _ in calls.values())])
+    unit.__class__ = recipe.make(forward=forward, _mhex_original=kind)
 
 
 def ungraft(model: nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -154,14 +154,12 @@ class Folded(nn.Module):
         cls, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None, joined: bool
     ) -> Folded:
         """Like the constructor; the forward says which arguments it takes, as exporters ask for them by name."""
-        own = inspect.signature(type(host).forward)
+        return _taking(type(host))(host, speaking, num_classes, decay, joined)
 
-        def forward(self: Folded, *args: Any, **kwargs: Any) -> Tensor:
-            return Folded.forward(self, *args, **kwargs)
-
-        forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
-        kind: type[Folded] = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
-        return kind(host, speaking, num_classes, decay, joined)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """The class of a folded model exists in the process that made it only: a pickle makes it again."""
+        own, plain = type(self.host), cast(tuple[Any, ...], super().__reduce_ex__(protocol))
+        return _blank, (getattr(own, "_mhex_original", own),), *plain[2:]
 
     def _classifier(self, output: Any) -> list[Tensor]:
         """Class scores of the host's own classifier, if it has as many."""
@@ -170,6 +168,22 @@ class Folded(nn.Module):
         except UnsupportedModelError:
             return []
         return [scores] if scores.shape[1] == self.num_classes else []
+
+
+def _taking(host: type[nn.Module]) -> type[Folded]:
+    """A class whose forward has the arguments of the host's."""
+    own = inspect.signature(host.forward)
+
+    def forward(self: Folded, *args: Any, **kwargs: Any) -> Tensor:
+        return Folded.forward(self, *args, **kwargs)
+
+    forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
+    return type(Folded.__name__, (Folded,), {"forward": forward, "__module__": Folded.__module__})
+
+
+def _blank(host: type[nn.Module]) -> Folded:
+    kind = _taking(host)
+    return kind.__new__(kind)
 
 
 def _with_sink(module: _M, paths: Sequence[Sequence[str]], sink: list[Tensor]) -> _M:
