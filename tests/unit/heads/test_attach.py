@@ -314,6 +314,51 @@ def test_heads_of_another_architecture(tmp_path):
         mhex.attach(host("tv_resnet18"), CLASSES + 1, weights=tmp_path / "h.safetensors")
 
 
+FILE = {"num_classes": CLASSES, "preset": "paper", "coupling": "separate", "gate_target": "sum", "relu": "pre"}
+FILE |= {"exclude_special": True, "multi_label": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("num_classes", CLASSES + 1),
+        ("preset", "identity"),
+        ("coupling", "shared"),
+        ("gate_target", "shortcut"),
+        ("relu", "post"),
+        ("exclude_special", False),
+        ("multi_label", False),
+    ],
+)
+def test_arguments_that_contradict_a_file(name, other, tmp_path):
+    path = tmp_path / "h.safetensors"
+    mhex.attach(host("timm_vit"), **FILE).save(path)
+    model = host("timm_vit")
+    with pytest.raises(ArgumentError, match=rf"{name}={FILE[name]!r} as in .*{name}={other!r}"):
+        mhex.attach(model, weights=path, **{name: other})
+    assert not any(key.startswith("mhex") for key in model.state_dict())
+    again = mhex.attach(model, weights=path, **{name: FILE[name]})
+    assert getattr(again.settings, name) == FILE[name]
+
+
+def test_a_placement_that_contradicts_a_file(tmp_path):
+    path = tmp_path / "h.safetensors"
+    mhex.attach(host("timm_vit"), CLASSES, where="first2").save(path)
+    for same in ("first2", ["blocks.1", "blocks.0"]):
+        assert mhex.attach(host("timm_vit"), weights=path, where=same).names == ("blocks.0", "blocks.1")
+    for other in ("all", ["blocks.1"]):
+        with pytest.raises(ArgumentError, match=r"belong to blocks\.0, blocks\.1, but where="):
+            mhex.attach(host("timm_vit"), weights=path, where=other)
+
+
+def test_everything_but_the_model_is_in_the_file(tmp_path):
+    path = tmp_path / "h.safetensors"
+    mhex.attach(host("timm_vit"), **FILE).save(path)
+    plain, repeated = (mhex.attach(host("timm_vit"), weights=path, **given).settings for given in ({}, FILE))
+    assert plain == repeated
+    assert {name: getattr(plain, name) for name in FILE} == FILE
+
+
 def test_loss_before_a_forward_pass():
     scaffold = mhex.attach(host("tv_resnet18"), CLASSES)
     with pytest.raises(CaptureError, match="forward pass"):
