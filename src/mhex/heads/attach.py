@@ -16,7 +16,7 @@ from mhex.capture import known_anatomy, unwrap
 from mhex.capture.graft import Junction, find_junctions, graft, is_grafted, settle, ungraft, unsettle
 from mhex.capture.masks import mask_arguments
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
-from mhex.heads.block import Coupling, GateTarget, Preset, Relu
+from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
 from mhex.heads.heads import PREFIX, Heads
 from mhex.heads.scaffold import Scaffold
@@ -121,7 +121,7 @@ def attach(
         heads = Heads(settings, prefix, mask_arguments(model))
     for name, value in extras.items():
         setattr(heads, name, value)
-    heads.to(own.device, torch.promote_types(own.dtype, torch.float32)).train(model.training)
+    heads.to(own.device, wide_dtype(own)).train(model.training)
     if state is not None:
         heads.restore(state)
     elif (size := sum(p.numel() for p in heads.parameters())) > 0.5 * sum(p.numel() for p in model.parameters()):

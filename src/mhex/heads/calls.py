@@ -44,14 +44,12 @@ class Token:
 
 @dataclass
 class Recording:
-    """What to keep of the next calls beside the logits.
+    """Keep everything that the blocks compute in the next calls, beside the logits.
 
     Attributes:
-        blocks: Whether to keep everything that the blocks compute.
         nudge: Whether to add zeros (B, C) to every `u`, to which gradients can be taken.
     """
 
-    blocks: bool = True
     nudge: bool = False
 
 

@@ -15,7 +15,7 @@ from mhex.capture.hooks import hook_each
 from mhex.capture.masks import first_and_last, kept_tokens, tells_padding
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads import calls
-from mhex.heads.block import Block
+from mhex.heads.block import Block, wide_dtype
 from mhex.heads.calls import Call, Recording, Token
 from mhex.heads.freeze import hold_buffers
 from mhex.heads.reading import Reading
@@ -159,7 +159,7 @@ class Heads(nn.Module):
         keep = self._keep(name, x, masks, call)
         nudge = None
         if call is not None and call.recording is not None and call.recording.nudge:
-            nudge = torch.zeros(x.shape[0], block.channels, device=x.device, dtype=_wide(x), requires_grad=True)
+            nudge = torch.zeros(x.shape[0], block.channels, device=x.device, dtype=wide_dtype(x), requires_grad=True)
             call.nudges[name] = nudge
         joined: Tensor
         joined, seen = block(x, r, keep, nudge)
@@ -169,7 +169,7 @@ class Heads(nn.Module):
             call.ran.append(name)
             if seen.logits is not None:
                 call.logits[name] = seen.logits
-            if call.recording is not None and call.recording.blocks:
+            if call.recording is not None:
                 call.blocks[name] = seen
                 call.mark(name, shortcut=x, branch=r)
         return joined
@@ -205,10 +205,6 @@ def _special(ids: Any, masks: Mapping[str, Any]) -> Tensor:
         raise CaptureError("exclude_special=True must see token ids: call the model with input_ids.")
     real, _ = kept_tokens({}, masks, ids.shape[0], ids.shape[1], "the model")
     return first_and_last(ids, torch.ones_like(ids, dtype=torch.bool) if real is None else real)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def heads_of(model: nn.Module) -> Heads | None:
