@@ -181,20 +181,36 @@ def test_layer_norm_scale_makes_the_sum_target_neutral():
     assert not torch.allclose(run(model, batch), before, rtol=1e-3)
 
 
-def test_probe_training_leaves_predictions_and_buffers():
-    """Invariant 4, exactly."""
-    model, batch = host("tv_resnet18"), inputs("tv_resnet18")
+@pytest.mark.parametrize("name", MAIN)
+def test_probe_training_leaves_predictions_and_buffers(name):
+    """Invariant 4, exactly: training steps in training mode, with the host frozen."""
+    model, batch = host(name), inputs(name)
     before, state = run(model, batch), {k: v.clone() for k, v in model.state_dict().items()}
     scaffold = mhex.attach(model, CLASSES, preset="probe")
-    optimizer = torch.optim.Adam(scaffold.head_parameters(), 0.1)
-    for _ in range(3):
-        model(batch)
+    heads = [p.detach().clone() for p in scaffold.head_parameters()]
+    scaffold.freeze_host()
+    optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), 0.1)
+    model.train()
+    for _ in range(2):
+        model(batch) if isinstance(batch, torch.Tensor) else model(**batch)
         loss = scaffold.loss(torch.tensor([0, 1, 2]), classifier=False)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    assert model.training
+    assert not any(map(torch.equal, heads, scaffold.head_parameters()))
+    model.eval()
     assert torch.equal(run(model, batch), before)
     assert all(torch.equal(value, state[key]) for key, value in scaffold.host_state_dict().items())
+
+
+def test_without_freezing_the_statistics_move():
+    model, batch = host("tv_resnet18"), inputs("tv_resnet18")
+    mhex.attach(model, CLASSES, preset="probe")
+    before = model.bn1.running_mean.clone()
+    model.train()
+    model(batch)
+    assert not torch.equal(model.bn1.running_mean, before)
 
 
 def test_warm_up_ends_in_the_published_gate():

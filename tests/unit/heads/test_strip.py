@@ -9,14 +9,23 @@ from mhex.errors import ArgumentError, CaptureError, MhexWarning
 from mhex.heads import calls
 from support.with_heads import host, inputs, marked, run, with_heads
 
-HOSTS = ("tv_resnet18", "timm_resnet18", "tv_resnet50", "hf_bert", "timm_vit", "hf_vit", "timm_convnext")
+HOSTS = (
+    "tv_resnet18",
+    "timm_resnet18",
+    "tv_resnet50",
+    "timm_resnet50",
+    "hf_bert",
+    "timm_vit",
+    "hf_vit",
+    "timm_convnext",
+)
 
 
 def matrices(scaffold):
     return [(b.w1 is not None, b.w2 is not None) for b in scaffold.heads.named_blocks().values()]
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", marked(*HOSTS))
 def test_classifier_predicts(name):
     scaffold, x = with_heads(name), inputs(name)
     before = run(scaffold.model, x)
