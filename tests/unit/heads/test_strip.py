@@ -7,18 +7,9 @@ from torch import nn
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
 from mhex.heads import calls
-from support.with_heads import host, inputs, marked, run, with_heads
+from support.with_heads import RESNETS, host, inputs, marked, run, with_heads
 
-HOSTS = (
-    "tv_resnet18",
-    "timm_resnet18",
-    "tv_resnet50",
-    "timm_resnet50",
-    "hf_bert",
-    "timm_vit",
-    "hf_vit",
-    "timm_convnext",
-)
+HOSTS = (*RESNETS, "hf_bert", "timm_vit", "hf_vit", "timm_convnext")
 
 
 def matrices(scaffold):
