@@ -58,9 +58,9 @@ def kept_tokens(
             if mask.dim() == 2 or mask.shape[-2] == 1:
                 return found, False
     given = {name: mask for name, mask in above.items() if mask is not None}
-    if given and (found is not None or square or not told):
+    if given and not told:
         return _from_above(given, batch, tokens, unit), found is None and not square
-    if square:
+    if square and not told:
         raise CaptureError(
             f"{unit} was called with an attention_mask of shape ({tokens}, {tokens}) and {batch} samples, so it cannot "
             "be told whether its rows are samples or queries: pass it as (B, 1, 1, T), or use another batch size."

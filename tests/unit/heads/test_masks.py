@@ -97,6 +97,7 @@ def test_rows_that_may_be_samples_or_queries():
     above = {"attention_mask": torch.cat([KEEP, KEEP[:1]])}
     assert torch.equal(kept_tokens({"attention_mask": CAUSAL}, above, 4, 4)[0], above["attention_mask"])
     assert kept_tokens({"attn_mask": CAUSAL}, {}, 4, 4) == (None, False)
+    assert kept_tokens({"attention_mask": CAUSAL, "key_padding_mask": None}, above, 4, 4) == (None, False)
 
 
 def test_a_mask_of_other_tokens():
@@ -208,9 +209,9 @@ def test_recomputed_units_have_no_mask_from_above():
     model(ids)
     scaffold.loss(torch.zeros(6, dtype=torch.long)).backward()  # without a mask nothing is missed
     model(ids, attention_mask=mask)
-    loss = scaffold.loss(torch.zeros(6, dtype=torch.long))
+    # Not by backward(): after an error while it recomputes, torch 2.15 may crash when the process ends.
     with pytest.raises(CaptureError, match=r"units\.1 must see the mask .* activation checkpointing"):
-        loss.backward()
+        model.units[1](model.embedding(ids))
 
 
 def test_folded_units_have_no_mask_from_above():
