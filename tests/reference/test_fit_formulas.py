@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from mhex.heads.fitting.linear import Options
+from mhex.heads.fitting.logistic import STRENGTHS as LOGISTIC_STRENGTHS
 from mhex.heads.fitting.logistic import Rows, fit_logistic
 from mhex.heads.fitting.moments import Moments
-from mhex.heads.fitting.ridge import STRENGTHS, held_out_errors, solve
+from mhex.heads.fitting.ridge import STRENGTHS, fit_ridge, held_out_errors, solve
 from mhex.heads.fitting.scoring import fitted_scale
 from support.probes import features, pictures, probe
 
@@ -130,6 +131,64 @@ def test_logistic_by_hand_and_refit_on_all_rows():
     both = Rows(h, y, Options(False)).solve(0.3)
     torch.testing.assert_close(outcome.head.weight, both.weight, atol=1e-5, rtol=0)
     torch.testing.assert_close(outcome.trial, Rows(h[~held], y[~held], Options(False)).solve(0.3)(h[held]))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("binary", [True, False])
+def test_ridge_chooses_a_strength_and_keeps_its_penalty_on_all_rows(intercept, binary):
+    """The penalty beside the sum of squared errors is that of the rows it was chosen on; only the errors are more."""
+    h, y = rows(binary=binary)
+    h = h + 3 * torch.randn(h.shape, generator=torch.Generator().manual_seed(1), dtype=h.dtype).abs()  # a strong one
+    held = torch.arange(len(h)) % 3 == 1
+    target = 2 * y - 1 if binary else y
+    ones = torch.ones(len(h)).double()
+
+    def by_hand(chosen, strength, count):
+        variance = h[chosen].var(0, correction=0).mean()
+        return explicit(h[chosen], target[chosen], ones[chosen], strength * variance * count, intercept)
+
+    errors = []
+    for strength in STRENGTHS:
+        weight, bias = by_hand(~held, strength, int((~held).sum()))
+        errors.append(float((h[held] @ weight.T + bias - target[held]).square().sum()))
+    best = STRENGTHS[errors.index(min(errors))]
+    assert STRENGTHS[4] < best < STRENGTHS[-1]  # so that a third more of it must show
+    options = Options(binary, intercept, balance=False)
+    outcome = fit_ridge(moments(h[~held], y[~held]), moments(h[held], y[held]), h[held], y[held], options)
+    assert outcome.chosen
+    assert outcome.strength == pytest.approx(best * float((~held).sum()) / len(h))
+    weight, _ = by_hand(slice(None), best, int((~held).sum()))
+    found = outcome.head.weight
+    torch.testing.assert_close(found / found.norm(), weight / weight.norm(), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_logistic_chooses_a_strength_and_keeps_its_penalty_on_all_rows(binary):
+    h, y = rows(binary=binary)
+    held = torch.arange(len(h)) % 3 == 1
+    options = Options(binary, balance=False)
+    outcome = fit_logistic(h, y, held, options)
+    share = float((~held).sum()) / len(h)
+    losses = {}
+    for strength in LOGISTIC_STRENGTHS:
+        scores = Rows(h[~held], y[~held], options).solve(strength)(h[held])
+        if binary:
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, y[held])
+        else:
+            loss = torch.nn.functional.cross_entropy(scores, y[held])
+        losses[strength] = float(loss)
+    best = min(losses, key=losses.get)
+    assert outcome.chosen
+    assert outcome.strength == pytest.approx(best * share)
+    weight, bias = outcome.head.weight.clone().requires_grad_(), outcome.head.bias.clone().requires_grad_()
+    scores = h @ weight.T + bias
+    if binary:
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, y, reduction="sum")
+    else:
+        loss = torch.nn.functional.cross_entropy(scores, y, reduction="sum")
+    penalty = best * float((~held).sum()) * h.var(0, correction=0).mean() / 2 * weight.square().sum()
+    slopes = torch.autograd.grad((loss + penalty) / len(h), [weight, bias])
+    assert max(float(slope.abs().max()) for slope in slopes) < 1e-5
 
 
 def test_scale_is_where_the_loss_is_least():

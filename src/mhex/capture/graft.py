@@ -13,13 +13,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mhex.capture.guest import Guest
+from mhex.capture.guest import GUEST, Guest
 from mhex.capture.junctions import Junction
+from mhex.capture.pickling import Recipe
 from mhex.capture.rewrite import Calls, rewritten
 from mhex.errors import UnsupportedModelError
 
-# Called as join(name, shortcut, branch, mask); returns what takes the place of the sum.
-Join = Callable[[str, Tensor, Tensor, Tensor | None], Tensor]
+# Called as join(name, shortcut, branch, masks); returns what takes the place of the sum.
+Join = Callable[[str, Tensor, Tensor, Mapping[str, Any]], Tensor]
 _JOIN = "_mhex_join"
 _CHILD = "mhex_gate"  # name of a planted module inside its unit
 
@@ -34,7 +35,7 @@ def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
     Args:
         model: Changed in place; `ungraft` undoes it.
         junctions: From `find_junctions`.
-        join: Called with a junction's name, shortcut, branch and the attention mask that the unit was called with.
+        join: Called with a junction's name, shortcut, branch and the masks that the unit was called with, by name.
     """
     for unit, joined in _by_unit(model, junctions):
         _rewrite(unit, {j: (_JOIN, (j.name,)) for j in joined})
@@ -46,8 +47,8 @@ def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, st
 
     Args:
         model: Changed in place.
-        joins: What stands at each junction from `find_junctions`: called with shortcut, branch and the attention mask
-            of the unit, it returns what takes the place of their sum.
+        joins: What stands at each junction from `find_junctions`: called with shortcut, branch and the masks of
+            the unit by name, it returns what takes the place of their sum.
 
     Returns:
         Dotted names of the modules inside the model, by name of the junction.
@@ -77,8 +78,8 @@ def _by_unit(model: nn.Module, junctions: Iterable[Junction]) -> list[tuple[nn.M
 def _rewrite(unit: nn.Module, calls: Calls) -> None:
     """Give a unit a class derived from its own, in which these calls take the place of its additions."""
     kind = type(unit)
-    own = {"forward": rewritten(unit, calls), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    unit.__class__ = type(kind.__name__, (kind,), {**own, "_mhex_original": kind})
+    recipe = Recipe(kind, _rewrite, (calls,), [GUEST, *(target for target, _ in calls.values())])
+    unit.__class__ = recipe.make(forward=rewritten(unit, calls), _mhex_original=kind)
 
 
 def ungraft(model: nn.Module) -> None:

@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 from torch import fx, nn
 
 from mhex.capture.junctions import ROOT, Junction, first_line
+from mhex.capture.masks import MASKS
 from mhex.capture.residual import meetings
 from mhex.capture.unit_graph import EXTRA, UNTRACEABLE, compared_arguments, trace_unit
 from mhex.errors import CaptureError, UnsupportedModelError
 
-MASKS = ("attention_mask", "attn_mask")
 Forward = Callable[..., Any]
 # What takes the place of an addition: an attribute of the unit, called with these arguments before the tensors.
 Calls = Mapping[Junction, tuple[str, tuple[str, ...]]]
@@ -64,7 +64,7 @@ def _of_modes(unit: nn.Module, calls: Calls, given: Iterable[str]) -> Forward:
 def _code(unit: nn.Module, graph: fx.Graph, calls: Calls) -> _Code:
     """Source of a forward with its additions replaced, and the names that it uses."""
     nodes = {node.name: node for node in graph.nodes}
-    mask = next((n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS), None)
+    masks = {str(n.target): n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS}
     found = meetings(unit, graph).found
     for junction, (target, first) in calls.items():
         # Names of nodes depend on the way through the code; the number of an addition does not.
@@ -76,7 +76,7 @@ def _code(unit: nn.Module, graph: fx.Graph, calls: Calls) -> _Code:
             )
         addition = nodes[meeting.addition]
         with graph.inserting_before(addition):
-            call = graph.call_module(target, (*first, nodes[meeting.shortcut], nodes[meeting.branch], mask))
+            call = graph.call_module(target, (*first, nodes[meeting.shortcut], nodes[meeting.branch], masks))
         addition.replace_all_uses_with(call)
         graph.erase_node(addition)
         nodes[meeting.addition] = call  # a later shortcut may be this very sum

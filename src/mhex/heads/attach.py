@@ -15,11 +15,13 @@ from torch import nn
 from mhex.capture import known_anatomy, unwrap
 from mhex.capture.graft import graft, is_grafted, settle, ungraft
 from mhex.capture.junctions import Junction, survey
+from mhex.capture.masks import mask_arguments
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
-from mhex.heads.block import Coupling, GateTarget, Preset, Relu
+from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
-from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes
+from mhex.heads.heads import PREFIX, Heads
 from mhex.heads.scaffold import Scaffold
+from mhex.heads.settings import Settings, checked_classes
 
 _PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
 
@@ -28,14 +30,14 @@ def attach(
     model: nn.Module,
     num_classes: int | None = None,
     where: str | Sequence[str] | None = None,
-    preset: Preset = "identity",
-    coupling: Coupling = "shared",
+    preset: Preset | None = None,
+    coupling: Coupling | None = None,
     gate_target: GateTarget | None = None,
-    relu: Relu = "post",
+    relu: Relu | None = None,
     weights: str | Path | None = None,
     *,
-    exclude_special: bool = False,
-    multi_label: bool = False,
+    exclude_special: bool | None = None,
+    multi_label: bool | None = None,
 ) -> Scaffold:
     """Attach Multi-Head Explainer heads to the residual connections of a model, in place.
 
@@ -48,18 +50,19 @@ def attach(
         num_classes: n. With `weights` it may be left out.
         where: Which connections: `"all"` (of a Transformer block, the one around its MLP; the default), `"downsample"`
             (shortcuts that shrink the map; fewer parameters and often better maps of early layers), `"projection"`
-            (shortcuts with a layer of their own), `"first3"` (the first three; any number), `"attention+mlp"` (both
-            connections of Transformer blocks), or a list of unit names.
-        preset: `"identity"` (the gate starts at exactly 1, so nothing changes until training changes it), `"paper"`
-            (starts near 0.5, for training from scratch), `"warmup"` (starts at 1 and becomes the published gate; call
-            `Scaffold.ramp`), `"probe"` (stays at 1 for ever: predictions never change; see `Scaffold.fit`).
-        coupling: `"shared"` (gate and head share `W1`), `"separate"` or `"head_only"` (no gate).
+            (shortcuts with a layer of their own), `"first3"` (the first three that the model lists; any number),
+            `"attention+mlp"` (both connections of Transformer blocks), or a list of unit names.
+        preset: `"identity"` (the gate starts at exactly 1, so nothing changes until training changes it; the default),
+            `"paper"` (starts near 0.5, for training from scratch), `"warmup"` (starts at 1 and becomes the published
+            gate; call `Scaffold.ramp`), `"probe"` (stays at 1 for ever: predictions never change; see `Scaffold.fit`).
+        coupling: `"shared"` (gate and head share `W1`; the default), `"separate"` or `"head_only"` (no gate).
         gate_target: Whether the gate multiplies the `"shortcut"` or the `"sum"`. By default the sum where a norm
             follows it (BERT), the shortcut elsewhere.
-        relu: `"post"` (after pooling) or `"pre"`.
-        weights: File written by `Scaffold.save`; it carries the settings, so the other arguments are not needed.
-        exclude_special: Leave class and separator tokens out of the pooling.
-        multi_label: A sample may have several classes; losses become binary cross-entropies.
+        relu: `"post"` (after pooling, the default) or `"pre"`.
+        weights: File written by `Scaffold.save`; it carries the settings, so the other arguments are not needed, and
+            refused if they differ from the file's.
+        exclude_special: Leave class and separator tokens out of the pooling; they count by default.
+        multi_label: A sample may have several classes; losses become binary cross-entropies. By default it has one.
 
     Returns:
         The scaffold: losses, per-head predictions, analysis, saving, removal.
@@ -83,13 +86,22 @@ def attach(
     found = seen.junctions
     state = None
     if weights is not None:
-        if where is not None:
-            raise ArgumentError("The file of weights says where its heads belong: leave where= out.")
         settings, extras, state = read_heads(Path(weights))
-        if num_classes not in (None, settings.num_classes):
-            raise ArgumentError(f"Expected num_classes={settings.num_classes} as in {weights}, but got {num_classes}.")
+        given: dict[str, Any] = {
+            "num_classes": num_classes,
+            "preset": preset,
+            "coupling": coupling,
+            "gate_target": gate_target,
+        }
+        given |= {"relu": relu, "exclude_special": exclude_special, "multi_label": multi_label}
+        _check_given(given, settings, weights)
         junctions = _named(found, settings.junctions, seen.left_out)
         _check_widths(junctions, settings, weights)
+        if where is not None and {j.name for j in _placed(found, where, seen.left_out)} != set(settings.junctions):
+            raise ArgumentError(
+                f"The heads in {weights} belong to {_list([j.name for j in junctions])}, but where={where!r} was given; leave it out, or "
+                "attach new heads without weights=."
+            )
     else:
         extras = {}
         junctions = _placed(found, "all" if where is None else where, seen.left_out)
@@ -97,12 +109,12 @@ def attach(
             num_classes=checked_classes(num_classes),
             junctions=tuple(j.name for j in junctions),
             channels=tuple(j.meeting.channels for j in junctions),
-            preset=_checked("preset", preset, Preset),
-            coupling=_checked("coupling", coupling, Coupling),
+            preset=_checked("preset", "identity" if preset is None else preset, Preset),
+            coupling=_checked("coupling", "shared" if coupling is None else coupling, Coupling),
             gate_target=_gate_target(gate_target, junctions),
-            relu=_checked("relu", relu, Relu),
-            exclude_special=exclude_special,
-            multi_label=multi_label,
+            relu=_checked("relu", "post" if relu is None else relu, Relu),
+            exclude_special=bool(exclude_special),
+            multi_label=bool(multi_label),
         )
     anatomy = known_anatomy(model)
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
@@ -111,10 +123,11 @@ def attach(
             settings,
             0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens,
             channels_last=[j.name for j in junctions if j.meeting.channels_last],
+            mask_places=mask_arguments(model),
         )
     for name, value in extras.items():
         setattr(heads, name, value)
-    heads.to(own.device, torch.promote_types(own.dtype, torch.float32)).train(model.training)
+    heads.to(own.device, wide_dtype(own)).train(model.training)
     if state is not None:
         heads.restore(state)
     elif (size := sum(p.numel() for p in heads.parameters())) > 0.5 * sum(p.numel() for p in model.parameters()):
@@ -174,12 +187,24 @@ def _named(found: list[Junction], names: Sequence[str], left_out: Mapping[str, s
     return [j for j in found if j.name in set(names)]
 
 
+def _check_given(given: Mapping[str, Any], settings: Settings, weights: Any) -> None:
+    """Refuse arguments that contradict the file of weights."""
+    for name, value in given.items():
+        if value is not None and value != (own := getattr(settings, name)):
+            raise ArgumentError(
+                f"Expected {name}={own!r} as in {weights}, but got {name}={value!r}; leave it out, or attach new heads "
+                "without weights=."
+            )
+
+
 def _list(names: list[str], between: str = ", ") -> str:
     return between.join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -> None:
-    for junction, width in zip(junctions, settings.channels, strict=True):
+    widths = dict(zip(settings.junctions, settings.channels, strict=True))
+    for junction in junctions:
+        width = widths[junction.name]
         if junction.meeting.channels != width:
             raise ArgumentError(
                 f"The heads in {weights} were made for {width} channels at {junction.name}, but this model has "

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mhex._progress import track
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.heads.heads import Settings
 from mhex.heads.losses import check_labels
+from mhex.heads.settings import Settings
 
 _LABELS = ("labels", "label")
 

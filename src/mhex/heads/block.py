@@ -27,7 +27,6 @@ class BlockOutput:
         branch: `r`, in the same shape.
         pooled: `p`, the pooled sum before the ReLU, (B, C). With `relu="pre"` it is pooled after it.
         features: What the head's matrix multiplies, (B, C): `W_eq @ features` are the logits.
-        u: `W1 h`, before the sigmoid, (B, C); None if the block has no gate.
         gate: `g`, (B, C).
         keep: Weight of each token in the pooling, (B, T); None if all count.
     """
@@ -37,7 +36,6 @@ class BlockOutput:
     branch: Tensor
     pooled: Tensor
     features: Tensor
-    u: Tensor | None
     gate: Tensor
     keep: Tensor | None
 
@@ -88,8 +86,8 @@ class Block(nn.Module):
         """`W_eq`, (n, C), at least float32: class scores are `W_eq @ features`."""
         if self.w2 is None:
             raise CaptureError("The heads were stripped, so there is no class matrix left; attach them again.")
-        w2 = _full(self.w2.weight)
-        return w2 @ _full(self.w1.weight) if self.coupling == "shared" and self.w1 is not None else w2
+        w2 = widened(self.w2.weight)
+        return w2 @ widened(self.w1.weight) if self.coupling == "shared" and self.w1 is not None else w2
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Intercepts come and go with the heads that are loaded; a state without these heads changes nothing."""
@@ -122,7 +120,7 @@ class Block(nn.Module):
             features = self._features(hidden, gate, x, r, axis, keep)
             logits = self._logits(features, u)
         joined = x + r if self.coupling == "head_only" else gated_sum(gate, x, r, axis, self.gate_target)
-        return joined, BlockOutput(logits, x, r, pooled, features, u, gate, keep)
+        return joined, BlockOutput(logits, x, r, pooled, features, gate, keep)
 
     def _gate(self, hidden: Tensor, nudge: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """`u` and `g`, both (B, C)."""
@@ -156,11 +154,13 @@ def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
         axis: Which axis holds the channels.
         keep: Weights (B, T) of tokens.
     """
-    wide = torch.promote_types(tensor.dtype, torch.float32)
+    wide = wide_dtype(tensor)
     if keep is None:
         return tensor.mean([i for i in range(1, tensor.dim()) if i != axis], dtype=wide)
     weights = keep.to(wide)
-    return torch.einsum("bt,btc->bc", weights, tensor.to(wide)) / weights.sum(1, keepdim=True).clamp_min(1)
+    # Taken out rather than multiplied by 0: a host that masks whole rows of attention may have NaN at padding.
+    real = tensor.to(wide).masked_fill((weights == 0)[:, :, None], 0.0)
+    return torch.einsum("bt,btc->bc", weights, real) / weights.sum(1, keepdim=True).clamp_min(1)
 
 
 def channel_axis(tensor: Tensor, channels: int, channels_last: bool) -> int:
@@ -206,5 +206,11 @@ def gated_sum(gate: Tensor, x: Tensor, r: Tensor, axis: int, target: GateTarget)
     return torch.addcmul(r, spread, x) if x.dtype == r.dtype else spread * x + r  # one pass over memory
 
 
-def _full(weight: Tensor) -> Tensor:
-    return weight.to(torch.promote_types(weight.dtype, torch.float32))
+def wide_dtype(tensor: Tensor) -> torch.dtype:
+    """What sums over a tensor are kept in: its own type, or float32 if that is less."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The tensor in at least float32."""
+    return tensor.to(wide_dtype(tensor))

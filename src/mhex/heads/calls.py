@@ -21,24 +21,35 @@ if TYPE_CHECKING:
 class Token:
     """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own.
 
+    It also keeps what calls have shown of the host, because explaining must not write on a module.
+
     Attributes:
-        last_head: Name of the head that spoke last in the calls so far; explaining must not write it on a module.
+        ran: Names of the blocks in the order in which they ran in the last call, of those in evaluation mode if there
+            was one: in training a host may skip units. Empty before the first call.
+        evaluated: Whether that call was in evaluation mode.
+        masked_above: Names of blocks that read a mask of the host's call, because their unit was given none.
     """
 
     def __init__(self) -> None:
-        self.last_head: str | None = None
+        self.ran: tuple[str, ...] = ()
+        self.evaluated = False
+        self.masked_above: tuple[str, ...] = ()
+
+    def note(self, ran: Sequence[str], evaluated: bool) -> None:
+        """Take in which blocks ran in a call, in their order."""
+        # Written only where something changes: a compiled host is compiled again for every value that is new to it.
+        if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
+            self.ran, self.evaluated = tuple(ran), evaluated
 
 
 @dataclass
 class Recording:
-    """What to keep of the next calls beside the logits.
+    """Keep everything that the blocks compute in the next calls, beside the logits.
 
     Attributes:
-        blocks: Whether to keep everything that the blocks compute.
         nudge: Whether to add zeros (B, C) to every `u`, to which gradients can be taken.
     """
 
-    blocks: bool = True
     nudge: bool = False
 
 
@@ -51,7 +62,9 @@ class Call:
         graph: Whether gradients were on when it began.
         special: Bool (B, T), True at tokens left out of the pooling.
         rows: B of the inputs; None if it is not known, or if blocks may be run again on copies.
+        masks: Masks of padding that the host was called with, by name.
         recording: What to keep beside the logits.
+        ran: Names of the junctions whose block ran, in order of execution.
         logits: Class scores by name of the junction, in order of execution.
         blocks: What the blocks computed, if recorded.
         outputs: What the units returned, if recorded.
@@ -64,7 +77,9 @@ class Call:
     graph: bool
     special: Tensor | None = None
     rows: int | None = None
+    masks: Mapping[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
+    ran: list[str] = field(default_factory=list)
     logits: dict[str, Tensor] = field(default_factory=dict)
     blocks: dict[str, BlockOutput] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
@@ -103,6 +118,20 @@ class Call:
                 f"the shape {tuple(x.shape)}: patches or choices that are folded into the batch have no head of their "
                 "own; leave the unit out with where=[...]."
             )
+
+
+def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
+    """All names in the order in which they ran; one that did not run follows the one that is written before it.
+
+    Args:
+        ran: Names in order of execution.
+        written: All names, as the host is written.
+    """
+    order = list(ran)
+    for place, name in enumerate(written):
+        if name not in order:
+            order.insert(order.index(written[place - 1]) + 1 if place else 0, name)
+    return tuple(order)
 
 
 class _Calls(threading.local):

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.batches import in_chunks
+from mhex.heads.block import widened
 from mhex.heads.calls import Call
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.passes import watched
@@ -125,14 +126,16 @@ def measure(run: Run, heads: Heads, inputs: Any, labels: Tensor) -> Collaboratio
     call = run(inputs)
     names = tuple(call.logits)
     binary = heads.settings.multi_label or heads.settings.num_classes == 1
-    scores = {name: _wide(y.detach()) for name, y in call.logits.items()}
+    scores = {name: widened(y.detach()) for name, y in call.logits.items()}
     labels = labels.to(scores[names[0]].device)
     errors = {name: error_direction(y, labels, binary) for name, y in scores.items()}
     columns = []
     for name, successor in pairwise(names):
         w2 = heads[name].w2
         assert w2 is not None  # of a stripped block, which was refused
-        supervision = errors[name] @ _wide(w2.weight.detach()).to(errors[name].dtype)  # delta_DS up to a factor, (B, C)
+        supervision = errors[name] @ widened(w2.weight.detach()).to(
+            errors[name].dtype
+        )  # delta_DS up to a factor, (B, C)
         gate = _gate_pull(call, name, successor, errors[successor])  # delta_AG, likewise
         active = call.blocks[name].features.detach().any(1)
         columns.append(torch.where(active, _cosine(gate, supervision), 0.0))
@@ -141,7 +144,7 @@ def measure(run: Run, heads: Heads, inputs: Any, labels: Tensor) -> Collaboratio
         blocks=names[:-1],
         heads=names,
         labels=labels,
-        p_orig=true_probability(_wide(Reading(call, heads).logits.detach()), labels, binary),
+        p_orig=true_probability(widened(Reading(call, heads).logits.detach()), labels, binary),
         losses=torch.stack([_loss(y, labels, binary) for y in scores.values()], 1),
     )
 
@@ -211,7 +214,3 @@ def _loss(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(1)
     target = labels if labels.dim() == 1 else labels.to(logits.dtype)
     return F.cross_entropy(logits, target, reduction="none")
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mhex._progress import track
 from mhex.errors import ArgumentError, unknown_name
 from mhex.heads.batches import check_chunk, labelled_batch, take
+from mhex.heads.block import wide_dtype
 from mhex.heads.collaboration import checked_heads, measure
 from mhex.heads.passes import watched
 
@@ -82,7 +83,7 @@ def confidence_map(
     visible = cell_masks(images.shape[2], images.shape[3], grid).to(device)
     if mode == "occlude":  # and the whole image last, from whose cosines the others are taken
         visible = torch.cat([~visible, torch.ones_like(visible[:1])])
-    mean = images.mean((2, 3), dtype=torch.promote_types(images.dtype, torch.float32), keepdim=True).to(images.dtype)
+    mean = images.mean((2, 3), dtype=wide_dtype(images), keepdim=True).to(images.dtype)
     sums = []
     with watched(model, nudge=True, graph=True) as run:
         every = torch.arange(len(images) * len(visible), device=device)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from mhex.heads.block import Block
+from mhex.heads.block import Block, wide_dtype, widened
 
 _EPSILON = 1e-8
 _MOST = 4  # settings kept per block
@@ -71,7 +71,7 @@ def class_weights(block: Block, alpha: float, sharpness: float, negative_sharpne
     marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in used)
     # Writing through `.data` leaves no mark, and memory is given out again: so the values are looked at, too. Of a
     # change that escapes this product, the weights below would not change by more than their rounding either.
-    prints = [_full(w) @ _direction(w) for w in used]
+    prints = [widened(w) @ _direction(w) for w in used]
     kept = _KEPT.get(block)
     if kept is None or kept.marks != marks or not all(map(torch.equal, kept.prints, prints)):
         kept = _KEPT[block] = _Kept(marks, prints)
@@ -84,13 +84,7 @@ def class_weights(block: Block, alpha: float, sharpness: float, negative_sharpne
     return found
 
 
-def _full(weight: Tensor) -> Tensor:
-    return weight.to(torch.promote_types(weight.dtype, torch.float32))
-
-
 def _direction(weight: Tensor) -> Tensor:
     """A fixed vector (C,) without pattern, so that no rearrangement of the weights has the same product."""
-    steps = torch.arange(
-        1, weight.shape[1] + 1, device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32)
-    )
+    steps = torch.arange(1, weight.shape[1] + 1, device=weight.device, dtype=wide_dtype(weight))
     return steps.sqrt().frac() + 0.5

@@ -12,10 +12,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.heads.heads import Heads, Settings
+from mhex.heads.heads import Heads
+from mhex.heads.settings import Settings
 
 _FORMAT = "mhex heads 1"
-_EXTRAS = ("decay", "mode", "joined", "source")  # what training chose
+_EXTRAS = ("decay", "mode", "joined", "source", "order")  # what training chose, and calls showed
 
 
 def save_heads(heads: Heads, path: Path) -> None:
@@ -51,5 +52,10 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
     known = {field.name for field in fields(Settings)}
     if unknown := set(settings) - known:
         raise ArgumentError(f"{path} has settings that this version does not know: {sorted(unknown)}; update mhex.")
+    extras = json.loads(header["extras"])
+    if unknown := set(extras) - set(_EXTRAS):
+        raise ArgumentError(f"{path} has entries that this version does not know: {sorted(unknown)}; update mhex.")
     lists = {name: tuple(value) for name, value in settings.items() if isinstance(value, list)}
-    return Settings(**{**settings, **lists}), json.loads(header["extras"]), state
+    if strange := set(extras.get("order", ())) - set(lists["junctions"]):
+        raise ArgumentError(f"{path} gives an order to blocks that it does not have: {sorted(strange)}.")
+    return Settings(**{**settings, **lists}), extras, state

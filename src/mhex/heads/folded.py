@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,19 +65,19 @@ class FoldedBlock(nn.Module):
         self.register_buffer("intercept", None if kept is None else kept.detach().clone())
         self.sink: list[Tensor] | None = None  # of a copy that lives for one call, see `Folded`
 
-    def forward(self, x: Tensor, r: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, r: Tensor, masks: Mapping[str, Any]) -> Tensor:
         """Join a shortcut and a branch.
 
         Args:
             x: Shortcut, (B, C, H, W), (B, H, W, C) or (B, T, C).
             r: Branch, in the same shape.
-            mask: Attention mask of the unit.
+            masks: Of the unit, by name.
 
         Returns:
             What flows on instead of `x + r`.
         """
         axis = channel_axis(x, self.channels, self.channels_last)
-        keep = self._keep(x, mask)
+        keep = self._keep(x, masks)
         with _no_autocast(x):
             _, hidden = pooled_sum(x, r, axis, keep, self.relu)
             u = None if self.w1 is None else F.linear(hidden, self.w1.weight.to(hidden.dtype))
@@ -88,11 +88,11 @@ class FoldedBlock(nn.Module):
                 self.sink.append(self._scores(hidden, u, gate, x, r, axis, keep))
         return x + r if gate is None or not self.flows else gated_sum(gate, x, r, axis, self.gate_target)
 
-    def _keep(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+    def _keep(self, x: Tensor, masks: Mapping[str, Any]) -> Tensor | None:
         """Weights (B, T) of the tokens in the pooling; None for all alike."""
         if x.dim() != 3:
             return None
-        keep = None if mask is None else kept_tokens(mask)
+        keep, _ = kept_tokens(masks, {}, x.shape[0], x.shape[1])
         if not self.prefix_tokens:
             return keep
         real = (torch.arange(x.shape[1], device=x.device) >= self.prefix_tokens).expand(x.shape[0], -1)
@@ -154,14 +154,12 @@ class Folded(nn.Module):
         cls, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None, joined: bool
     ) -> Folded:
         """Like the constructor; the forward says which arguments it takes, as exporters ask for them by name."""
-        own = inspect.signature(type(host).forward)
+        return _taking(type(host))(host, speaking, num_classes, decay, joined)
 
-        def forward(self: Folded, *args: Any, **kwargs: Any) -> Tensor:
-            return Folded.forward(self, *args, **kwargs)
-
-        forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
-        kind: type[Folded] = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
-        return kind(host, speaking, num_classes, decay, joined)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """The class of a folded model exists in the process that made it only: a pickle makes it again."""
+        own, plain = type(self.host), cast(tuple[Any, ...], super().__reduce_ex__(protocol))
+        return _blank, (getattr(own, "_mhex_original", own),), *plain[2:]
 
     def _classifier(self, output: Any) -> list[Tensor]:
         """Class scores of the host's own classifier, if it has as many."""
@@ -170,6 +168,22 @@ class Folded(nn.Module):
         except UnsupportedModelError:
             return []
         return [scores] if scores.shape[1] == self.num_classes else []
+
+
+def _taking(host: type[nn.Module]) -> type[Folded]:
+    """A class whose forward has the arguments of the host's."""
+    own = inspect.signature(host.forward)
+
+    def forward(self: Folded, *args: Any, **kwargs: Any) -> Tensor:
+        return Folded.forward(self, *args, **kwargs)
+
+    forward.__signature__ = own.replace(return_annotation=Tensor)  # type: ignore[attr-defined]
+    return type(Folded.__name__, (Folded,), {"forward": forward, "__module__": Folded.__module__})
+
+
+def _blank(host: type[nn.Module]) -> Folded:
+    kind = _taking(host)
+    return kind.__new__(kind)
 
 
 def _with_sink(module: _M, paths: Sequence[Sequence[str]], sink: list[Tensor]) -> _M:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -14,43 +13,16 @@ from torch import Tensor, nn
 from mhex.capture.guest import GUEST
 from mhex.capture.hooks import see_each
 from mhex.capture.junctions import unit_of
-from mhex.capture.masks import first_and_last, kept_tokens
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
+from mhex.capture.masks import first_and_last, kept_tokens, tells_padding
+from mhex.errors import ArgumentError, CaptureError
 from mhex.heads import calls
-from mhex.heads.block import Block, Coupling, GateTarget, Preset, Relu
+from mhex.heads.block import Block, wide_dtype
 from mhex.heads.calls import Call, Recording, Token
 from mhex.heads.freeze import hold_buffers
 from mhex.heads.reading import Reading
+from mhex.heads.settings import Settings, Source
 
-Source = Literal["classifier", "last_head", "sum"]
 PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a set of heads is built; saved with their weights.
-
-    Attributes:
-        num_classes: n.
-        junctions: Names of the residual connections that carry a block, first to last.
-        channels: Width of each.
-        preset: How the gates start.
-        coupling: How gate and head share their matrix.
-        gate_target: What the gate multiplies.
-        relu: Whether the ReLU comes after or before the pooling.
-        exclude_special: Whether class and separator tokens are left out of the pooling.
-        multi_label: Whether a sample may have several classes.
-    """
-
-    num_classes: int
-    junctions: tuple[str, ...]
-    channels: tuple[int, ...]
-    preset: Preset = "identity"
-    coupling: Coupling = "shared"
-    gate_target: GateTarget = "shortcut"
-    relu: Relu = "post"
-    exclude_special: bool = False
-    multi_label: bool = False
 
 
 class Heads(nn.Module):
@@ -60,12 +32,20 @@ class Heads(nn.Module):
         settings: How to build them.
         prefix_tokens: Tokens before the patches of a vision Transformer, for `exclude_special`.
         channels_last: Junctions whose maps are (B, H, W, C).
+        mask_places: Arguments of the host that say which tokens are padding, from `mask_arguments`.
     """
 
-    def __init__(self, settings: Settings, prefix_tokens: int = 0, channels_last: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        prefix_tokens: int = 0,
+        channels_last: Collection[str] = (),
+        mask_places: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__()
         self.settings = settings
         self.prefix_tokens = prefix_tokens
+        self.mask_places = dict(mask_places or {})
         self.token = Token()
         self.places = {name: number for number, name in enumerate(settings.junctions)}
         self.decay = 0.8  # of the running sum, as last used in a loss
@@ -104,9 +84,23 @@ class Heads(nn.Module):
                     setattr(block, matrix, None)
         self.load_state_dict(dict(state), strict=True)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the junctions, first to last: in the order in which they ran, once the host was called."""
+        return calls.in_order(self.order, self.settings.junctions)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the blocks that ran in calls so far, in their order; saved with the heads."""
+        return self.token.ran
+
+    @order.setter
+    def order(self, names: Sequence[str]) -> None:
+        self.token.note(names, evaluated=True)
+
     def named_blocks(self) -> Mapping[str, Block]:
         """Blocks by name of their junction, first to last."""
-        return {name: self[name] for name in self.settings.junctions}
+        return {name: self[name] for name in self.names}
 
     # --- what the host's forward calls ---------------------------------------------------------------------------
 
@@ -116,14 +110,20 @@ class Heads(nn.Module):
         assert isinstance(heads, Heads)
         if self.frozen is not None:
             hold_buffers(host)
-        special = _special(args, kwargs) if self.settings.exclude_special and not self.prefix_tokens else None
-        calls.begin(self.token, Call(heads, torch.is_grad_enabled(), special, calls.rows_of(args, kwargs)))
+        masks = {name: mask for name, mask in kwargs.items() if tells_padding([name])}
+        masks.update({name: args[place] for name, place in self.mask_places.items() if place < len(args)})
+        special = None
+        if self.settings.exclude_special and not self.prefix_tokens:
+            special = _special(kwargs.get("input_ids", args[0] if args else None), masks)
+        calls.begin(
+            self.token, Call(heads, torch.is_grad_enabled(), special, rows=calls.rows_of(args, kwargs), masks=masks)
+        )
 
     def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         """The call is over."""
         call = calls.current(self.token)
-        if call is not None and call.logits and (last := next(reversed(call.logits))) != self.token.last_head:
-            self.token.last_head = last
+        if call is not None and output is not None:
+            self.token.note(call.ran, not host.training)
         calls.finish(self.token, output)
 
     def loaded(self, host: nn.Module, keys: Any) -> None:
@@ -160,36 +160,44 @@ class Heads(nn.Module):
             call.outputs[name] = output
             call.mark(name, output=output)
 
-    def join(self, name: str, x: Tensor, r: Tensor, mask: Tensor | None) -> Tensor:
+    def join(self, name: str, x: Tensor, r: Tensor, masks: Mapping[str, Any]) -> Tensor:
         """Stands where the host adds `x` and `r`."""
         call = calls.current(self.token)
         block = (self if call is None or call.heads is None else call.heads)[name]
-        keep = self._keep(x, mask, call)
+        keep = self._keep(name, x, masks, call)
         nudge = None
         if call is not None and call.recording is not None and call.recording.nudge:
-            nudge = torch.zeros(x.shape[0], block.channels, device=x.device, dtype=_wide(x), requires_grad=True)
+            nudge = torch.zeros(x.shape[0], block.channels, device=x.device, dtype=wide_dtype(x), requires_grad=True)
             call.nudges[name] = nudge
         joined: Tensor
         joined, seen = block(x, r, keep, nudge)
         if call is not None:
             call.check_rows(name, x)
-            if name in call.logits or name in call.blocks:
+            if name in call.ran:
                 raise CaptureError(
                     f"{name} ran twice in one forward pass, and one head cannot serve both (a layer that is shared, as "
                     "in ALBERT); leave it out with where=[...]."
                 )
+            call.ran.append(name)
             if seen.logits is not None:
                 call.logits[name] = seen.logits
-            if call.recording is not None and call.recording.blocks:
+            if call.recording is not None:
                 call.blocks[name] = seen
                 call.mark(name, shortcut=x, branch=r)
         return joined
 
-    def _keep(self, x: Tensor, mask: Tensor | None, call: Call | None) -> Tensor | None:
+    def _keep(self, name: str, x: Tensor, masks: Mapping[str, Any], call: Call | None) -> Tensor | None:
         """Weights (B, T) of the tokens in the pooling; None for all alike."""
         if x.dim() != 3:
             return None
-        keep = None if mask is None else kept_tokens(mask)
+        keep, above = kept_tokens(masks, {} if call is None else call.masks, x.shape[0], x.shape[1], name)
+        if above and name not in self.token.masked_above:
+            self.token.masked_above = (*self.token.masked_above, name)
+        if call is None and name in self.token.masked_above:
+            raise CaptureError(
+                f"{name} must see the mask that the whole model is called with, but runs outside of such a call (or is "
+                "recomputed by activation checkpointing); hand the unit its attention_mask, or leave it out."
+            )
         if not self.settings.exclude_special:
             return keep
         if self.prefix_tokens:
@@ -204,17 +212,11 @@ class Heads(nn.Module):
         return ~special if keep is None else keep & ~special
 
 
-def _special(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-    ids = kwargs.get("input_ids", args[0] if args else None)
+def _special(ids: Any, masks: Mapping[str, Any]) -> Tensor:
     if not isinstance(ids, Tensor) or ids.is_floating_point():
         raise CaptureError("exclude_special=True must see token ids: call the model with input_ids.")
-    mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
-    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    return first_and_last(ids, real)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
+    real, _ = kept_tokens({}, masks, ids.shape[0], ids.shape[1], "the model")
+    return first_and_last(ids, torch.ones_like(ids, dtype=torch.bool) if real is None else real)
 
 
 def heads_of(model: nn.Module) -> Heads | None:
@@ -232,12 +234,3 @@ def required_heads(model: nn.Module) -> Heads:
     if (heads := heads_of(model)) is None:
         raise ArgumentError("The model carries no heads; attach some with mhex.attach(model, num_classes).")
     return heads
-
-
-def checked_classes(value: Any) -> int:
-    """A number of classes, or an error that says what is wrong with it."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
-    if value < 1:
-        raise ArgumentError(f"Expected at least one class, but got num_classes={value}.")
-    return value

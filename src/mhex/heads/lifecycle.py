@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from mhex.heads.fold import fold
 from mhex.heads.freeze import freeze, thaw
-from mhex.heads.heads import Heads, Source, checked_classes
+from mhex.heads.heads import Heads
 from mhex.heads.passes import predict
+from mhex.heads.settings import Source, checked_classes
 from mhex.heads.static import StaticFoldReport, fold_static
 from mhex.heads.strip import reset, strip, what_predicts
 from mhex.heads.summary import Summary, summarise
@@ -82,11 +83,13 @@ class LifeCycle:
 
         Args:
             predict_from: What the module returns; by default that of the scaffold. `"classifier"`: what the model
-                returned. `"last_head"` (one matrix `W2 W1` instead of two) or `"sum"`: class scores (B, n).
+                returned. `"last_head"` (one matrix `W2 W1` instead of two; call the model once before, which shows the
+                order of its units) or `"sum"`: class scores (B, n).
 
         Example:
             >>> import torch, torchvision, mhex
-            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8)
+            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8).eval(), 8)
+            >>> _ = scaffold.model(torch.rand(2, 3, 64, 64))  # shows which head is the last
             >>> folded = scaffold.fold("last_head")
             >>> exported = torch.export.export(folded, (torch.rand(2, 3, 64, 64),))
             >>> exported.module()(torch.rand(2, 3, 64, 64)).shape

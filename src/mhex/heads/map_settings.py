@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
-from mhex.heads.heads import Settings
+from mhex.heads.reading import Reading
 
 Activation = Literal["gated", "gated_sum", "sum", "output", "relu_sum"]
 Anchor = Literal["deep", "shallow"]
@@ -34,7 +34,8 @@ class MapSettings:
         activation: What the class weights multiply.
         anchor: Whether the deepest or the shallowest block counts fully.
         layer_scale: `"max"` divides each block's map by its largest absolute value first.
-        active_only: Whether channels whose mean is not positive, which the head does not see, are left out.
+        active_only: Whether channels whose mean is not positive, which the head does not see, are left out. Heads
+            that couple `"separate"` have no ReLU and see all channels.
     """
 
     alpha: float
@@ -80,19 +81,21 @@ def settle(preset: str, **given: Any) -> MapSettings:
     return replace(own, **{name: value for name, value in given.items() if value is not None})
 
 
-def automatic(text: bool, heads: Settings) -> tuple[str, Activation | None]:
+def automatic(text: bool, reading: Reading) -> tuple[str, Activation | None]:
     """Preset `"auto"`: a preset, and the activation to put in place of the preset's own, or None.
 
-    Heads that only look on are read by `"probe"`, those that gate by `"paper"`, all on text by `"text"`. Heads with
-    `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's map at alpha 1 and
-    sharpness 0 is the score of its head.
+    Heads on text are read by `"text"`, heads that only look on at feature maps (B, C, H, W) by `"probe"`, all others by
+    `"paper"`. Heads with `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's
+    map at alpha 1 and sharpness 0 is the score of its head.
 
     Args:
         text: Whether the input is text.
-        heads: How the heads were made.
+        reading: Of a recorded call.
     """
-    preset = "text" if text else "probe" if heads.preset == "probe" else "paper"
-    return preset, "relu_sum" if heads.relu == "pre" else None
+    heads, seen = reading.heads, reading.call.blocks
+    maps = all(one.shortcut.dim() == 4 and not heads[name].channels_last for name, one in seen.items())
+    preset = "text" if text else "probe" if maps and heads.settings.preset == "probe" else "paper"
+    return preset, "relu_sum" if heads.settings.relu == "pre" else None
 
 
 def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from mhex.capture import read_logits
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
+from mhex.heads.calls import in_order
 from mhex.heads.losses import running_sum
 
 if TYPE_CHECKING:
     from mhex.heads.calls import Call
-    from mhex.heads.heads import Heads, Source
+    from mhex.heads.heads import Heads
+    from mhex.heads.settings import Source
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class Reading:
 
     call: Call
     heads: Heads
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all blocks, in the order in which they ran in this call."""
+        return in_order(self.call.ran, self.heads.names)
 
     @property
     def heads_only(self) -> list[Tensor]:

@@ -40,7 +40,7 @@ def block_maps(reading: Reading, names: Sequence[str], index: Tensor, settings: 
         call.check(name, shortcut=seen.shortcut, branch=seen.branch)
         block = heads[name]
         rows = class_weights(block, settings.alpha, positive, negative)[index]  # (B, K, C)
-        if settings.active_only:
+        if settings.active_only and block.coupling != "separate":  # which reads every channel: it has no ReLU
             rows = rows * (seen.pooled > 0)[:, None]
         output = _output(call, name) if settings.activation == "output" else None
         maps[name] = _block_map(block, seen, rows, settings.activation, output)

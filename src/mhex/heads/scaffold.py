@@ -16,10 +16,11 @@ from mhex.heads import calls
 from mhex.heads.analysis import Analysis
 from mhex.heads.closed_form import ClosedForm
 from mhex.heads.files import save_heads
-from mhex.heads.heads import PREFIX, Heads, Settings, Source, required_heads
+from mhex.heads.heads import PREFIX, Heads, required_heads
 from mhex.heads.lifecycle import LifeCycle
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
 from mhex.heads.reading import Reading, decided
+from mhex.heads.settings import Settings, Source
 from mhex.heads.strip import gates_are_one
 
 
@@ -55,8 +56,11 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the residual connections that carry a block, first to last."""
-        return self.settings.junctions
+        """Names of the residual connections that carry a block, first to last.
+
+        Before the first forward pass, in the order in which the model is written; from then on, in which they run.
+        """
+        return self.heads.names
 
     @property
     def num_classes(self) -> int:

@@ -11,9 +11,10 @@ from mhex.capture import read_logits
 from mhex.errors import ArgumentError
 from mhex.heads.batches import unlabelled
 from mhex.heads.fold import fold
-from mhex.heads.heads import Heads, Source
+from mhex.heads.heads import Heads
 from mhex.heads.passes import call_model, watched
 from mhex.heads.reading import Reading, decided
+from mhex.heads.settings import Source
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch import nn
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, unknown_name
 from mhex.heads import calls
 from mhex.heads.block import Block
-from mhex.heads.heads import Heads, Source
+from mhex.heads.heads import Heads
+from mhex.heads.settings import Source
 
 # "none": no matrix; "off": lambda is 0; "one": W1 is 0 and so the gate 1; "constant": W1 is 0; "active"; "unknown": on
 # the meta device.
@@ -61,9 +62,17 @@ def what_predicts(heads: Heads, given: Source | None = None) -> Source:
 
 
 def last_of(heads: Heads) -> str:
-    """Name of the head that speaks last: as seen in calls, else as the model is written."""
-    speaking = [name for name, block in heads.named_blocks().items() if block.w2 is not None]
-    return heads.token.last_head or (speaking or heads.settings.junctions)[-1]
+    """Name of the block that runs last, as seen in calls.
+
+    Raises:
+        CaptureError: No call has shown it: a model may run its units in another order than it lists them.
+    """
+    if not heads.order and len(heads.places) > 1:
+        raise CaptureError(
+            "It is not known yet which head is the last: call the model once, because it may run its units in another "
+            "order than it lists them."
+        )
+    return (heads.order or heads.names)[-1]
 
 
 def strip(heads: Heads, source: Source) -> int:
@@ -77,8 +86,8 @@ def strip(heads: Heads, source: Source) -> int:
         Number of parameters that went.
     """
     before = sum(p.numel() for p in heads.parameters())
-    last = last_of(heads)
-    if source == "last_head" and heads[last].w2 is None:
+    last = last_of(heads) if source == "last_head" else None
+    if last is not None and heads[last].w2 is None:
         raise CaptureError("The last head was stripped before, so it cannot predict; attach the heads again.")
     if source == "sum":
         warnings.warn(
@@ -88,7 +97,7 @@ def strip(heads: Heads, source: Source) -> int:
         )
         return 0
     for name, block in heads.named_blocks().items():
-        if source == "classifier" or name != last:
+        if name != last:
             block.w2, block.intercept = None, None
         read = block.w2 is not None and block.coupling == "shared"
         if gate_state(block) == "off" and not read:

@@ -51,7 +51,7 @@ def mhex(
         index: Class numbers, (B, K).
         preset: Named settings; options that are given override them. `"auto"` is `"paper"` (alpha 0.5, sharpness 1/n +
             0.1, layer factor 0.9, gated sum) for images, `"probe"` (the same with layer factor 0.7 and `"relu_sum"`)
-            for images where heads only look on, as fitted ones do, and `"text"` (alpha 1, sharpness 0, layer factor 1,
+            where heads only look on at feature maps, as fitted ones do, and `"text"` (alpha 1, sharpness 0, layer factor 1,
             sum) for text, with `"relu_sum"` in place of any sum where heads have `relu="pre"`. Of published material:
             `"table3"` has alpha 1 and negative sharpness 0.1, `"figure8"` layer factor 0.8.
         alpha: Weight of negative class weights, from 0 to 1.
@@ -65,7 +65,8 @@ def mhex(
         anchor: Which end counts fully: the `"deep"` or the `"shallow"` one.
         layer_scale: `"max"` divides each block's map by its largest absolute value before the sum.
         active_only: Leave out channels whose mean is not positive, which the head does not see: then the mean of a
-            block's `"sum"` map at alpha 1 and sharpness 0 is the score of its head.
+            block's `"sum"` map at alpha 1 and sharpness 0 is the score of its head. (Heads with `coupling="separate"`
+            see all channels; the mean of their `"gated"` map is the score.)
         blocks: `"all"`, `"first3"`, `"last3"` (any number), or names; by default all for images and the first three
             for text.
         per_layer: Also give the map of each block on its own grid, as `Explanation.layers`.
@@ -80,7 +81,7 @@ def mhex(
     text = trace.batch.modality == "text"
     chosen: str = preset
     if preset == "auto":
-        chosen, pooled = automatic(text, reading.heads.settings)
+        chosen, pooled = automatic(text, reading)
         activation = activation or pooled
     settings = settle(
         chosen,
@@ -93,7 +94,7 @@ def mhex(
         layer_scale=layer_scale,
         active_only=active_only,
     )
-    names = choose_blocks(("first3" if text else "all") if blocks is None else blocks, reading.heads.settings.junctions)
+    names = choose_blocks(("first3" if text else "all") if blocks is None else blocks, reading.names)
     maps = saliency.block_maps(reading, names, index, settings)
     maps = {name: trace.on_grid(one) for name, one in maps.items()}
     positive, negative = thresholds(settings, reading.heads.settings.num_classes)

@@ -181,20 +181,36 @@ def test_layer_norm_scale_makes_the_sum_target_neutral():
     assert not torch.allclose(run(model, batch), before, rtol=1e-3)
 
 
-def test_probe_training_leaves_predictions_and_buffers():
-    """Invariant 4, exactly."""
-    model, batch = host("tv_resnet18"), inputs("tv_resnet18")
+@pytest.mark.parametrize("name", MAIN)
+def test_probe_training_leaves_predictions_and_buffers(name):
+    """Invariant 4, exactly: training steps in training mode, with the host frozen."""
+    model, batch = host(name), inputs(name)
     before, state = run(model, batch), {k: v.clone() for k, v in model.state_dict().items()}
     scaffold = mhex.attach(model, CLASSES, preset="probe")
-    optimizer = torch.optim.Adam(scaffold.head_parameters(), 0.1)
-    for _ in range(3):
-        model(batch)
+    heads = [p.detach().clone() for p in scaffold.head_parameters()]
+    scaffold.freeze_host()
+    optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), 0.1)
+    model.train()
+    for _ in range(2):
+        model(batch) if isinstance(batch, torch.Tensor) else model(**batch)
         loss = scaffold.loss(torch.tensor([0, 1, 2]), classifier=False)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    assert model.training
+    assert not any(map(torch.equal, heads, scaffold.head_parameters()))
+    model.eval()
     assert torch.equal(run(model, batch), before)
     assert all(torch.equal(value, state[key]) for key, value in scaffold.host_state_dict().items())
+
+
+def test_without_freezing_the_statistics_move():
+    model, batch = host("tv_resnet18"), inputs("tv_resnet18")
+    mhex.attach(model, CLASSES, preset="probe")
+    before = model.bn1.running_mean.clone()
+    model.train()
+    model(batch)
+    assert not torch.equal(model.bn1.running_mean, before)
 
 
 def test_warm_up_ends_in_the_published_gate():
@@ -312,6 +328,51 @@ def test_heads_of_another_architecture(tmp_path):
         mhex.attach(host("hf_bert"), weights=tmp_path / "h.safetensors")
     with pytest.raises(ArgumentError, match="num_classes"):
         mhex.attach(host("tv_resnet18"), CLASSES + 1, weights=tmp_path / "h.safetensors")
+
+
+FILE = {"num_classes": CLASSES, "preset": "paper", "coupling": "separate", "gate_target": "sum", "relu": "pre"}
+FILE |= {"exclude_special": True, "multi_label": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("num_classes", CLASSES + 1),
+        ("preset", "identity"),
+        ("coupling", "shared"),
+        ("gate_target", "shortcut"),
+        ("relu", "post"),
+        ("exclude_special", False),
+        ("multi_label", False),
+    ],
+)
+def test_arguments_that_contradict_a_file(name, other, tmp_path):
+    path = tmp_path / "h.safetensors"
+    mhex.attach(host("timm_vit"), **FILE).save(path)
+    model = host("timm_vit")
+    with pytest.raises(ArgumentError, match=rf"{name}={FILE[name]!r} as in .*{name}={other!r}"):
+        mhex.attach(model, weights=path, **{name: other})
+    assert not any(key.startswith("mhex") for key in model.state_dict())
+    again = mhex.attach(model, weights=path, **{name: FILE[name]})
+    assert getattr(again.settings, name) == FILE[name]
+
+
+def test_a_placement_that_contradicts_a_file(tmp_path):
+    path = tmp_path / "h.safetensors"
+    mhex.attach(host("timm_vit"), CLASSES, where="first2").save(path)
+    for same in ("first2", ["blocks.1", "blocks.0"]):
+        assert mhex.attach(host("timm_vit"), weights=path, where=same).names == ("blocks.0", "blocks.1")
+    for other in ("all", ["blocks.1"]):
+        with pytest.raises(ArgumentError, match=r"belong to blocks\.0, blocks\.1, but where="):
+            mhex.attach(host("timm_vit"), weights=path, where=other)
+
+
+def test_everything_but_the_model_is_in_the_file(tmp_path):
+    path = tmp_path / "h.safetensors"
+    mhex.attach(host("timm_vit"), **FILE).save(path)
+    plain, repeated = (mhex.attach(host("timm_vit"), weights=path, **given).settings for given in ({}, FILE))
+    assert plain == repeated
+    assert {name: getattr(plain, name) for name in FILE} == FILE
 
 
 def test_loss_before_a_forward_pass():

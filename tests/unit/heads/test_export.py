@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from support.with_heads import close, inputs, part, run, with_heads
+from support.with_heads import called, close, inputs, part, run
 
 CASES = [("tv_resnet", "last_head"), ("hf_bert", "sum"), ("timm_vit", "classifier")]
 MORE = [("timm_convnext", "sum"), ("hf_vit", "last_head"), ("hf_bert", "classifier"), ("timm_resnet", "last_head")]
@@ -16,7 +16,7 @@ def arguments(x):
 
 
 def check(name, source):
-    scaffold, x = with_heads(name), inputs(name)
+    scaffold, x = called(name), inputs(name)
     scaffold.predict_from = source
     args, kwargs, batch = arguments(x)
     program = torch.export.export(scaffold.fold(), args, kwargs, dynamic_shapes=batch)
@@ -37,7 +37,7 @@ def test_export_of_more(name, source):
 
 
 def test_trace():
-    scaffold, x = with_heads("tv_resnet"), inputs("tv_resnet")
+    scaffold, x = called("tv_resnet"), inputs("tv_resnet")
     scaffold.predict_from = "last_head"
     traced = torch.jit.trace(scaffold.fold(), x)
     assert close(run(traced, part(x, slice(0, 3))), scaffold.predict(part(x, slice(0, 3))))
@@ -48,7 +48,7 @@ def test_trace():
 def test_onnx(name, source, tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    scaffold, x = with_heads(name), inputs(name)
+    scaffold, x = called(name), inputs(name)
     scaffold.predict_from = source
     args, kwargs, batch = arguments(x)
     program = torch.onnx.export(scaffold.fold(), args, kwargs=kwargs, dynamo=True, dynamic_shapes=batch, verbose=False)

@@ -11,7 +11,7 @@ from mhex.errors import ArgumentError, CaptureError
 from mhex.heads import Heads
 from mhex.heads.passes import watched
 from support.hosts import CLASSES
-from support.with_heads import HOSTS, close, enliven_gates, inputs, marked, part, run, with_heads
+from support.with_heads import HOSTS, called, close, enliven_gates, inputs, marked, part, run, with_heads
 
 SOURCES = ("classifier", "last_head", "sum")
 
@@ -44,7 +44,7 @@ def test_predictions(name):
 
 
 def test_remainder_of_resnet18():
-    scaffold = with_heads("tv_resnet18")
+    scaffold = called("tv_resnet18")
     plain = sum(p.numel() for p in scaffold.host_parameters())
     for source, rest in (
         ("last_head", 434_176 + 512 * CLASSES),
@@ -57,7 +57,7 @@ def test_remainder_of_resnet18():
 
 
 def test_folded_head_is_the_equivalent_matrix():
-    scaffold, x = with_heads("tv_resnet18"), inputs("tv_resnet18")
+    scaffold, x = called("tv_resnet18"), inputs("tv_resnet18")
     folded = scaffold.fold("last_head")
     last = scaffold.names[-1]
     matrix = folded.host.get_submodule(f"{last}.mhex_gate").w2.weight
@@ -82,7 +82,7 @@ def test_classifier_keeps_what_the_host_returned():
 @pytest.mark.parametrize(("gate_target", "relu"), [("shortcut", "post"), ("sum", "pre")])
 def test_every_kind_of_block(coupling, preset, gate_target, relu):
     options = {"coupling": coupling, "preset": preset, "gate_target": gate_target, "relu": relu}
-    scaffold, x = with_heads("timm_vit", dtype=torch.float64, **options), inputs("timm_vit", dtype=torch.float64)
+    scaffold, x = called("timm_vit", dtype=torch.float64, **options), inputs("timm_vit", dtype=torch.float64)
     scaffold.ramp(3, 100)
     scaffold.heads.decay = 0.6
     for block in scaffold.heads.blocks:
@@ -95,7 +95,7 @@ def test_every_kind_of_block(coupling, preset, gate_target, relu):
 @pytest.mark.parametrize("where", ["attention+mlp", "first2"])
 def test_placements(where):
     for name, source in (("timm_vit", "last_head"), ("hf_bert", "sum")):
-        scaffold, x = with_heads(name, where=where), inputs(name)
+        scaffold, x = called(name, where=where), inputs(name)
         scaffold.predict_from = source
         assert close(run(scaffold.fold(), x), scaffold.predict(x))
 
@@ -109,7 +109,7 @@ def test_classifier_of_another_size_stays_out_of_the_sum():
 
 def test_padding_does_not_count():
     x = inputs("hf_bert")
-    folded = with_heads("hf_bert").fold("last_head")
+    folded = called("hf_bert").fold("last_head")
     whole = run(folded, x)
     for row, length in enumerate(x["attention_mask"].sum(1).tolist()):
         alone = {key: value[row : row + 1, :length] for key, value in x.items()}
@@ -117,12 +117,12 @@ def test_padding_does_not_count():
 
 
 def test_special_tokens():
-    scaffold, x = with_heads("timm_vit", exclude_special=True), inputs("timm_vit")
+    scaffold, x = called("timm_vit", exclude_special=True), inputs("timm_vit")
     scaffold.predict_from = "last_head"
     assert close(run(scaffold.fold(), x), scaffold.predict(x))
-    assert not close(run(with_heads("timm_vit").fold("last_head"), x), scaffold.predict(x), 1e-3)
+    assert not close(run(called("timm_vit").fold("last_head"), x), scaffold.predict(x), 1e-3)
     with pytest.raises(ArgumentError, match="exclude_special=False"):
-        with_heads("hf_bert", exclude_special=True).fold("last_head")
+        called("hf_bert", exclude_special=True).fold("last_head")
 
 
 def test_stripped_heads_cannot_speak():
@@ -144,7 +144,7 @@ def test_probe_leaves_the_plain_model():
 
 
 def test_folded_is_on_its_own():
-    scaffold, x = with_heads("tv_resnet"), inputs("tv_resnet")
+    scaffold, x = called("tv_resnet"), inputs("tv_resnet")
     folded = scaffold.fold("last_head")
     before = run(folded, x)
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_folded_is_on_its_own():
         for parameter in folded.parameters():
             parameter.zero_()
     assert torch.equal(run(twin, x), before)
-    other = with_heads("tv_resnet", preset="paper").fold("last_head")
+    other = called("tv_resnet", preset="paper").fold("last_head")
     other.load_state_dict(twin.state_dict())
     assert not any(p.requires_grad for p in other.parameters())
 
@@ -180,7 +180,7 @@ def test_threads_do_not_mix():
 
 def test_half_precision():
     # Without oneDNN: some virtual machines announce bfloat16 matrix instructions that they cannot run.
-    scaffold, x = with_heads("timm_vit"), inputs("timm_vit")
+    scaffold, x = called("timm_vit"), inputs("timm_vit")
     folded = scaffold.fold("last_head")
     scaffold.predict_from = "last_head"
     exact = scaffold.predict(x)

@@ -187,12 +187,12 @@ def test_activation_checkpointing_of_units():
 
 
 def test_special_tokens_cannot_be_recomputed():
-    model, scaffold = scaffolded("hf_bert", exclude_special=True)
-    model.train()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    model(**inputs("hf_bert"))
+    model, _ = scaffolded("hf_bert", exclude_special=True)
+    batch = inputs("hf_bert")
+    model(**batch)
+    # As in a recomputation. Not by backward(): after an error in it, torch 2.15 may crash when the process ends.
     with pytest.raises(CaptureError, match="exclude_special"):
-        scaffold.loss(LABELS).backward()
+        model.bert.encoder.layer[0](model.bert.embeddings(batch["input_ids"]))
 
 
 @pytest.mark.parametrize(

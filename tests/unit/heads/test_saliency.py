@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,15 +122,30 @@ def test_what_the_relu_and_the_gate_take_away(name: str) -> None:
     assert clipped, "the test needs channels that the ReLU clips"
 
 
+@pytest.mark.parametrize("active_only", [False, True])
 @pytest.mark.parametrize("gate_target", ["shortcut", "sum"])
-def test_separate_heads_pool_the_gated_tensor(gate_target: str) -> None:
+def test_separate_heads_pool_the_gated_tensor(gate_target: str, active_only: bool) -> None:
+    """They have no ReLU, so they see every channel and none is left out."""
     model = net(coupling="separate", gate_target=gate_target)
     reading = recorded(model, images())
     call = reading.call
-    maps = block_maps(reading, list(call.blocks), every_class(call), settle("text", activation="gated"))
+    settings = settle("text", activation="gated", active_only=active_only)
+    maps = block_maps(reading, list(call.blocks), every_class(call), settings)
+    assert any(bool((seen.pooled < 0).any()) for seen in call.blocks.values())
     for block, one in maps.items():
         close(averaged(one, None), call.logits[block])
         close(model.mhex[block].equivalent_matrix(), model.mhex[block].w2.weight)
+
+
+def test_a_channel_whose_mean_is_zero_is_not_seen() -> None:
+    reading = recorded(net(), images())
+    name, seen = next(iter(reading.call.blocks.items()))
+    pooled = seen.pooled.clone()
+    pooled[:, 0] = 0
+    reading.call.blocks[name] = replace(seen, pooled=pooled)
+    one = block_maps(reading, [name], every_class(reading.call), settle("text", active_only=True))[name]
+    z = (seen.shortcut + seen.branch) * (pooled > 0)[:, :, None, None]
+    close(one, torch.einsum("nc,bchw->bnhw", reading.heads[name].equivalent_matrix(), z))
 
 
 @pytest.mark.parametrize("coupling", ["shared", "head_only"])

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mhex.errors import ArgumentError
+from mhex.heads.block import wide_dtype
 from mhex.heads.fitting.linear import Options, Outcome
 from mhex.heads.fitting.logistic import fit_logistic
 from mhex.heads.fitting.moments import Moments
@@ -90,7 +91,7 @@ class LogisticGatherer:
         """Store the rows."""
         self._check(sum(map(len, self.held)) + len(held))
         for name, kept in self.features.items():
-            kept.append(features[name].to("cpu", torch.promote_types(features[name].dtype, torch.float32), copy=True))
+            kept.append(features[name].to("cpu", wide_dtype(features[name]), copy=True))
         self.labels.append(y.cpu())
         self.held.append(held.cpu())
 

@@ -64,7 +64,7 @@ def fit_heads(
     gatherer, seen, rows, held_out = _gather(model, heads, loader_of(data, batch_size), method, memory_gb, progress)
     _check_classes(seen, rows, options)
     fitted: dict[str, tuple[Outcome, float]] = {}
-    for name in track(settings.junctions, "Fitting heads", progress):
+    for name in track(heads.names, "Fitting heads", progress):
         start = time.perf_counter()
         fitted[name] = gatherer.fit(name, options), time.perf_counter() - start
     blocks = []

@@ -1,0 +1,137 @@
+"""Models with heads, and folded ones, are copied and pickled whole."""
+
+import copy
+import io
+import multiprocessing
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import mhex
+from mhex.capture.graft import is_grafted
+from support.hosts import CLASSES, MAIN, host, inputs, run, stir
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning"),
+    pytest.mark.filterwarnings("ignore:The gates are active:mhex.errors.MhexWarning"),
+]
+NAMES = (*MAIN, "tv_vit", "plain")
+
+
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def saved(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def attached(name, **options):
+    model = host(name)
+    return model, stir(mhex.attach(model, CLASSES, preset="paper", **options)), inputs(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [*((name, pickled) for name in NAMES), ("timm_vit", saved), ("timm_vit", copy.deepcopy)]
+)
+def test_a_model_with_heads(name, way):
+    model, scaffold, batch = attached(name)
+    wanted, heads = run(model, batch), scaffold.head_logits
+    twin = way(model)
+    own = mhex.Scaffold(twin)
+    assert own.names == scaffold.names
+    assert torch.equal(run(twin, batch), wanted)
+    assert all(torch.equal(own.head_logits[key], value) for key, value in heads.items())
+    with torch.no_grad():  # nothing is shared
+        for parameter in scaffold.head_parameters():
+            parameter.mul_(3)
+    assert torch.equal(run(twin, batch), wanted)
+    kinds = [type(module) for module in host(name).modules()]
+    assert [type(module) for module in own.detach().modules()] == kinds
+    assert not any(is_grafted(module) for module in twin.modules())
+
+
+def test_a_pickled_model_trains():
+    model, _, batch = attached("timm_resnet18d")  # drops paths in training
+    twin = pickled(model.train())
+    found = []
+    for one in (model, twin):
+        torch.manual_seed(0)
+        one(batch)
+        loss = mhex.Scaffold(one).loss(torch.tensor([0, 1, 2]))
+        found.append(torch.autograd.grad(loss, list(one.parameters())))
+    assert all(map(torch.equal, *found))
+    again = pickled(twin)
+    assert [type(m).__name__ for m in again.modules()] == [type(m).__name__ for m in model.modules()]
+
+
+@pytest.mark.parametrize("source", ["classifier", "last_head", "sum"])
+@pytest.mark.parametrize("way", [pickled, saved, copy.deepcopy])
+@pytest.mark.parametrize("name", ["timm_vit", "plain"])
+def test_a_folded_model(name, way, source):
+    model, scaffold, batch = attached(name)
+    run(model, batch)
+    folded = scaffold.fold(source)
+    twin = way(folded)
+    assert torch.equal(run(twin, batch), run(folded, batch))
+    assert list(twin.state_dict()) == list(folded.state_dict())
+    assert torch.equal(run(way(twin), batch), run(folded, batch))
+
+
+def test_a_scaffold():
+    model, scaffold, batch = attached("timm_vit", where="attention+mlp")
+    wanted = run(model, batch)
+    twin = pickled(scaffold)
+    assert torch.equal(run(twin.model, batch), wanted)
+    assert twin.heads is twin.model.mhex
+
+
+class Chain(nn.Sequential):
+    """A unit that runs all its children, among which a planted gate must not be."""
+
+    def forward(self, x):
+        y = x
+        for child in self:
+            y = child(y)
+        return x + y
+
+
+def test_children_that_came_later_are_hidden_while_a_unit_is_traced():
+    from mhex.capture.pickling import Recipe
+
+    seen = []
+
+    def note(unit, word):
+        seen.append((list(unit._modules), word))
+
+    unit = Chain(nn.Conv2d(3, 3, 1))
+    recipe = Recipe(Chain, note, ("again",), ["later"])
+    unit.__class__ = recipe.make()
+    unit.add_module("later", nn.Identity())
+    recipe.made = None  # as in another process
+    twin = copy.deepcopy(unit)
+    assert seen == [(["0"], "again")]
+    assert type(twin) is Chain
+    assert list(twin._modules) == ["0", "later"]
+
+
+def _answer(model, batch, queue):
+    torch.set_num_threads(1)
+    queue.put(run(model, batch).numpy())
+
+
+@pytest.mark.slow
+def test_another_process():
+    model, _, batch = attached("timm_vit")
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_answer, args=(model, batch, queue))
+    process.start()
+    answer = torch.from_numpy(queue.get(timeout=120))
+    process.join()
+    assert torch.equal(answer, run(model, batch))
