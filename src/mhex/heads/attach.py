@@ -99,8 +99,8 @@ def attach(
         _check_widths(junctions, settings, weights)
         if where is not None and {j.name for j in _placed(found, where, seen.left_out)} != set(settings.junctions):
             raise ArgumentError(
-                f"The heads in {weights} belong to {_list([j.name for j in junctions])}, but where={where!r} was given; leave it out, or "
-                "attach new heads without weights=."
+                f"The heads in {weights} belong to {_list([j.name for j in junctions])}, but where={where!r} came; "
+                "leave it out, or attach new heads without weights=."
             )
     else:
         extras = {}

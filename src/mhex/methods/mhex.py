@@ -51,9 +51,9 @@ def mhex(
         index: Class numbers, (B, K).
         preset: Named settings; options that are given override them. `"auto"` is `"paper"` (alpha 0.5, sharpness 1/n +
             0.1, layer factor 0.9, gated sum) for images, `"probe"` (the same with layer factor 0.7 and `"relu_sum"`)
-            where heads only look on at feature maps, as fitted ones do, and `"text"` (alpha 1, sharpness 0, layer factor 1,
-            sum) for text, with `"relu_sum"` in place of any sum where heads have `relu="pre"`. Of published material:
-            `"table3"` has alpha 1 and negative sharpness 0.1, `"figure8"` layer factor 0.8.
+            where heads only look on at feature maps, as fitted ones do, and `"text"` (alpha 1, sharpness 0, layer
+            factor 1, sum) for text, with `"relu_sum"` in place of any sum where heads have `relu="pre"`. Of published
+            material: `"table3"` has alpha 1 and negative sharpness 0.1, `"figure8"` layer factor 0.8.
         alpha: Weight of negative class weights, from 0 to 1.
         sharpness: `ss+`: a class keeps a channel if its share of the positive weights is larger; 0 keeps all, `"auto"`
             is 1/n + 0.1.

@@ -264,12 +264,13 @@ def test_one_grid_is_kept_as_it_is() -> None:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-def test_presets_are_those_of_the_publication() -> None:
+def test_presets_are_those_of_the_publication_and_one_of_ours() -> None:
     rows = {n: (p.alpha, *thresholds(p, 8), p.layer_factor, p.activation) for n, p in PRESETS.items()}
     assert rows == {
         "paper": (0.5, 0.225, 0.225, 0.9, "gated_sum"),
         "table3": (1.0, 0.225, 0.1, 0.9, "gated_sum"),
         "figure8": (0.5, 0.225, 0.225, 0.8, "gated_sum"),
+        "probe": (0.5, 0.225, 0.225, 0.7, "relu_sum"),
         "text": (1.0, 0.0, 0.0, 1.0, "sum"),
     }
     assert {(p.anchor, p.layer_scale, p.active_only) for p in PRESETS.values()} == {("deep", "none", False)}
@@ -295,6 +296,16 @@ def test_the_result_says_how_it_was_made() -> None:
     assert (text.options["preset"], text.options["activation"], len(text.options["blocks"])) == ("text", "sum", 3)
     assert e.cost["forwards"] == 1
     assert e.cost["backwards"] == 0
+
+
+def test_heads_that_look_on_at_feature_maps_have_a_preset_of_their_own() -> None:
+    e = mhex.explain(net(preset="probe"), images(), "mhex", target=1)
+    assert (e.options["preset"], e.options["activation"], e.options["layer_factor"]) == ("probe", "relu_sum", 0.7)
+    tokens = with_heads(FAMILIES["timm_vit"].model(), 5, preset="probe")
+    shown = mhex.explain(tokens, FAMILIES["timm_vit"].inputs(2), "mhex", target=1)
+    assert (shown.options["preset"], shown.options["activation"]) == ("paper", "gated_sum")
+    texts = with_heads(FAMILIES["hf_bert"].model(), 5, preset="probe")
+    assert mhex.explain(texts, BERT.inputs(2), "mhex", target=1).options["preset"] == "text"
 
 
 def test_texts_are_explained_by_the_first_three_blocks() -> None:
