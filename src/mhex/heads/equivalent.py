@@ -6,6 +6,7 @@ They do not depend on the input, so they are computed once per state of the weig
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -50,7 +51,7 @@ class _Kept:
     """What was computed from one state of a block's weights."""
 
     marks: tuple[Any, ...]
-    prints: list[Tensor]
+    prints: Tensor
     weights: dict[tuple[float, float, float], Tensor] = field(default_factory=dict)
 
 
@@ -71,9 +72,9 @@ def class_weights(block: Block, alpha: float, sharpness: float, negative_sharpne
     marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in used)
     # Writing through `.data` leaves no mark, and memory is given out again: so the values are looked at, too. Of a
     # change that escapes this product, the weights below would not change by more than their rounding either.
-    prints = [widened(w) @ _direction(w) for w in used]
+    prints = torch.cat([widened(w) @ _direction(w.shape[1], w.device, wide_dtype(w)) for w in used])
     kept = _KEPT.get(block)
-    if kept is None or kept.marks != marks or not all(map(torch.equal, kept.prints, prints)):
+    if kept is None or kept.marks != marks or not torch.equal(kept.prints, prints):
         kept = _KEPT[block] = _Kept(marks, prints)
     key = (alpha, sharpness, negative_sharpness)
     if (found := kept.weights.get(key)) is None:
@@ -84,7 +85,7 @@ def class_weights(block: Block, alpha: float, sharpness: float, negative_sharpne
     return found
 
 
-def _direction(weight: Tensor) -> Tensor:
+@lru_cache(maxsize=64)
+def _direction(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """A fixed vector (C,) without pattern, so that no rearrangement of the weights has the same product."""
-    steps = torch.arange(1, weight.shape[1] + 1, device=weight.device, dtype=wide_dtype(weight))
-    return steps.sqrt().frac() + 0.5
+    return torch.arange(1, size + 1, device=device, dtype=dtype).sqrt().frac() + 0.5
