@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The gates are active:mhex.errors.MhexWarning"),
 ]
 NAMES = (*MAIN, "tv_vit", "plain")
+SLOW = ("tv_resnet18", "timm_resnet18", "tv_resnet50", "timm_resnet50")  # loading traces every unit again
 
 
 def pickled(model):
@@ -37,7 +38,12 @@ def attached(name, **options):
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [*((name, pickled) for name in NAMES), ("timm_vit", saved), ("timm_vit", copy.deepcopy)]
+    ("name", "way"),
+    [
+        *(pytest.param(name, pickled, marks=[pytest.mark.slow] if name in SLOW else []) for name in NAMES),
+        ("timm_vit", saved),
+        ("timm_vit", copy.deepcopy),
+    ],
 )
 def test_a_model_with_heads(name, way):
     model, scaffold, batch = attached(name)
