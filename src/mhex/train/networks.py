@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,12 @@ def check_architecture(part: ModelPart, source: str) -> None:
             )
 
 
-def _architectures(source: str) -> Sequence[str]:
+@cache  # timm sorts its list anew whenever it is asked
+def _architectures(source: str) -> tuple[str, ...]:
     """Names of the networks of timm or torchvision that classify images."""
     models = require("torchvision").models
     # Of torchvision without detection, segmentation, video and quantised networks.
-    names: Sequence[str] = require("timm").list_models() if source == "timm" else models.list_models(module=models)
-    return names
+    return tuple(require("timm").list_models() if source == "timm" else models.list_models(module=models))
 
 
 def hf_folder(part: ModelPart) -> Path:

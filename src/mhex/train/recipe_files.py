@@ -53,9 +53,11 @@ def find_named(wanted: str, beside: Path) -> Path:
     Raises:
         ArgumentError: No recipe has this name.
     """
-    found = [path for path in sorted(beside.iterdir()) if path.suffix in _SUFFIXES and _name_in(path) == wanted]
-    if len(found) > 1:
-        found = [path for path in found if path.stem == wanted] or found
+    files = [path for path in sorted(beside.iterdir()) if path.suffix in _SUFFIXES]
+    for likely in (path for path in files if path.stem == wanted):
+        if _name_in(likely) == wanted:
+            return likely
+    found = [path for path in files if _name_in(path) == wanted]
     if len(found) > 1:
         raise ArgumentError(f"{found[0].name} and {found[1].name} both hold a recipe {wanted!r}: rename one of them.")
     if found:

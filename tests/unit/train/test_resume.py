@@ -29,7 +29,7 @@ def test_a_broken_run_goes_on_to_the_same_bits(blood, recipe, tmp_path, monkeypa
 
 
 def test_a_run_broken_while_it_writes_goes_on_to_the_same_bits(blood, recipe, tmp_path, monkeypatch):
-    made, pace = recipe(**FULL), Pace(steps=2)
+    made, pace = recipe("train.epochs=2", **FULL), Pace(steps=2)
     train(made, tmp_path / "whole")
     written = []
     real = resume.write_text

@@ -20,16 +20,16 @@ from support.training import write_news
 
 def test_a_run_learns_and_tells(blood, recipe, tmp_path):
     lines = []
-    made = recipe(train={"epochs": 12, "rate": 0.01, "early_stopping": {"patience": 12, "watch": "accuracy"}})
+    made = recipe(train={"epochs": 8, "rate": 0.01, "early_stopping": {"patience": 8, "watch": "accuracy"}})
     report = train(made, tmp_path / "out", pace=Pace(say=lines.append))
     assert report["test"]["cell"] > 0.5
     assert (report["test"]["split"], report["test"]["images"]) == ("test", 16)
-    assert len(report["epochs"]) == 12
+    assert len(report["epochs"]) == 8
     assert report["epochs"][-1]["loss"] < 0.8 * report["epochs"][0]["loss"]
     best = max(row["validation"]["accuracy"] for row in report["epochs"])
     assert report["epochs"][report["best_epoch"] - 1]["validation"]["accuracy"] == best
     assert report["recipe"] == made.as_dict()
-    assert lines[0] == "small: 12 epochs of 32 samples, 48 steps"
+    assert lines[0] == "small: 8 epochs of 32 samples, 32 steps"
     assert report == json.loads((tmp_path / "out" / "report.json").read_text())
     assert read_facts(tmp_path / "out" / "weights.safetensors")["epoch"] == str(report["best_epoch"])
     assert not (tmp_path / "out" / "checkpoint").exists()
@@ -62,11 +62,11 @@ def test_slices_of_a_batch_change_nothing_but_memory(blood, recipe, tmp_path):
 
 def test_early_stopping_leaves_and_keeps_the_best(blood, recipe, tmp_path):
     # A rate so high that the validation loss jumps about, so patience runs out.
-    made = recipe(train={"epochs": 40, "rate": 0.3, "early_stopping": {"patience": 2}})
+    made = recipe(train={"epochs": 40, "rate": 0.3, "early_stopping": {"patience": 1}})
     report = train(made, tmp_path / "out")
     losses = [row["validation"]["loss"] for row in report["epochs"]]
     assert len(losses) < 40
-    assert losses.index(min(losses)) == len(losses) - 3 == report["best_epoch"] - 1
+    assert losses.index(min(losses)) == len(losses) - 2 == report["best_epoch"] - 1
     assert not same(weights(tmp_path / "out"), weights(tmp_path / "out", "last"))
 
 
