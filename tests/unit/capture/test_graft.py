@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import mhex
-from mhex.capture.unit_graph import compared_with_none, compared_arguments, trace_unit
+from mhex.capture.unit_graph import compared_arguments, compared_with_none, trace_unit
 from mhex.errors import CaptureError, UnsupportedModelError
 from mhex.heads.passes import watched
 from support.hosts import host, inputs, run
