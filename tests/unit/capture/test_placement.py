@@ -53,6 +53,14 @@ def test_what_is_no_unit_is_not_warned_about(kind):
     assert survey(model).left_out == {}
 
 
+def test_units_that_have_a_head_are_not_warned_about():
+    """The first branch of a ResMLP block mixes tokens past layers that do not tell C; its second carries the head."""
+    with torch.device("meta"):
+        seen = survey(timm.create_model("resmlp_12_224"))
+    assert [j.name for j in seen.junctions] == [f"blocks.{i}" for i in range(12)]
+    assert seen.left_out == {}
+
+
 # --- units that cannot serve ---------------------------------------------------------------------------------------
 
 
@@ -154,6 +162,7 @@ def gpt2(implementation):
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_gpt2(implementation):
     model = gpt2(implementation)
+    assert survey(model).left_out == {}  # its attention cannot be traced, and is a part of a unit
     ids = torch.randint(3, 50, (2, 6))
     with torch.no_grad():
         before = model(ids).logits
