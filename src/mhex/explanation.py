@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,16 @@ class Explanation:
     def several(self) -> bool:
         """True if the scores have an axis of K targets."""
         return self.scores.dim() == (4 if self.modality == "image" else 3)
+
+    def by_layer(self) -> dict[str, Explanation]:
+        """The map of each layer as an explanation of its own, by name, to be drawn or saved; empty without `layers`.
+
+        Example:
+            >>> import mhex, mhex.viz
+            >>> e = mhex.explain(model, images, method="mhex", per_layer=True)  # doctest: +SKIP
+            >>> mhex.viz.comparison([*e.by_layer().values(), e], labels=[*e.layers, "all"])  # doctest: +SKIP
+        """
+        return {name: replace(self, scores=scores, layers={}) for name, scores in self.layers.items()}
 
     def map(self, size: tuple[int, int] | None = None) -> Tensor:
         """Scores at the size of the input image, bilinear and signed: (B, H, W) or (B, K, H, W); text as it is.

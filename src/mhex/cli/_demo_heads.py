@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mhex.cli._console import Step
@@ -114,6 +114,5 @@ def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> H
         options={"mhex": {"per_layer": True}},
     )
     combined = outcome.explanations[0]
-    layers = {name: replace(combined, scores=scores, layers={}) for name, scores in combined.layers.items()}
     opinions = head_opinions(bundle, bundle.preprocess(photo.image)[None])
-    return HeadsLook(bundle, photo, opinions, layers, outcome.explanations)
+    return HeadsLook(bundle, photo, opinions, combined.by_layer(), outcome.explanations)

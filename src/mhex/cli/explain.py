@@ -63,7 +63,7 @@ def explain(
     photos: Annotated[list[Path] | None, typer.Argument(metavar="PHOTO", help="Photos to explain.")] = None,
     text: Annotated[list[str] | None, typer.Option("--text", help="A text to explain; may be repeated.")] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors] or hf:FOLDER.")
+        str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER.")
     ] = "zoo:pets-vit",
     method: Annotated[
         str, typer.Option("--method", help="Methods with commas between, or all; see `mhex methods`.")

@@ -16,7 +16,7 @@ def models(
 ) -> None:
     """List the zoo: models that ship with mhex, with accuracy, size and licence.
 
-    Other models are given as timm:NAME[:weights.safetensors] or hf:FOLDER.
+    Other models are given as timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER (what `mhex train` made).
     """
     with busy("Reading the zoo"):
         from mhex.zoo import list_models

@@ -78,6 +78,8 @@ def train(
         report = run(one.smoke() if smoke else one, place, pace=pace, restart=restart and last, source=source)
         if main:
             typer.echo(printable(f"{one.name}: {_words(report['test'])}; weights, report and logs in {place}"))
+        if main and last:
+            complain(f"Explain with it: mhex explain INPUT --model run:{place}")
 
 
 def _list() -> None:

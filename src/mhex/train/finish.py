@@ -36,7 +36,8 @@ def write_outcome(recipe: Recipe, out: Path, loop: Loop, network: Network) -> No
         write_tensors(loop.weights(), out / "last.safetensors", facts)
     else:
         write_tensors(loop.weights(), out / WEIGHTS, {**facts, "epoch": str(len(progress.history))})
-    test = measure(recipe, out / WEIGHTS, load_test(recipe), loop.accelerator.device)
+    judged = load_test(recipe)
+    test = measure(recipe, out / WEIGHTS, judged, loop.accelerator.device)
     if network.tokenizer is not None and recipe.heads is None:
         load_weights(network.model, out / WEIGHTS)
         save: Callable[..., Any] = network.model.save_pretrained  # type: ignore[assignment]
@@ -47,6 +48,7 @@ def write_outcome(recipe: Recipe, out: Path, loop: Loop, network: Network) -> No
         recipe,
         {
             "test": test,
+            "classes": list(judged.classes),
             "best_epoch": progress.best_epoch if keep_best else None,
             "epochs": progress.history,
             "seconds": round(progress.seconds, 1),

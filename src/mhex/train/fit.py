@@ -68,6 +68,7 @@ def fit(recipe: Recipe, part: FitPart, out: Path, device: torch.device, pace: Pa
     write_tensors(state, out / WEIGHTS, {"name": recipe.name, "digest": recipe.digest()})
     entries = {
         "test": measure(recipe, out / WEIGHTS, load_test(recipe), device),
+        "classes": list(samples.train.classes),
         "fit": found.to_dict(),
         "epochs": [],
         "seconds": round(found.seconds, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ def make_objective(recipe: Recipe, classes: tuple[str, ...], *, training: bool) 
     return network, HeadsObjective(network.model, scaffold, recipe.heads, recipe.distil)
 
 
+def trained(recipe: Recipe, classes: Sequence[str], weights: Path) -> tuple[Network, Objective]:
+    """The network of a recipe, built anew, with the weights of a file."""
+    network, objective = make_objective(recipe, tuple(classes), training=False)
+    load_weights(network.model, weights, over=recipe.model.source in ("minilm", "zoo"))
+    return network, objective
+
+
 def measure(recipe: Recipe, weights: Path, judged: AnySet, device: torch.device) -> dict[str, Any]:
     """Build the network anew, load a weights file and measure it.
 
@@ -34,8 +42,7 @@ def measure(recipe: Recipe, weights: Path, judged: AnySet, device: torch.device)
         The entry ``accuracy`` of a card: shares of right answers in 0..1, the split, and the number of samples.
     """
     entry = data_entry(recipe.data.name)
-    network, objective = make_objective(recipe, judged.classes, training=False)
-    load_weights(network.model, weights, over=recipe.model.source in ("minilm", "zoo"))
+    network, objective = trained(recipe, judged.classes, weights)
     feed = make_feed(recipe, judged, network.tokenizer, device)
     said = answers(objective.to(device), feed)
     shares = accuracy(said.probabilities, judged.labels, judged.group_of if isinstance(judged, ImageSet) else None)

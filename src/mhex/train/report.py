@@ -67,8 +67,8 @@ def find_need(recipe: Recipe, name: str, out: Path) -> Finished:
     found = read_finished(out.parent / name)
     if found is None:
         raise ArgumentError(
-            f"{recipe.name} needs the weights of {name}, and {out.parent / name / WEIGHTS} is not there: train it "
-            f"first with `mhex train {name}`, or add --with-needs."
+            f"{recipe.name} needs the weights of {name}, and {out.parent / name / WEIGHTS} is not there: add "
+            f"--with-needs, or train it first with `mhex train {name} --out {out.parent / name}`."
         )
     return found
 

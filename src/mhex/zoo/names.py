@@ -1,4 +1,4 @@
-"""From a name to a bundle: which of the three doors a name knocks at."""
+"""From a name to a bundle: which of the four doors a name knocks at."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from mhex.zoo.hf_folder import load_folder
 from mhex.zoo.residents import load_resident
 from mhex.zoo.timm_models import load_timm
 
-FORMS = "zoo:NAME (see `mhex models`), timm:NAME[:weights.safetensors] or hf:FOLDER"
+FORMS = "zoo:NAME (see `mhex models`), timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER"
 
 
-def load(name: str, folder: Path | None = None) -> Bundle:
+def load(name: str, folder: str | Path | None = None) -> Bundle:
     """Load a model by name. Nothing is fetched from a network, and no code that comes with weights is run.
 
     Args:
         name: `zoo:NAME` for a model that ships with mhex, `timm:NAME` for a timm architecture with random weights,
-            `timm:NAME:weights.safetensors` for one with your weights, `hf:FOLDER` for a local Hugging Face folder.
+            `timm:NAME:weights.safetensors` for one with your weights, `hf:FOLDER` for a local Hugging Face folder,
+            `run:FOLDER` for what `mhex train` made, with its heads.
         folder: Where the zoo's weights and cards are; the installed package's own folder by default.
 
     Returns:
@@ -35,14 +36,18 @@ def load(name: str, folder: Path | None = None) -> Bundle:
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Expected the name of a model, {FORMS}, but got {type(name).__name__}.")
     prefix, colon, rest = name.partition(":")
-    if not colon or prefix not in ("zoo", "timm", "hf"):
+    if not colon or prefix not in ("zoo", "timm", "hf", "run"):
         raise ArgumentError(f"Expected a model as {FORMS}, but got {name!r}.")
     if not rest:
         raise ArgumentError(f"Expected a name after {name!r}: a model is given as {FORMS}.")
     if prefix == "zoo":
-        return load_resident(rest, folder)
+        return load_resident(rest, None if folder is None else Path(folder))
     if prefix == "hf":
         return load_folder(rest)
+    if prefix == "run":
+        from mhex.train.bundle import load_run  # training builds on the zoo, so it cannot be loaded with it
+
+        return load_run(rest)
     architecture, _, weights = rest.partition(":")
     if rest.endswith(":"):
         raise ArgumentError(f"Expected a weights file after {name!r}; leave the last ':' out for random weights.")

@@ -60,13 +60,13 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
         from mhex.heads import attach
 
         scaffold = attach(model, len(card["classes"]), **card["heads"])
-        for entry, value in card.get("answering", {}).items():  # older cards lack it: there the classifier answers
+        for entry, value in card.get("answering", {}).items():
             setattr(scaffold.heads, entry, value)
     fill(model, weights, f"of zoo:{name}")
     return Bundle(
         name=f"zoo:{name}",
         model=model,
-        preprocess=_squash(card["preprocess"]) if tokenizer is None else None,
+        preprocess=squash_of(card["preprocess"]) if tokenizer is None else None,
         tokenizer=tokenizer,
         class_names=list(card["classes"]),
         card=card,
@@ -86,7 +86,8 @@ def _base(base: str, name: str, folder: Path) -> nn.Module:
     return load_resident(base, beside).model
 
 
-def _squash(seen: Mapping[str, Any]) -> Squash:
+def squash_of(seen: Mapping[str, Any]) -> Squash:
+    """The preprocessing that a card's entry `preprocess` describes."""
     return Squash(seen["size"], seen["size"], seen["mean"], seen["std"], seen["interpolation"])
 
 

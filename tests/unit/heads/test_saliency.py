@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -301,10 +302,10 @@ def test_the_result_says_how_it_was_made() -> None:
 def test_heads_that_look_on_at_feature_maps_have_a_preset_of_their_own() -> None:
     e = mhex.explain(net(preset="probe"), images(), "mhex", target=1)
     assert (e.options["preset"], e.options["activation"], e.options["layer_factor"]) == ("probe", "relu_sum", 0.7)
-    tokens = with_heads(FAMILIES["timm_vit"].model(), 5, preset="probe")
+    tokens = with_heads(copy.deepcopy(FAMILIES["timm_vit"].model()), 5, preset="probe")
     shown = mhex.explain(tokens, FAMILIES["timm_vit"].inputs(2), "mhex", target=1)
     assert (shown.options["preset"], shown.options["activation"]) == ("paper", "gated_sum")
-    texts = with_heads(FAMILIES["hf_bert"].model(), 5, preset="probe")
+    texts = with_heads(copy.deepcopy(FAMILIES["hf_bert"].model()), 5, preset="probe")
     assert mhex.explain(texts, BERT.inputs(2), "mhex", target=1).options["preset"] == "text"
 
 
@@ -493,6 +494,11 @@ def test_layers_are_saved_and_loaded(tmp_path: Any) -> None:
     assert list(again.layers) == list(e.layers) == ["units.0", "units.1", "units.2"]
     assert all(again.layers[name].equal(one) for name, one in e.layers.items())
     assert mhex.explain(model, images(), "mhex", per_layer=True).layers["units.1"].shape == (3, 4, 6)
+    shown = e.by_layer()
+    assert list(shown) == list(e.layers)
+    assert shown["units.1"].map().shape == (3, 2, 8, 12)
+    assert shown["units.1"].scores.equal(e.layers["units.1"])
+    assert mhex.explain(model, images(), "mhex").by_layer() == {}
 
 
 def test_words_are_sums_of_their_pieces() -> None:
