@@ -54,13 +54,16 @@ def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, st
         Dotted names of the modules inside the model, by name of the junction.
     """
     planted: dict[str, str] = {}
+    places: list[tuple[nn.Module, dict[Junction, str]]] = []
     for unit, joined in _by_unit(model, joins):
         children = {j: "_".join([_CHILD, *j.name.split(":")[1:]]) for j in joined}
         for child in children.values():
             if hasattr(unit, child):
                 raise UnsupportedModelError(f"{type(unit).__name__} has an attribute {child!r} of its own; rename it.")
-        # The unit is traced before it has these children: its forward may run all that it has.
         _rewrite(unit, {j: (child, ()) for j, child in children.items()})
+        places.append((unit, children))
+    # All units are traced before any has these children: a forward may run all that it has, and layers are counted.
+    for unit, children in places:
         for junction, child in children.items():
             unit.add_module(child, joins[junction])
             planted[junction.name] = f"{junction.unit}.{child}" if junction.unit else child

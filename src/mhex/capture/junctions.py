@@ -71,6 +71,10 @@ def survey(model: nn.Module) -> Survey:
     for name, module in _inner_first(model, "", set()):
         if not adds_in_python(module):
             continue
+        if "forward" in vars(module):
+            failed[name] = "has a forward of its own instance (set by hand or by a library), which heads would not see"
+            looked.setdefault(type(module).__name__, failed[name])
+            continue
         try:
             met = meetings(module, trace_unit(module, training=False))
         except UNTRACEABLE as error:

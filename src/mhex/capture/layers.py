@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -49,11 +50,43 @@ class Channels:
         swap = {one % rank: other % rank, other % rank: one % rank}
         return replace(self, axis=swap.get(self.axis % rank, self.axis % rank), rank=rank)
 
-    def reshaped(self, rank: int | None) -> Channels:
-        """After a view with so many axes: channels that were first or last stay so, as the other axes fold."""
+    def moved(self, source: int, goal: int) -> Channels:
+        """After `movedim(source, goal)`; a tensor of unknown rank is taken for a map."""
+        rank = self.rank or 4
+        order = [axis for axis in range(rank) if axis != source % rank]
+        order.insert(goal % rank, source % rank)
+        return self.permuted(tuple(order))
+
+    def indexed(self, index: Any) -> Channels | None:
+        """After `tensor[index]`; None unless the index only takes slices and adds axes, such as `[:, :, None]`."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(part is not None and not isinstance(part, slice) for part in parts):
+            return None if any(part is None for part in parts) else self
+        if all(part is not None for part in parts):
+            return self
+        rank = self.rank or sum(part is not None for part in parts)
+        axis, axes = self.axis % rank, [place for place, part in enumerate(parts) if part is not None]
+        added = len(parts) - len(axes)
+        return replace(self, axis=axes[axis] if axis < len(axes) else axis + added, rank=rank + added)
+
+    def unsqueezed(self, place: int) -> Channels | None:
+        """After `unsqueeze(place)`; None where the rank is not known."""
+        if self.rank is None:
+            return None
+        place %= self.rank + 1
+        axis = self.axis % self.rank
+        return replace(self, axis=axis + (place <= axis), rank=self.rank + 1)
+
+    def reshaped(self, rank: int | None, ones: int = 0) -> Channels:
+        """After a view with so many axes: channels that were first or last stay so, as the other axes fold.
+
+        Args:
+            rank: Number of axes; None if not known.
+            ones: How many axes of size 1 were added at the end.
+        """
         if not self.last:
             return replace(self, rank=rank)
-        return replace(self, axis=-1 if rank is None else rank - 1, rank=rank)
+        return replace(self, axis=-1 if rank is None else rank - 1 - min(ones, rank - 1), rank=rank)
 
 
 def is_layer(module: nn.Module) -> bool:
@@ -73,6 +106,18 @@ def keeps_width(layer: nn.Module) -> bool:
 def is_map_layer(module: nn.Module) -> bool:
     """True for convolutions."""
     return isinstance(module, nn.modules.conv._ConvNd)
+
+
+def taken(module: nn.Module) -> int | None:
+    """How many channels a layer takes, or the first layer of a sequence; None for others."""
+    while isinstance(module, nn.Sequential) and len(module):
+        module = module[0]
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return module.in_channels
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    own = _of_layer(module)
+    return None if own is None or _is_gpt_linear(module) else own.width
 
 
 def returned(module: nn.Module) -> Iterator[Channels]:

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from mhex.capture.layers import Channels, returned
 
-_ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+_REDUCTIONS = {"mean", "sum", "amax", "amin", "max", torch.mean, torch.sum, torch.amax, torch.max}
 # Their result has the positions of their first argument: a query meets keys.
 _QUERIES = {F.scaled_dot_product_attention, operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
 
@@ -43,15 +44,26 @@ def _channels(unit: nn.Module, node: fx.Node, seen: set[fx.Node]) -> Iterator[Ch
         return
     seen.add(node)
     module = module_of(unit, node)
-    if module is not None:
-        yield from returned(module)
+    own = list(returned(module)) if module is not None else []
     order = list(node.graph.nodes)
     inputs = node.all_input_nodes[:1] if module is not None else node.all_input_nodes
-    for before in sorted(inputs, key=order.index, reverse=True):
-        for channels in _channels(unit, before, seen):
-            moved = _moved(channels, node)
-            if moved is not None:
-                yield moved
+    before = [
+        moved
+        for one in sorted(inputs, key=order.index, reverse=True)
+        for channels in _channels(unit, one, seen)
+        if (moved := _moved(channels, node)) is not None
+    ]
+    if own and module is not None and not _decides_itself(module):
+        before = []  # its last layer says it all
+    # Channel attention multiplies its input by what its layers say: the input's layout is likelier than theirs.
+    yield from (one for one in before if own and one.width == own[0].width)
+    yield from own
+    yield from before
+
+
+def _decides_itself(module: nn.Module) -> bool:
+    """True for a module with children and a forward of its own, which may do anything with them."""
+    return bool(module._modules) and not isinstance(module, nn.Sequential)
 
 
 def _moved(channels: Channels, node: fx.Node) -> Channels | None:
@@ -61,6 +73,14 @@ def _moved(channels: Channels, node: fx.Node) -> Channels | None:
         return channels.permuted(numbers) if numbers else None
     if node.target in ("transpose", "swapaxes", torch.transpose, torch.swapaxes):
         return channels.transposed(*numbers) if len(numbers) == 2 else None
+    if node.target in ("movedim", "moveaxis", torch.movedim, torch.moveaxis):
+        return channels.moved(*numbers) if len(numbers) == 2 else None
+    if node.target is operator.getitem:
+        return channels.indexed(node.args[1])
+    if node.target in ("unsqueeze", torch.unsqueeze):
+        return channels.unsqueezed(numbers[0]) if len(numbers) == 1 else None
+    if node.target is torch.einsum or (node.target in _REDUCTIONS and not node.kwargs.get("keepdim")):
+        return None
     if node.target is getattr and node.args[1:] in (("mT",), ("T",)):
         return channels.transposed(-1, -2)
     if node.target in ("flatten", torch.flatten):
@@ -69,13 +89,23 @@ def _moved(channels: Channels, node: fx.Node) -> Channels | None:
     if node.target in ("view", "reshape", torch.reshape):
         given = node.args[1:]
         sizes = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
-        return channels.reshaped(len(sizes) if len(sizes) > 1 else None)
+        return channels.reshaped(len(sizes) if len(sizes) > 1 else None, trailing_ones(sizes))
     if node.target in ("unflatten", torch.unflatten):
         more = node.args[2] if len(node.args) == 3 else None
         return channels.reshaped(channels.rank + len(more) - 1 if channels.rank and isinstance(more, tuple) else None)
     if node.target in ("view_as", "reshape_as"):
         return channels.reshaped(None)
     return channels
+
+
+def trailing_ones(sizes: Any) -> int:
+    """How many literal ones a list of sizes ends with."""
+    count = 0
+    for size in reversed(sizes):
+        if size != 1 or isinstance(size, fx.Node):
+            break
+        count += 1
+    return count
 
 
 def _flattened(channels: Channels, start: int, end: int) -> Channels | None:
@@ -124,7 +154,7 @@ def _positions(unit: nn.Module, node: fx.Node, known: dict[fx.Node, set[fx.Node]
     if inputs and (node.target in _QUERIES or isinstance(module_of(unit, node), nn.MultiheadAttention)):
         return known[inputs[0]]
     parts = [part for before in inputs if (part := known[before])]
-    if node.target in _ADDITIONS and parts:
+    if node.target in ADDITIONS and parts:
         return set.intersection(*parts) or known[min(inputs, key=lambda n: (not known[n], len(ancestors(n))))]
     return set().union(*parts)
 

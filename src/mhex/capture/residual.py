@@ -11,14 +11,10 @@ import operator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import fx, nn
 
-from mhex.capture.layers import is_layer, is_map_layer
-from mhex.capture.lineage import ancestors, channels_of, module_of, positions
-from mhex.capture.unit_graph import ADDING_METHODS
-
-_ADDITIONS = {operator.add, operator.iadd, torch.add}
+from mhex.capture.layers import is_layer, is_map_layer, taken
+from mhex.capture.lineage import ADDITIONS, ancestors, channels_of, module_of, positions
 
 
 @dataclass(frozen=True)
@@ -31,6 +27,7 @@ class Meeting:
         branch: Name of the node of the other operand.
         channels: Width C of the sum.
         channels_last: True for (B, H, W, C) and (B, T, C), False for (B, C, H, W).
+        branch_first: True for `branch + shortcut`, False for `shortcut + branch`.
         projection: True if the shortcut has layers of its own.
         strided: True if the shortcut shrinks the map.
         normed: True if the sum is read by a layer norm alone, as in post-norm Transformers.
@@ -41,6 +38,7 @@ class Meeting:
     branch: str
     channels: int
     channels_last: bool
+    branch_first: bool
     projection: bool
     strided: bool
     normed: bool
@@ -69,6 +67,8 @@ def meetings(unit: nn.Module, graph: fx.Graph) -> Meetings:
     result = Meetings()
     for node in graph.nodes:
         seen = _meeting(unit, node) if _is_addition(node) else None
+        if node.target == "add_" and not node.users:
+            seen = "adds in place where nothing reads the result (o.add_(x) by itself); write o = o + x"
         if isinstance(seen, str):
             result.refused.append(seen)
         elif seen is not None:
@@ -77,9 +77,7 @@ def meetings(unit: nn.Module, graph: fx.Graph) -> Meetings:
 
 
 def _is_addition(node: fx.Node) -> bool:
-    called = (node.op == "call_function" and node.target in _ADDITIONS) or (
-        node.op == "call_method" and node.target in ADDING_METHODS
-    )
+    called = node.op in ("call_function", "call_method") and node.target in ADDITIONS
     return called and len(node.args) == 2 and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args)
 
 
@@ -100,10 +98,18 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
     shortcut, branch, own = (a, b, own_a) if size_a < size_b else (b, a, own_b)
     if not _on_grid(positions(unit, shortcut)):
         return "adds tensors whose positions are not those of its input (attention pooling, class attention)"
+    if addition.target in (operator.iadd, "add_") and a.op == "placeholder":
+        return "writes the sum into its own input (x += ...), which its caller may still read; write x = x + ..."
     guesses = list(channels_of(unit, branch))
-    channels = next((guess for guess in guesses if guess.usable), None)
+    usable = [guess for guess in guesses if guess.usable]
+    width = _width(unit, shortcut, fork)
+    channels = next((guess for guess in usable if guess.width == width), next(iter(usable), None))
     if channels is None:
-        return "has its channels on another axis than maps (B, C, H, W) or tokens (B, T, C) do" if guesses else None
+        return (
+            "has its channels on another axis than maps (B, C, H, W) or tokens (B, T, C) do"
+            if guesses
+            else "moves axes in a way that is not followed (einsum and the like), so its channels are not found"
+        )
     if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in unit.modules()):
         return "attends with batch_first=False, so its first axis is not that of the samples"
     passed = [module for node in own if (module := module_of(unit, node)) is not None]
@@ -114,10 +120,19 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         branch.name,
         channels.width,
         channels.last,
+        branch_first=branch is a,
         projection=any(is_layer(layer) for layer in inner),
         strided=any(_stride(layer) > 1 for layer in inner),
         normed=all(isinstance(module_of(unit, user), nn.LayerNorm) for user in addition.users),
     )
+
+
+def _width(unit: nn.Module, shortcut: fx.Node, fork: fx.Node) -> int | None:
+    """C, as the shortcut's own layers or a layer that reads the fork say; None if there is none of either."""
+    if shortcut is not fork:
+        return next((guess.width for guess in channels_of(unit, shortcut) if guess.usable), None)
+    readers = [module_of(unit, user) for user in fork.users]
+    return next((width for reader in readers if reader is not None and (width := taken(reader))), None)
 
 
 def _on_grid(sources: set[fx.Node]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import linecache
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -127,6 +128,8 @@ def _by_arguments(
     for argument in tested:
         if argument not in ways:
             lines += [f"    if {argument} is not None:", f"        _refuse({argument!r})"]
+    for one, other in itertools.combinations(ways, 2):
+        lines += [f"    if {one} is not None and {other} is not None:", f"        _refuse({one!r}, {other!r})"]
     for argument, way in ways.items():
         names[f"_with_{argument}"] = way
         lines += [f"    if {argument} is not None:", f"        return _with_{argument}({', '.join(passed)})"]
@@ -134,8 +137,13 @@ def _by_arguments(
     return _compiled(type(unit), ("\n".join(lines), names))
 
 
-def _refusal(name: str) -> Callable[[str], NoReturn]:
-    def refuse(argument: str) -> NoReturn:
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(argument: str, other: str | None = None) -> NoReturn:
+        if other is not None:
+            raise CaptureError(
+                f"{name} was called with {argument} and {other}, and heads know the way of its forward with one of "
+                "them at a time. Call the model with one, or leave the unit out with where=[...]."
+            )
         raise CaptureError(
             f"{name} was called with {argument}, with which its forward takes a way that heads do not know: they were "
             f"placed where {argument} is None. Call the model without it, or leave the unit out with where=[...]."

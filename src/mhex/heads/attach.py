@@ -123,6 +123,7 @@ def attach(
             settings,
             0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens,
             channels_last=[j.name for j in junctions if j.meeting.channels_last],
+            branch_first=[j.name for j in junctions if j.meeting.branch_first],
             mask_places=mask_arguments(model),
         )
     for name, value in extras.items():

@@ -68,10 +68,11 @@ class Block(nn.Module):
         gate_target: GateTarget = "shortcut",
         relu: Relu = "post",
         channels_last: bool = False,
+        branch_first: bool = False,
     ) -> None:
         super().__init__()
         self.channels, self.coupling, self.gate_target, self.relu = channels, coupling, gate_target, relu
-        self.channels_last = channels_last
+        self.channels_last, self.branch_first = channels_last, branch_first
         self.kappa = 2 if preset == "identity" else 1
         gated = coupling != "head_only"
         self.w1 = nn.Linear(channels, channels, bias=False) if gated else None
@@ -119,7 +120,8 @@ class Block(nn.Module):
             u, gate = self._gate(hidden, nudge)
             features = self._features(hidden, gate, x, r, axis, keep)
             logits = self._logits(features, u)
-        joined = x + r if self.coupling == "head_only" else gated_sum(gate, x, r, axis, self.gate_target)
+        spread = None if self.coupling == "head_only" else gate
+        joined = gated_sum(spread, x, r, axis, self.gate_target, self.branch_first)
         return joined, BlockOutput(logits, x, r, pooled, features, gate, keep)
 
     def _gate(self, hidden: Tensor, nudge: Tensor | None) -> tuple[Tensor | None, Tensor]:
@@ -169,16 +171,17 @@ def channel_axis(tensor: Tensor, channels: int, channels_last: bool) -> int:
     Args:
         tensor: (B, C, H, W), (B, H, W, C) or (B, T, C).
         channels: C, to be sure.
-        channels_last: Whether maps are (B, H, W, C); sizes alone do not tell where H = C.
+        channels_last: Whether maps are (B, H, W, C) by their layers, which decide where sizes do not tell (W = C).
     """
-    axis = 1 if tensor.dim() == 4 and not channels_last else tensor.dim() - 1
-    if tensor.dim() not in (3, 4) or tensor.shape[axis] != channels:
-        layout = "(B, H, W, C)" if channels_last else "(B, C, H, W)"
-        raise CaptureError(
-            f"Expected {channels} channels where the branches meet, in maps {layout} or tokens (B, T, C), but the "
-            f"tensor has the shape {tuple(tensor.shape)}; leave this unit out with where=[...]."
-        )
-    return axis
+    last = tensor.dim() - 1
+    places = {3: (last,), 4: (last, 1) if channels_last else (1, last)}.get(tensor.dim(), ())
+    for axis in places:
+        if tensor.shape[axis] == channels:
+            return axis
+    raise CaptureError(
+        f"Expected {channels} channels where the branches meet, in maps (B, C, H, W) or (B, H, W, C) or in tokens "
+        f"(B, T, C), but the tensor has the shape {tuple(tensor.shape)}; leave this unit out with where=[...]."
+    )
 
 
 def pooled_sum(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, relu: Relu) -> tuple[Tensor, Tensor]:
@@ -190,20 +193,29 @@ def pooled_sum(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, relu: Relu)
     return pooled, F.relu(pooled)
 
 
-def gated_sum(gate: Tensor, x: Tensor, r: Tensor, axis: int, target: GateTarget) -> Tensor:
+def gated_sum(
+    gate: Tensor | None, x: Tensor, r: Tensor, axis: int, target: GateTarget, branch_first: bool = False
+) -> Tensor:
     """`g * x + r`, or `g * (x + r)` for the target `"sum"`.
 
+    The sum lies in memory as the host's own: what follows may add up its values in that order.
+
     Args:
-        gate: (B, C), or (1, C) for all samples.
+        gate: (B, C), or (1, C) for all samples; None for 1.
         x: Shortcut.
         r: Branch, in the same shape.
         axis: Which axis holds the channels.
         target: What the gate multiplies.
+        branch_first: Whether the host adds `r + x`.
     """
+    if gate is None:
+        return r + x if branch_first else x + r
     spread = gate.to(x.dtype).reshape([gate.shape[0], *(gate.shape[1] if i == axis else 1 for i in range(1, x.dim()))])
     if target == "sum":
-        return spread * (x + r)
-    return torch.addcmul(r, spread, x) if x.dtype == r.dtype else spread * x + r  # one pass over memory
+        return spread * (r + x if branch_first else x + r)
+    if x.dtype == r.dtype and x.stride() == r.stride():
+        return torch.addcmul(r, spread, x)  # one pass over memory
+    return r + spread * x if branch_first else spread * x + r
 
 
 def wide_dtype(tensor: Tensor) -> torch.dtype:

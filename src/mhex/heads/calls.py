@@ -61,7 +61,7 @@ class Call:
         heads: The heads that serve it while it runs; of a replica, its own.
         graph: Whether gradients were on when it began.
         special: Bool (B, T), True at tokens left out of the pooling.
-        rows: B of the inputs; None if it is not known, or if blocks may be run again on copies.
+        rows: First sizes of the inputs, one of them B; empty if blocks may be run again on copies.
         masks: Masks of padding that the host was called with, by name.
         recording: What to keep beside the logits.
         ran: Names of the junctions whose block ran, in order of execution.
@@ -76,7 +76,7 @@ class Call:
     heads: Heads | None
     graph: bool
     special: Tensor | None = None
-    rows: int | None = None
+    rows: frozenset[int] = frozenset()
     masks: Mapping[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
     ran: list[str] = field(default_factory=list)
@@ -112,11 +112,12 @@ class Call:
         Raises:
             CaptureError: They do.
         """
-        if self.rows is not None and self.rows != x.shape[0]:
+        if self.rows and x.shape[0] not in self.rows:
             raise CaptureError(
-                f"Expected {self.rows} samples along the first axis at {name}, as in the inputs, but its tensors have "
-                f"the shape {tuple(x.shape)}: patches or choices that are folded into the batch have no head of their "
-                "own; leave the unit out with where=[...]."
+                f"Expected as many samples along the first axis at {name} as the inputs have, "
+                f"{' or '.join(map(str, sorted(self.rows)))}, but its tensors have the shape {tuple(x.shape)}: patches "
+                "or choices that are folded into the batch have no head of their own; leave the unit out with "
+                "where=[...]."
             )
 
 
@@ -147,10 +148,9 @@ class _Calls(threading.local):
 _CALLS = _Calls()
 
 
-def rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """B of the first tensor that a model is called with; None if there is none."""
-    first = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()), None)
-    return None if first is None else first.shape[0]
+def rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
+    """First sizes of the tensors that a model is called with: positions for all samples have 1, images and texts B."""
+    return frozenset(v.shape[0] for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim())
 
 
 def begin(token: Token, call: Call) -> None:
@@ -158,7 +158,7 @@ def begin(token: Token, call: Call) -> None:
     _CALLS.last.pop(token, None)  # frees the graph of the one before
     call.recording = _CALLS.recordings.get(token)
     if token in _CALLS.aside:  # a method may replay a block on several copies of the batch
-        call.rows = None
+        call.rows = frozenset()
     _CALLS.open[token] = call
 
 

@@ -46,7 +46,8 @@ class FoldedBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.channels, self.relu, self.gate_target = block.channels, block.relu, block.gate_target
-        self.prefix_tokens, self.channels_last = prefix_tokens, block.channels_last
+        self.channels_last, self.branch_first = block.channels_last, block.branch_first
+        self.prefix_tokens = prefix_tokens
         self.offset, self.scale = float(1 - block.strength), float(block.strength * block.kappa)
         self.flows = flows
         self.reads: Reads | None = None
@@ -86,7 +87,7 @@ class FoldedBlock(nn.Module):
                 gate = self.offset + self.scale * torch.sigmoid(u)
             if self.sink is not None and self.w2 is not None:
                 self.sink.append(self._scores(hidden, u, gate, x, r, axis, keep))
-        return x + r if gate is None or not self.flows else gated_sum(gate, x, r, axis, self.gate_target)
+        return gated_sum(gate if self.flows else None, x, r, axis, self.gate_target, self.branch_first)
 
     def _keep(self, x: Tensor, masks: Mapping[str, Any]) -> Tensor | None:
         """Weights (B, T) of the tokens in the pooling; None for all alike."""

@@ -32,6 +32,7 @@ class Heads(nn.Module):
         settings: How to build them.
         prefix_tokens: Tokens before the patches of a vision Transformer, for `exclude_special`.
         channels_last: Junctions whose maps are (B, H, W, C).
+        branch_first: Junctions at which the host adds the shortcut to the branch, not the branch to the shortcut.
         mask_places: Arguments of the host that say which tokens are padding, from `mask_arguments`.
     """
 
@@ -40,6 +41,7 @@ class Heads(nn.Module):
         settings: Settings,
         prefix_tokens: int = 0,
         channels_last: Collection[str] = (),
+        branch_first: Collection[str] = (),
         mask_places: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
@@ -62,6 +64,7 @@ class Heads(nn.Module):
                 settings.gate_target,
                 settings.relu,
                 name in channels_last,
+                name in branch_first,
             )
             for name, width in zip(settings.junctions, settings.channels, strict=True)
         )
