@@ -28,7 +28,7 @@ def ramp(heads: Heads, step: int, steps: int, share: float) -> None:
 
 
 def _check(name: str, value: Any, meaning: str, low: float, high: float = float("inf")) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if not isinstance(value, Real) or value is True or value is False:
         raise ArgumentTypeError(f"Expected {name} to be {meaning}, but got {value!r}.")
     if not low <= float(value) <= high:  # also where it is not a number
         raise ArgumentError(f"Expected {name} to be {meaning}, but got {name}={value!r}.")
