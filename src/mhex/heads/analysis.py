@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.heads.collaboration import Collaboration, collaboration
 from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
 from mhex.heads.correlation import Study, Values, collaboration_study
+from mhex.heads.held import Held
 
 
-class Analysis:
+class Analysis(Held):
     """Part of `Scaffold`."""
-
-    model: nn.Module
 
     def collaboration(
         self, inputs: Any, labels: Tensor | None = None, *, chunk: int = 32, progress: bool = False
@@ -23,8 +22,9 @@ class Analysis:
         """Cosine, per sample and block, of how the gate and how the head pull the matrix that they share.
 
         Args:
-            inputs: A tensor, a dictionary of the model's arguments, or a loader of labelled batches.
-            labels: As for `loss`; None for a loader, or if the dictionary holds `labels`.
+            inputs: A tensor, a dictionary of the model's arguments, a loader of labelled batches, or one pair
+                `(inputs, labels)` of tensors.
+            labels: As for `loss`; None for a loader or a pair, or if the dictionary holds `labels`.
             chunk: The most samples at once; memory grows with it and not with their number.
             progress: Whether to draw a progress bar.
 
@@ -34,7 +34,7 @@ class Analysis:
             >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
             torch.Size([2, 7])
         """
-        return collaboration(self.model, inputs, labels, chunk, progress)
+        return collaboration(self.host, inputs, labels, chunk, progress)
 
     def confidence_map(
         self,
@@ -58,7 +58,7 @@ class Analysis:
             chunk: The most copies at once.
             progress: Whether to draw a progress bar.
         """
-        return confidence_map(self.model, inputs, labels, grid, mode, blocks, chunk, progress)
+        return confidence_map(self.host, inputs, labels, grid, mode, blocks, chunk, progress)
 
     def collaboration_study(
         self,
@@ -72,10 +72,10 @@ class Analysis:
         """Correlate each block's cosine with the probability of the true class and with values of your own.
 
         Args:
-            loader: Gives labelled batches, in a fixed order.
+            loader: Gives labelled batches, in a fixed order; or one pair `(inputs, labels)` of tensors.
             against: Values (N,) by name, one per sample, for instance `{"SAD": drops}`.
             level: Confidence of the intervals.
             chunk: The most samples at once.
             progress: Whether to draw a progress bar.
         """
-        return collaboration_study(self.model, loader, against, level, chunk, progress)
+        return collaboration_study(self.host, loader, against, level, chunk, progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -19,11 +18,12 @@ from mhex.capture.masks import mask_arguments
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
+from mhex.heads.folded import Folded, FoldedBlock
 from mhex.heads.heads import PREFIX, Heads
+from mhex.heads.held import not_a_model
+from mhex.heads.placement import listed, named, placed
 from mhex.heads.scaffold import Scaffold
 from mhex.heads.settings import Settings, checked_classes
-
-_PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
 
 
 def attach(
@@ -76,12 +76,20 @@ def attach(
         True
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(f"Expected a torch.nn.Module, but got {type(model).__name__}.")
+        raise not_a_model(model)
     model = unwrap(model)
     if any(is_grafted(module) for module in model.modules()):
         raise ArgumentError("The model carries heads already; call detach() on its scaffold first.")
+    if any(isinstance(module, (Folded, FoldedBlock)) for module in model.modules()):
+        raise ArgumentError(
+            "This is a folded model: the gates of its heads are part of it for good. Attach heads to the model that it "
+            "was folded from."
+        )
     if hasattr(model, PREFIX):
         raise ArgumentError(f"The model has an attribute {PREFIX!r} of its own, where its heads would live; rename it.")
+    for flag, value in {"exclude_special": exclude_special, "multi_label": multi_label}.items():
+        if value is not None and not isinstance(value, bool):
+            raise ArgumentTypeError(f"Expected {flag} to be True or False, but got {value!r}.")
     seen = survey(model)
     found = seen.junctions
     state = None
@@ -95,18 +103,24 @@ def attach(
         }
         given |= {"relu": relu, "exclude_special": exclude_special, "multi_label": multi_label}
         _check_given(given, settings, weights)
-        junctions = _named(found, settings.junctions, seen.left_out)
+        junctions = named(found, settings.junctions, seen.left_out)
         _check_widths(junctions, settings, weights)
-        if where is not None and {j.name for j in _placed(found, where, seen.left_out)} != set(settings.junctions):
+        if where is not None and {j.name for j in placed(found, where, seen.left_out)} != set(settings.junctions):
             raise ArgumentError(
-                f"The heads in {weights} belong to {_list([j.name for j in junctions])}, but where={where!r} came; "
+                f"The heads in {weights} belong to {listed([j.name for j in junctions])}, but where={where!r} came; "
                 "leave it out, or attach new heads without weights=."
             )
     else:
         extras = {}
-        junctions = _placed(found, "all" if where is None else where, seen.left_out)
+        classes = checked_classes(num_classes)
+        junctions = placed(found, "all" if where is None else where, seen.left_out)
+        if exclude_special and all(j.kind == "map" for j in junctions):
+            raise ArgumentError(
+                "Expected a model of tokens with exclude_special=True, but its residual connections carry feature "
+                "maps, which have no class or separator tokens; leave it out."
+            )
         settings = Settings(
-            num_classes=checked_classes(num_classes),
+            num_classes=classes,
             junctions=tuple(j.name for j in junctions),
             channels=tuple(j.meeting.channels for j in junctions),
             preset=_checked("preset", "identity" if preset is None else preset, Preset),
@@ -147,47 +161,6 @@ def attach(
     return Scaffold(model)
 
 
-def _placed(found: list[Junction], where: str | Sequence[str], left_out: Mapping[str, str]) -> list[Junction]:
-    """The junctions of a placement."""
-    main = [j for j in found if j.kind == "map" or j.last]
-    if not isinstance(where, str):
-        return _named(found, where, left_out)
-    if left_out:
-        reasons = _list([f"{name}: {why}" for name, why in left_out.items()], "; ")
-        warnings.warn(f"Some units get no head. {reasons}.", MhexWarning, stacklevel=3)
-    if where == "all":
-        return main
-    if where == "attention+mlp":
-        chosen = [j for j in found if j.kind == "token"]
-    elif where == "downsample":
-        chosen = [j for j in main if j.meeting.strided]
-    elif where == "projection":
-        chosen = [j for j in main if j.meeting.projection]
-    elif number := re.fullmatch(r"first(\d+)", where):
-        chosen = main[: int(number.group(1))]
-    else:
-        raise unknown_name("placement", where, _PLACEMENTS)
-    if not chosen:
-        known = _list([j.name for j in main])
-        raise ArgumentError(
-            f"No residual connection of the model fits where={where!r}. There are: {known}. Use 'all', 'first3' or a "
-            "list of these names."
-        )
-    return chosen
-
-
-def _named(found: list[Junction], names: Sequence[str], left_out: Mapping[str, str]) -> list[Junction]:
-    by_name = {j.name: j for j in found}
-    if not names:
-        raise ArgumentError(f"Expected at least one name in where=, out of: {_list(list(by_name))}.")
-    for name in names:
-        if name not in by_name and name in left_out:
-            raise ArgumentError(f"No head can be placed on {name}: {left_out[name]}.")
-        if name not in by_name:
-            raise unknown_name("residual connection", str(name), by_name)
-    return [j for j in found if j.name in set(names)]
-
-
 def _check_given(given: Mapping[str, Any], settings: Settings, weights: Any) -> None:
     """Refuse arguments that contradict the file of weights."""
     for name, value in given.items():
@@ -196,10 +169,6 @@ def _check_given(given: Mapping[str, Any], settings: Settings, weights: Any) -> 
                 f"Expected {name}={own!r} as in {weights}, but got {name}={value!r}; leave it out, or attach new heads "
                 "without weights=."
             )
-
-
-def _list(names: list[str], between: str = ", ") -> str:
-    return between.join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -> None:

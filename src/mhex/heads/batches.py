@@ -77,10 +77,13 @@ def loader_of(data: Any, batch_size: int) -> Iterable[Any]:
     if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], Tensor):
         inputs, labels = data
         if isinstance(inputs, (Tensor, Mapping)):
-            lengths = set(_row_counts(inputs))
-            if lengths != {len(labels)}:
+            if labels.dim() == 0:
+                raise ArgumentError("Expected one label per sample, (B,), but got a single number; add a batch axis.")
+            lengths = sorted(set(_row_counts(inputs)))
+            if lengths != [len(labels)]:
+                came = " or ".join(map(str, lengths)) or "no"
                 raise ArgumentError(
-                    f"Expected as many labels as inputs, but got {len(labels)} labels and {lengths} inputs."
+                    f"Expected as many labels as inputs, but got {len(labels)} labels and {came} inputs."
                 )
             return Pieces(inputs, labels, batch_size)
     return _iterated(data)
@@ -93,8 +96,9 @@ def in_chunks(
 
     Args:
         settings: Of the heads, for the labels.
-        inputs: A batch (a tensor, or a dictionary of arguments), or a loader of labelled batches.
-        labels: Of a batch; None for a loader, or if they are in the dictionary.
+        inputs: A batch (a tensor, or a dictionary of arguments), a loader of labelled batches, or one pair of tensors
+            `(inputs, labels)`.
+        labels: Of a batch; None for a loader or a pair, or if they are in the dictionary.
         chunk: The most samples at once.
         progress: Whether to draw a progress bar.
     """
@@ -103,8 +107,12 @@ def in_chunks(
         yield from track(Pieces(*labelled_batch(settings, inputs, labels), chunk), "Collaboration", progress)
         return
     if labels is not None:
-        raise ArgumentError("A loader brings its own labels: leave labels out, or pass one batch as a tensor.")
-    for batch, truth in labelled(track(_iterated(inputs), "Collaboration", progress)):
+        raise ArgumentError(
+            "Expected one batch beside labels, as a tensor or as a dictionary of the model's arguments, but got "
+            f"{_described(inputs)}: turn images and texts into tensors first. A loader brings its own labels: leave "
+            "labels out."
+        )
+    for batch, truth in labelled(track(loader_of(inputs, chunk), "Collaboration", progress)):
         yield from Pieces(batch, check_batch(settings, batch, truth), chunk)
 
 
@@ -154,6 +162,12 @@ def check_chunk(chunk: Any) -> None:
 def _row_counts(inputs: Any) -> list[int]:
     values = [inputs] if isinstance(inputs, Tensor) else inputs.values() if isinstance(inputs, Mapping) else []
     return [value.shape[0] for value in values if isinstance(value, Tensor) and value.dim()]
+
+
+def _described(data: Any) -> str:
+    """The type of something, and of what a list holds."""
+    inside = f" of {type(data[0]).__name__}" if isinstance(data, (list, tuple)) and data else ""
+    return f"{type(data).__name__}{inside}"
 
 
 def _label_name(batch: Mapping[str, Any]) -> str | None:

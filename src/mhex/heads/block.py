@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mhex.errors import CaptureError
+from mhex.errors import ArgumentError, CaptureError
 
 Preset = Literal["identity", "paper", "warmup", "probe"]
 Coupling = Literal["shared", "separate", "head_only"]
@@ -58,6 +58,7 @@ class Block(nn.Module):
 
     strength: Tensor
     intercept: Tensor | None
+    fixed = False  # whether the gate is 1 for ever
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Block(nn.Module):
         super().__init__()
         self.channels, self.coupling, self.gate_target, self.relu = channels, coupling, gate_target, relu
         self.channels_last, self.branch_first = channels_last, branch_first
+        self.fixed = preset == "probe"
         self.kappa = 2 if preset == "identity" else 1
         gated = coupling != "head_only"
         self.w1 = nn.Linear(channels, channels, bias=False) if gated else None
@@ -91,7 +93,18 @@ class Block(nn.Module):
         return w2 @ widened(self.w1.weight) if self.coupling == "shared" and self.w1 is not None else w2
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Intercepts come and go with the heads that are loaded; a state without these heads changes nothing."""
+        """Intercepts come and go with the heads that are loaded; a state without these heads changes nothing.
+
+        Raises:
+            ArgumentError: The gate is 1 for ever, and the state would turn it on.
+        """
+        strength = state_dict.get(f"{prefix}strength")
+        if self.fixed and strength is not None and not strength.is_meta and bool(strength.any()):
+            raise ArgumentError(
+                "Expected heads whose gates are off, because preset='probe' keeps every gate at exactly 1, but the "
+                f"gates in this state are on ({prefix}strength is {float(strength):g}): attach heads with the preset "
+                "that the state was trained with, then load it. These heads stay as they were."
+            )
         intercept = state_dict.get(f"{prefix}intercept")
         if intercept is not None:
             self.intercept = torch.empty_like(intercept, device=self.strength.device)

@@ -28,7 +28,10 @@ class Token:
             was one: in training a host may skip units. Empty before the first call.
         evaluated: Whether that call was in evaluation mode.
         masked_above: Names of blocks that read a mask of the host's call, because their unit was given none.
+        width: How many class scores the host returned when somebody asked; 0 for none, None if nobody did.
     """
+
+    width: int | None = None
 
     def __init__(self) -> None:
         self.ran: tuple[str, ...] = ()
@@ -176,13 +179,18 @@ def finish(token: Token, output: Any) -> None:
         _CALLS.last[token] = call
 
 
+def seen(token: Token) -> Call | None:
+    """The last finished call of this thread; None if there was none, or if it was let go."""
+    return _CALLS.last.get(token)
+
+
 def last(token: Token) -> Call:
     """The last finished call of this thread.
 
     Raises:
         CaptureError: There was none.
     """
-    call = _CALLS.last.get(token)
+    call = seen(token)
     if call is None:
         raise CaptureError("The heads have seen no forward pass in this thread yet: call the model first.")
     return call

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
 from mhex.heads.fitting import FitReport, Method, fit_heads, head_accuracy
-from mhex.heads.heads import Heads
+from mhex.heads.held import Held
 
 
-class ClosedForm:
+class ClosedForm(Held):
     """Part of `Scaffold`."""
-
-    model: nn.Module
-    heads: Heads
 
     def fit(
         self,

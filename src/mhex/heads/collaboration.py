@@ -21,6 +21,7 @@ from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.batches import in_chunks
 from mhex.heads.block import widened
 from mhex.heads.calls import Call
+from mhex.heads.drawing import save_drawing
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.passes import watched
 from mhex.heads.reading import Reading
@@ -63,10 +64,8 @@ class Collaboration:
         return cosine_figure(self.cosine, self.blocks)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how."""
-        from mhex.viz import save_figure
-
-        return save_figure(self.show(), path)
+        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
+        return save_drawing(self.show, path)
 
 
 def collaboration(

@@ -17,6 +17,7 @@ from mhex.errors import ArgumentError, unknown_name
 from mhex.heads.batches import check_chunk, labelled_batch, take
 from mhex.heads.block import wide_dtype
 from mhex.heads.collaboration import checked_heads, measure
+from mhex.heads.drawing import save_drawing
 from mhex.heads.passes import watched
 
 CellMode = Literal["keep", "occlude"]
@@ -55,10 +56,8 @@ class ConfidenceMap:
         return confidence_figure(self.map, self.raw, self.images, self.mode)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how."""
-        from mhex.viz import save_figure
-
-        return save_figure(self.show(), path)
+        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
+        return save_drawing(self.show, path)
 
 
 def confidence_map(
@@ -77,6 +76,7 @@ def confidence_map(
     if mode not in get_args(CellMode):
         raise unknown_name("mode", str(mode), get_args(CellMode))
     count = _count(blocks, len(heads.settings.junctions) - 1)
+    _images(inputs)  # first: without a batch axis the labels would be blamed
     inputs, labels = labelled_batch(heads.settings, inputs, labels)
     device = next(heads.parameters()).device
     images = _images(inputs).to(device)
@@ -140,7 +140,16 @@ def _count(blocks: str, available: int) -> int:
 def _images(inputs: Any) -> Tensor:
     images = inputs.get(_IMAGES) if isinstance(inputs, Mapping) else inputs
     if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
-        came = tuple(images.shape) if isinstance(images, Tensor) else f"the arguments {', '.join(inputs)}"
+        if isinstance(images, Tensor) and images.dim() == 3 and images.is_floating_point():
+            raise ArgumentError(
+                f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass "
+                "image[None], and its label likewise."
+            )
+        came = type(images).__name__
+        if isinstance(images, Tensor):
+            came = f"{tuple(images.shape)} ({images.dtype})"
+        elif isinstance(inputs, Mapping):
+            came = f"the arguments {', '.join(inputs)}"
         raise ArgumentError(
             f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
             "only. Scaffold.collaboration serves texts too."

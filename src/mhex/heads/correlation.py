@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.heads.collaboration import Collaboration, collaboration
+from mhex.heads.drawing import save_drawing
 
 CONFIDENCE = "p_orig"
 Values = Tensor | Sequence[float] | NDArray[Any]
@@ -83,14 +85,14 @@ class Study:
         return forest_figure([(r.first, r.second, r.coefficient, r.low, r.high) for r in own], note)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how."""
-        from mhex.viz import save_figure
-
-        return save_figure(self.show(), path)
+        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
+        return save_drawing(self.show, path)
 
 
 def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = ("x", "y")) -> Correlation:
     """Pearson's correlation with its p-value and confidence interval.
+
+    For fewer than three values, or where one variable does not vary, there is none: NaN, and a warning.
 
     Args:
         x: One value per sample, (N,).
@@ -103,27 +105,30 @@ def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = 
         >>> round(pearson([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]).coefficient, 3)
         0.8
     """
+    row, why = _correlated(x, y, level, names)
+    if why is not None:
+        warnings.warn(f"There is no correlation of {names[0]} and {names[1]}: {why}.", MhexWarning, stacklevel=2)
+    return row
+
+
+def _correlated(x: Values, y: Values, level: float, names: tuple[str, str]) -> tuple[Correlation, str | None]:
+    """The correlation, and why there is none; None if there is one."""
     if not 0 < level < 1:
         raise ArgumentError(f"Expected a level between 0 and 1, for instance 0.95, but got {level}.")
     a, b = _column(x, names[0]), _column(y, names[1])
     if len(a) != len(b):
         raise ArgumentError(f"Expected as many values of {names[1]} as of {names[0]}, {len(a)}, but got {len(b)}.")
-    if len(a) < 3 or _constant(a) or _constant(b):
+    still = [name for name, column in zip(names, (a, b), strict=True) if len(column) and _constant(column)]
+    if len(a) < 3 or still:
         nan = float("nan")
-        return Correlation(*names, nan, nan, len(a), nan, nan, level)
+        why = f"{still[0]} does not vary" if len(a) >= 3 else f"it takes three samples, and there are {len(a)}"
+        return Correlation(*names, nan, nan, len(a), nan, nan, level), why
     from scipy.stats import pearsonr
 
     result = pearsonr(a, b)
     interval = result.confidence_interval(level)
-    return Correlation(
-        *names,
-        float(result.statistic),
-        float(result.pvalue),
-        len(a),
-        float(interval.low),
-        float(interval.high),
-        level,
-    )
+    low, high = float(interval.low), float(interval.high)
+    return Correlation(*names, float(result.statistic), float(result.pvalue), len(a), low, high, level), None
 
 
 def study(seen: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
@@ -134,15 +139,27 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
         against: Values (N,) by name, in the order of the samples: how much an explanation drops, for instance.
         level: Confidence of the intervals.
     """
+    if against is not None and not isinstance(against, Mapping):
+        raise ArgumentTypeError(
+            f"Expected against= to give values (N,) a name, for instance {{'SAD': drops}}, but got "
+            f"{type(against).__name__}."
+        )
     own = dict(against or {})
     taken = {CONFIDENCE, *seen.blocks} & own.keys()
     if taken:
         raise ArgumentError(f"Expected other names in against= than {', '.join(sorted(taken))}, which are taken.")
     own = {CONFIDENCE: seen.p_orig, **own}
     cosines = {name: seen.cosine[:, number] for number, name in enumerate(seen.blocks)}
-    rows = [pearson(c, v, level, (block, name)) for name, v in own.items() for block, c in cosines.items()]
-    rows += [pearson(v, seen.p_orig, level, (name, CONFIDENCE)) for name, v in own.items() if name != CONFIDENCE]
-    return Study(tuple(rows), seen)
+    found = [_correlated(c, v, level, (block, name)) for name, v in own.items() for block, c in cosines.items()]
+    found += [_correlated(v, seen.p_orig, level, (name, CONFIDENCE)) for name, v in own.items() if name != CONFIDENCE]
+    if reasons := dict.fromkeys(why for _, why in found if why is not None):
+        missing = sum(why is not None for _, why in found)
+        warnings.warn(
+            f"{missing} of {len(found)} correlations do not exist and are NaN: {'; '.join(reasons)}.",
+            MhexWarning,
+            stacklevel=2,
+        )
+    return Study(tuple(row for row, _ in found), seen)
 
 
 def collaboration_study(

@@ -53,6 +53,7 @@ class _Kept:
     marks: tuple[Any, ...]
     prints: Tensor
     weights: dict[tuple[float, float, float], Tensor] = field(default_factory=dict)
+    speaks: bool = True
 
 
 _KEPT: WeakKeyDictionary[Block, _Kept] = WeakKeyDictionary()
@@ -78,11 +79,18 @@ def class_weights(block: Block, alpha: float, sharpness: float, negative_sharpne
         kept = _KEPT[block] = _Kept(marks, prints)
     key = (alpha, sharpness, negative_sharpness)
     if (found := kept.weights.get(key)) is None:
-        found = adjusted_weights(block.equivalent_matrix(), *key)
+        matrix = block.equivalent_matrix()
+        kept.speaks = bool(matrix.any())  # looked at here alone: it waits for the device
+        found = adjusted_weights(matrix, *key)
         while len(kept.weights) >= _MOST:
             kept.weights.pop(next(iter(kept.weights)))
         kept.weights[key] = found
     return found
+
+
+def speaks(block: Block) -> bool:
+    """False if the equivalent matrix that `class_weights` last read is 0, as before any training."""
+    return (kept := _KEPT.get(block)) is None or kept.speaks
 
 
 @lru_cache(maxsize=64)

@@ -158,6 +158,16 @@ class Heads(nn.Module):
         """What the heads said in the last call of this thread."""
         return Reading(calls.last(self.token), self)
 
+    def settled_source(self) -> Source | None:
+        """What predicts, whatever the host returns; None if it depends on that."""
+        # Gates that learn change what the classifier reads: left out of the loss, it has not followed.
+        follows = self.joined or self.settings.preset == "probe"
+        return self.source if self.source is not None or follows else self.head_source()
+
+    def head_source(self) -> Source:
+        """What predicts where the host's own classifier does not."""
+        return "sum" if self.mode == "pretrain" else "last_head"
+
     def _returned(self, name: str, output: Tensor) -> None:
         if (call := calls.current(self.token)) is not None:
             call.outputs[name] = output

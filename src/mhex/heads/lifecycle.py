@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mhex.heads.fold import fold
 from mhex.heads.freeze import freeze, thaw
-from mhex.heads.heads import Heads
+from mhex.heads.held import Held
 from mhex.heads.passes import predict
 from mhex.heads.settings import Source, checked_classes
 from mhex.heads.static import StaticFoldReport, fold_static
@@ -16,11 +16,8 @@ from mhex.heads.strip import reset, strip, what_predicts
 from mhex.heads.summary import Summary, summarise
 
 
-class LifeCycle:
+class LifeCycle(Held):
     """Part of `Scaffold`."""
-
-    model: nn.Module
-    heads: Heads
 
     def predict(self, data: Any) -> Tensor:
         """Class scores (N, n) from `predict_from`, in evaluation mode and without a graph; the model is left as it was.
@@ -28,7 +25,7 @@ class LifeCycle:
         Args:
             data: A batch (a tensor, or a dictionary of arguments), or a loader of batches, with labels or without.
         """
-        return predict(self.model, data)
+        return predict(self.host, data)
 
     def freeze_host(self) -> None:
         """Train the heads alone: freeze the model's own parameters and the running statistics of its batch norms.

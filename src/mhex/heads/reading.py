@@ -44,11 +44,14 @@ class Reading:
     @property
     def classifier(self) -> Tensor | None:
         """Class scores (B, n) of the host's own classifier; None if it returns something else."""
-        try:
-            scores = read_logits(self.call.output)
-        except UnsupportedModelError:
-            return None
-        return scores if scores.shape[1] == self.heads.settings.num_classes else None
+        scores = self._host_scores()
+        return scores if scores is not None and scores.shape[1] == self.heads.settings.num_classes else None
+
+    @property
+    def width(self) -> int:
+        """How many class scores the host returned; 0 for none."""
+        scores = self._host_scores()
+        return 0 if scores is None else scores.shape[1]
 
     @property
     def sum(self) -> Tensor:
@@ -59,12 +62,11 @@ class Reading:
     @property
     def source(self) -> Source:
         """What predicts."""
-        if self.heads.source is not None:
-            return self.heads.source
-        # Gates that learn change what the classifier reads: left out of the loss, it has not followed.
-        if self.classifier is not None and (self.heads.joined or self.heads.settings.preset == "probe"):
-            return "classifier"
-        return "sum" if self.heads.mode == "pretrain" else "last_head"
+        if not torch.compiler.is_compiling():
+            self.heads.token.width = self.width  # the call itself may be let go
+        if (source := self.heads.settled_source()) is not None:
+            return source
+        return self.heads.head_source() if self.classifier is None else "classifier"
 
     @property
     def logits(self) -> Tensor:
@@ -74,7 +76,10 @@ class Reading:
     def scores(self, source: Source) -> Tensor:
         """Class scores (B, n) of the classifier, of the last head or of the running sum."""
         if source == "classifier":
-            return self._required_classifier()
+            return self._required_classifier(
+                "predict: set scaffold.predict_from to 'last_head' or 'sum' (None chooses), or give the model a "
+                "classifier of that size."
+            )
         return self._last_head() if source == "last_head" else self.sum
 
     @property
@@ -91,7 +96,27 @@ class Reading:
         """The terms of a loss: all heads, and the host's own classifier if it joins in."""
         self._check_graph()
         terms = self._all_heads()
-        return [*terms, self._required_classifier()] if classifier else terms
+        if not classifier:
+            return terms
+        own = self._required_classifier(
+            "join in the loss: pass classifier=False to train the heads alone, or give the model a classifier of that "
+            "size."
+        )
+        return [*terms, own]
+
+    @property
+    def spoken(self) -> dict[str, Tensor]:
+        """Class scores (B, n) of the heads by name, first to last.
+
+        Raises:
+            CaptureError: All heads were stripped.
+        """
+        if not self.call.logits and all(block.w2 is None for block in self.heads.named_blocks().values()):
+            raise CaptureError(
+                "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
+                "before."
+            )
+        return dict(self.call.logits)
 
     def _all_heads(self) -> list[Tensor]:
         gone = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]
@@ -107,15 +132,20 @@ class Reading:
             raise CaptureError("The heads were stripped, so the last one cannot predict; attach them again.")
         return self.heads_only[-1]
 
-    def _required_classifier(self) -> Tensor:
+    def _host_scores(self) -> Tensor | None:
+        try:
+            return read_logits(self.call.output)
+        except UnsupportedModelError:
+            return None
+
+    def _required_classifier(self, purpose: str) -> Tensor:
         if (scores := self.classifier) is not None:
             return scores
         output = self.call.output
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ArgumentError(
             f"The heads have {self.heads.settings.num_classes} classes, but the model returns {shape}, so its "
-            "classifier cannot join in: give the model a classifier of that size, or pass classifier=False (or set "
-            "predict_from)."
+            f"classifier cannot {purpose}"
         )
 
     def _check_graph(self) -> None:

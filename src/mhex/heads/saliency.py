@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mhex.errors import ArgumentError, CaptureError
+from mhex.errors import ArgumentError, CaptureError, MhexWarning
 from mhex.heads.block import Block, BlockOutput, channel_axis
 from mhex.heads.calls import Call
-from mhex.heads.equivalent import class_weights
+from mhex.heads.equivalent import class_weights, speaks
 from mhex.heads.map_settings import Activation, Anchor, MapSettings, thresholds
 from mhex.heads.reading import Reading
 
@@ -44,6 +45,13 @@ def block_maps(reading: Reading, names: Sequence[str], index: Tensor, settings: 
             rows = rows * (seen.pooled > 0)[:, None]
         output = _output(call, name) if settings.activation == "output" else None
         maps[name] = _block_map(block, seen, rows, settings.activation, output)
+    if not any(speaks(heads[name]) for name in names):
+        warnings.warn(
+            "The heads say nothing yet (all class weights are 0): train them with scaffold.loss, or fit them with "
+            "scaffold.fit.",
+            MhexWarning,
+            stacklevel=2,
+        )
     return maps
 
 

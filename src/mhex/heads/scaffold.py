@@ -9,18 +9,19 @@ from typing import Any, NamedTuple, get_args
 
 from torch import Tensor, nn
 
-from mhex.capture import unwrap
 from mhex.capture.graft import ungraft, unsettle
 from mhex.errors import MhexWarning, unknown_name
 from mhex.heads import calls
 from mhex.heads.analysis import Analysis
 from mhex.heads.closed_form import ClosedForm
 from mhex.heads.files import save_heads
-from mhex.heads.heads import PREFIX, Heads, required_heads
+from mhex.heads.heads import PREFIX
 from mhex.heads.lifecycle import LifeCycle
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
+from mhex.heads.ramp import ramp
 from mhex.heads.reading import Reading, decided
 from mhex.heads.settings import Settings, Source
+from mhex.heads.sources import check_classifier, expected_source
 from mhex.heads.strip import gates_are_one
 
 
@@ -45,10 +46,6 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         model: The model, or a wrapper of it.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = unwrap(model)
-        self.heads: Heads = required_heads(self.model)
-
     @property
     def settings(self) -> Settings:
         """How the heads were built."""
@@ -68,6 +65,8 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         return self.settings.num_classes
 
     def __repr__(self) -> str:
+        if not self.attached:
+            return f"Scaffold(detached from {type(self.model).__name__})"
         return f"Scaffold({len(self.names)} heads on {type(self.model).__name__}, {self.num_classes} classes)"
 
     # --- after a forward pass --------------------------------------------------------------------------------------
@@ -79,14 +78,14 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
 
     def __call__(self, *args: Any, return_heads: bool = False, **kwargs: Any) -> Any:
         """Call the model; with `return_heads`, give its heads' class scores too, as `HeadsOutput`."""
-        output = self.model(*args, **kwargs)
+        output = self.host(*args, **kwargs)
         reading = self.reading
         return HeadsOutput(output, reading.heads_only, reading.sum) if return_heads else output
 
     @property
     def head_logits(self) -> dict[str, Tensor]:
         """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
-        return dict(self.reading.call.logits)
+        return self.reading.spoken
 
     @property
     def head_predictions(self) -> dict[str, Tensor]:
@@ -135,14 +134,17 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
 
         By default the classifier where the model returns n class scores, unless it was left out of the loss while the
         gates learned; otherwise the last head after training with `"finetune"` and the running sum after `"pretrain"`.
-        Known after the first forward pass unless it was set.
+        Before the first forward pass it is read off the model's last layer; a model whose last layer does not tell
+        must be called first.
         """
-        return self.heads.source or self.reading.source
+        return expected_source(self.heads, self.model)
 
     @predict_from.setter
     def predict_from(self, source: Source | None) -> None:
         if source is not None and source not in get_args(Source):
             raise unknown_name("source of predictions", str(source), get_args(Source))
+        if source == "classifier":
+            check_classifier(self.heads)
         self.heads.source = source
 
     # --- parameters ------------------------------------------------------------------------------------------------
@@ -167,17 +169,24 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         return self.heads[name].equivalent_matrix().detach()
 
     def ramp(self, step: int, steps: int, share: float = 0.1) -> None:
-        """Move the gates of preset `"warmup"` from 1 towards the published gate; other presets stay as they are.
+        """Move the gates of preset `"warmup"` from 1 towards the published gate; call it before every step.
+
+        The gates of all other presets, and heads without gates (`coupling="head_only"`), stay as they are: there a
+        call only checks its arguments, so that one training loop serves all presets.
 
         Args:
-            step: Step of training, counted from 0.
-            steps: All steps of training.
-            share: Part of the steps in which the gate changes.
+            step: Step of training, counted from 0; from `share * steps` on the gate is the published one.
+            steps: All steps of training, at least 1.
+            share: Part of the steps in which the gate changes, from 0 (at once, after step 0) to 1 (until the end).
+
+        Example:
+            >>> import torchvision, mhex
+            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8, preset="warmup")
+            >>> scaffold.ramp(5, steps=100)  # half way through the first tenth
+            >>> scaffold.summary().rows[0].strength
+            0.5
         """
-        if self.settings.preset == "warmup" and self.settings.coupling != "head_only":
-            value = min(1.0, step / max(1.0, share * steps))
-            for block in self.heads.named_blocks().values():
-                block.strength.fill_(value)
+        ramp(self.heads, step, steps, share)
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 
@@ -189,7 +198,7 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         """Take the heads off and give the model back, with the weights that it has now and without gates.
 
         A host frozen by `freeze_host` is unfrozen. With gates that are not exactly 1 the model is then another
-        function, and a warning says so; `fold` keeps them.
+        function, and a warning says so; `fold` keeps them. The scaffold is of no use afterwards, and says so.
         """
         if not gates_are_one(self.heads):
             warnings.warn(

@@ -41,6 +41,11 @@ class Settings:
 
 def checked_classes(value: Any) -> int:
     """A number of classes, or an error that says what is wrong with it."""
+    if value is None:
+        raise ArgumentTypeError(
+            "Expected num_classes, the number of classes of the heads; only heads that were saved bring it along: "
+            "mhex.attach(model, weights='heads.safetensors')."
+        )
     if not isinstance(value, int) or isinstance(value, bool):
         raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
     if value < 1:

@@ -13,6 +13,7 @@ from mhex.heads import calls
 from mhex.heads.block import Block
 from mhex.heads.heads import Heads
 from mhex.heads.settings import Source
+from mhex.heads.sources import shown_width
 
 # "none": no matrix; "off": lambda is 0; "one": W1 is 0 and so the gate 1; "constant": W1 is 0; "active"; "unknown": on
 # the meta device.
@@ -50,15 +51,14 @@ def what_predicts(heads: Heads, given: Source | None = None) -> Source:
     """
     if given is not None and given not in get_args(Source):
         raise unknown_name("source of predictions", str(given), get_args(Source))
-    if (source := given or heads.source) is not None:
+    if (source := given or heads.settled_source()) is not None:
         return source
-    try:
-        return heads.sighting().source
-    except CaptureError as error:
+    if (width := shown_width(heads)) is None:  # what is taken off is gone, so a guess will not do
         raise CaptureError(
             "It is not known yet what predicts: call the model once, or set scaffold.predict_from to 'classifier', "
             "'last_head' or 'sum'."
-        ) from error
+        )
+    return "classifier" if width == heads.settings.num_classes else heads.head_source()
 
 
 def last_of(heads: Heads) -> str:

@@ -104,9 +104,13 @@ def _check_gates(heads: Heads) -> None:
         # Gates of preset "identity" are 1 as long as W1 is 0, and with matrices of its own the head leaves W1 alone.
         idle = block.coupling == "separate" and block.kappa == 2 and block.w1 is not None
         if not free and not (idle and not bool(cast(nn.Linear, block.w1).weight.any())):
+            way = (
+                f"its strength was set to {float(block.strength):g}, which preset='probe' never does; attach new heads."
+                if block.fixed
+                else "attach them with preset='probe' (or coupling='head_only')."
+            )
             raise ArgumentError(
-                f"The gate of {name} follows W1, so fitting the heads would change the model's predictions: attach "
-                "them with preset='probe' (or coupling='head_only')."
+                f"The gate of {name} follows W1, so fitting the heads would change the model's predictions: {way}"
             )
 
 

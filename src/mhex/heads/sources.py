@@ -1,0 +1,65 @@
+"""What predicts, as far as it is known without a forward pass."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mhex.errors import ArgumentError, CaptureError
+from mhex.heads import calls
+from mhex.heads.heads import PREFIX, Heads
+from mhex.heads.reading import Reading
+from mhex.heads.settings import Source
+
+_CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision, timm and Hugging Face
+
+
+def expected_source(heads: Heads, model: nn.Module) -> Source:
+    """What predicts: as set, as calls have shown, or else as the model's last layer says.
+
+    Args:
+        heads: Of the model.
+        model: Their host.
+
+    Raises:
+        CaptureError: It depends on what the model returns, and nothing shows that yet.
+    """
+    if (source := heads.settled_source()) is not None:
+        return source
+    if (width := shown_width(heads)) is None and (width := _last_layer(model)) is None:
+        raise CaptureError(
+            f"What predicts depends on whether the model returns {heads.settings.num_classes} class scores, and its "
+            "layers do not tell: call the model once, or set scaffold.predict_from to 'classifier', 'last_head' or "
+            "'sum'."
+        )
+    return "classifier" if width == heads.settings.num_classes else heads.head_source()
+
+
+def shown_width(heads: Heads) -> int | None:
+    """How many class scores the model returned in calls so far; 0 for none, None before any call."""
+    if (call := calls.seen(heads.token)) is not None:
+        return Reading(call, heads).width
+    return heads.token.width
+
+
+def check_classifier(heads: Heads) -> None:
+    """Refuse to predict from a classifier that calls have shown to have another number of classes."""
+    width = shown_width(heads)
+    if width is not None and width != heads.settings.num_classes:
+        returned = f"{width} class scores" if width else "no class scores"
+        raise ArgumentError(
+            f"Expected predict_from to be 'last_head' or 'sum' (None chooses): the heads have "
+            f"{heads.settings.num_classes} classes, but the model returns {returned}, so its classifier cannot predict."
+        )
+
+
+def _last_layer(model: nn.Module) -> int | None:
+    """Outputs of the last layer, where it is a classifier by its name; None where that cannot be told."""
+    children = [
+        (name, child)
+        for name, child in model.named_children()
+        if name != PREFIX and next(child.parameters(), None) is not None
+    ]
+    if not children or children[-1][0] not in _CLASSIFIERS:
+        return None
+    layers = [layer for layer in children[-1][1].modules() if next(layer.parameters(recurse=False), None) is not None]
+    return layers[-1].out_features if isinstance(layers[-1], nn.Linear) else None
