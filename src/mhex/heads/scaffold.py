@@ -48,8 +48,8 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
 
     @property
     def settings(self) -> Settings:
-        """How the heads were built."""
-        return self.heads.settings
+        """How the heads were built; known also after `detach`."""
+        return self._heads.settings
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
 
         Before the first forward pass, in the order in which the model is written; from then on, in which they run.
         """
-        return self.heads.names
+        return self._heads.names
 
     @property
     def num_classes(self) -> int:

@@ -190,6 +190,6 @@ def test_equivalent_matrix_by_name(ready):
 
 def test_reading_before_any_call():
     scaffold = mhex.attach(host("timm_resnet18"), CLASSES)
-    for read in ("head_logits", "head_predictions", "logits", "predict_from"):
+    for read in ("head_logits", "head_predictions", "logits", "predictions"):
         with pytest.raises(CaptureError, match="call the model"):
             getattr(scaffold, read)

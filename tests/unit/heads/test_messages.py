@@ -123,6 +123,7 @@ def test_detached_heads(tmp_path):
                 attempt()
         if not again:
             mhex.attach(model, 7)  # other heads are not these
+    assert scaffold.num_classes == scaffold.settings.num_classes == 7  # what they were may be asked
     assert repr(scaffold) == "Scaffold(detached from ResNet)"
     assert not any(tmp_path.iterdir())
 
