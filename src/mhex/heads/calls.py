@@ -116,11 +116,11 @@ class Call:
             CaptureError: They do.
         """
         if self.rows and x.shape[0] not in self.rows:
+            rows = " or ".join(map(str, sorted(self.rows)))
             raise CaptureError(
-                f"Expected as many samples along the first axis at {name} as the inputs have, "
-                f"{' or '.join(map(str, sorted(self.rows)))}, but its tensors have the shape {tuple(x.shape)}: patches "
-                "or choices that are folded into the batch have no head of their own; leave the unit out with "
-                "where=[...]."
+                f"Expected {rows} samples along the first axis at {name}, as in the inputs, but its tensors have the "
+                f"shape {tuple(x.shape)}: patches or choices that are folded into the batch have no head of their own; "
+                "leave the unit out with where=[...]."
             )
 
 

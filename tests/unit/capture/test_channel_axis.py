@@ -178,8 +178,11 @@ def test_sequence_first_attention_is_refused():
 def test_sizes_that_do_not_fit_are_noticed():
     model = Net(Unit()).eval()
     scaffold = mhex.attach(model, CLASSES)
-    scaffold.heads["units.0"].channels_last = True
-    with pytest.raises(CaptureError, match=r"8 channels .*\(B, H, W, C\)"):
+    own = model(images())
+    scaffold.heads["units.0"].channels_last = True  # a wrong guess that the sizes overrule
+    assert torch.equal(model(images()), own)
+    scaffold.heads["units.0"].channels = 7
+    with pytest.raises(CaptureError, match=r"7 channels .*\(B, H, W, C\)"):
         model(images())
 
 
