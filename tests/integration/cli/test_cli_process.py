@@ -55,7 +55,9 @@ def test_import_and_help_load_nothing_heavy(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 def test_ctrl_c_ends_with_130_and_no_traceback(cat: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time, mhex\nfrom mhex.cli import main\n"
+        "import signal, sys, time, mhex\nfrom mhex.cli import main\n"
+        # Processes that a shell starts in the background ignore the signal, and so would this one.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def forever(*a, **k):\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "mhex.load = forever\n"
         f"sys.argv = ['mhex', 'explain', {str(cat)!r}, '--model', 'timm:test_resnet', '--method', 'gradcam']\nmain()\n"
