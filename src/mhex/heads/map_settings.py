@@ -66,7 +66,7 @@ PRESETS = {
     "paper": MapSettings(0.5, "auto", None, 0.9, "gated_sum"),
     "table3": MapSettings(1.0, "auto", 0.1, 0.9, "gated_sum"),
     "figure8": MapSettings(0.5, "auto", None, 0.8, "gated_sum"),
-    # Chosen on validation images of networks for blood cells and pets: see docs/results/head-maps.md.
+    # One of 120 settings tried on blood cells (validation) and pets (96 test photos): see docs/saliency.md.
     "probe": MapSettings(0.5, "auto", None, 0.7, "relu_sum"),
     "text": MapSettings(1.0, 0.0, None, 1.0, "sum"),
 }
