@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,15 +33,16 @@ def ancestors(node: fx.Node) -> set[fx.Node]:
     return found
 
 
-def channels_of(unit: nn.Module, node: fx.Node) -> Iterator[Channels]:
+def channels_of(unit: nn.Module, node: fx.Node) -> list[Channels]:
     """Where the channels of a tensor may be, by the layers on the way to it; the nearest first."""
-    return _channels(unit, node, set())
+    return _channels(unit, node, {})
 
 
-def _channels(unit: nn.Module, node: fx.Node, seen: set[fx.Node]) -> Iterator[Channels]:
-    if node in seen or _reads_size(node):
-        return
-    seen.add(node)
+def _channels(unit: nn.Module, node: fx.Node, known: dict[fx.Node, list[Channels]]) -> list[Channels]:
+    if node in known:  # a tensor may be read twice, and be lost on one of the ways
+        return known[node]
+    if _reads_size(node):
+        return []
     module = module_of(unit, node)
     own = list(returned(module)) if module is not None else []
     order = list(node.graph.nodes)
@@ -50,15 +50,15 @@ def _channels(unit: nn.Module, node: fx.Node, seen: set[fx.Node]) -> Iterator[Ch
     before = [
         moved
         for one in sorted(inputs, key=order.index, reverse=True)
-        for channels in _channels(unit, one, seen)
+        for channels in _channels(unit, one, known)
         if (moved := _moved(channels, node)) is not None
     ]
     if own and module is not None and not _decides_itself(module):
         before = []  # its last layer says it all
     # Channel attention multiplies its input by what its layers say: the input's layout is likelier than theirs.
-    yield from (one for one in before if own and one.width == own[0].width)
-    yield from own
-    yield from before
+    likely = [one for one in before if own and one.width == own[0].width]
+    known[node] = list(dict.fromkeys([*likely, *own, *before]))
+    return known[node]
 
 
 def _decides_itself(module: nn.Module) -> bool:

@@ -100,7 +100,7 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         return "adds tensors whose positions are not those of its input (attention pooling, class attention)"
     if addition.target in (operator.iadd, "add_") and a.op == "placeholder":
         return "writes the sum into its own input (x += ...), which its caller may still read; write x = x + ..."
-    guesses = list(channels_of(unit, branch))
+    guesses = channels_of(unit, branch)
     usable = [guess for guess in guesses if guess.usable]
     width = _width(unit, shortcut, fork)
     channels = next((guess for guess in usable if guess.width == width), next(iter(usable), None))

@@ -58,6 +58,10 @@ class Unit(nn.Module):
         y = self.conv(x)
         if self.how == "inline":
             y = y * torch.sigmoid(self.linear(y.mean((2, 3))))[:, :, None, None]
+        if self.how == "viewed":
+            y = y * torch.sigmoid(self.linear(y.mean((2, 3)))).view(y.shape[0], 8, 1, 1)
+        if self.how == "gated by its mean":
+            y = y * torch.sigmoid(y.mean((2, 3)))[:, :, None, None]
         if self.how == "movedim":
             y = self.linear(self.norm(y.movedim(1, -1))).movedim(-1, 1)
         if self.how == "permute":
@@ -67,7 +71,7 @@ class Unit(nn.Module):
         return F.relu(x + self.attend(y))
 
 
-@pytest.mark.parametrize("how", ["squeeze", "inline", "spatial", "movedim", "permute"])
+@pytest.mark.parametrize("how", ["squeeze", "inline", "viewed", "gated by its mean", "spatial", "movedim", "permute"])
 @pytest.mark.parametrize("side", [8, 6])
 def test_heads_pool_over_positions(how: str, side: int) -> None:
     model = Net(Unit(how)).eval()
@@ -110,6 +114,20 @@ def test_axes_that_are_not_followed_are_said() -> None:
     with pytest.warns(MhexWarning, match=r"units.0: moves axes"):
         scaffold = mhex.attach(Net(Unit("einsum"), Unit("squeeze")), 4)
     assert list(scaffold.names) == ["units.1"]
+
+
+def test_sequences_with_attention_of_channels_are_refused() -> None:
+    class Sequence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv1d(8, 8, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return x + y * torch.sigmoid(y.mean(2))[:, :, None]
+
+    with pytest.raises(UnsupportedModelError, match="channels on another axis"):
+        mhex.attach(nn.Sequential(Sequence()), 4)
 
 
 def test_an_addition_that_nothing_reads_is_said() -> None:

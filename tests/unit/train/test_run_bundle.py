@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from train_helpers import NEWS
+from train_helpers import NEWS, same, weights
 
 import mhex
 from mhex.data import load_blood
@@ -15,6 +15,8 @@ from support.zoo_standins import write_bert
 def test_a_run_with_heads_is_loaded_and_explained(blood, recipe, tmp_path):
     report = train(recipe(heads={"preset": "paper"}, train={"epochs": 2}), tmp_path / "out")
     bundle = mhex.load(f"run:{tmp_path / 'out'}")
+    learned = weights(tmp_path / "out")
+    assert same({name: bundle.model.state_dict()[name] for name in learned}, learned)
     test = load_blood("test")
     assert bundle.class_names == list(test.classes)
     with torch.no_grad():
