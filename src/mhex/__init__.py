@@ -12,6 +12,7 @@ from mhex.errors import MhexError
 if TYPE_CHECKING:
     from mhex._explain import explain
     from mhex.bundle import Bundle
+    from mhex.concept import Concept
     from mhex.explanation import Explanation
     from mhex.heads import Scaffold
     from mhex.heads.attach import attach
@@ -23,10 +24,22 @@ try:
 except PackageNotFoundError:  # running from a source tree that was not installed
     __version__ = "0+unknown"
 
-__all__ = ["Bundle", "Explanation", "MhexError", "Scaffold", "__version__", "attach", "explain", "list_methods", "load"]
+__all__ = [
+    "Bundle",
+    "Concept",
+    "Explanation",
+    "MhexError",
+    "Scaffold",
+    "__version__",
+    "attach",
+    "explain",
+    "list_methods",
+    "load",
+]
 
 _HOMES = {
     "Bundle": "mhex.bundle",
+    "Concept": "mhex.concept",
     "Explanation": "mhex.explanation",
     "Scaffold": "mhex.heads",
     "attach": "mhex.heads",

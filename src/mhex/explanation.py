@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -13,12 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._explanation_file import read_fields, write_fields
 from mhex._normalize import Normalisation, normalize
 from mhex._words import clean, word_runs
 from mhex.errors import ArgumentError
 
-_TENSORS = ("scores", "target", "logits", "probabilities", "real", "special", "scored")
-_LAYERS = "layers."  # prefix of the maps of single layers in a file
 _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
 
@@ -29,13 +27,18 @@ class Explanation:
     Attributes:
         scores: Raw scores on the native grid: (B, h, w) for images, (B, T) for text; (B, K, ...) for K targets.
             Special tokens and padding of text score 0.
-        target: Class explained, (B,), or (B, K); None if the target was a function.
+        target: Class or output explained, (B,), or (B, K); None if the target was a concept or a function.
         logits: The model's scores, (B, C).
-        probabilities: Softmax of the logits, (B, C); a single output becomes the two classes 0 and 1.
+        probabilities: Softmax of the logits, (B, C); a single output becomes the two classes 0 and 1. None for
+            regressions and models without a classifier.
+        values: The score that was explained, (B,) or (B, K): a logit, an output, the similarity to a concept.
         method: Name of the method.
         options: All its options.
         seed: Seed of its random numbers.
         signed: True if negative scores speak against the target.
+        class_specific: False if the method does not look at the target: its scores are the same for every one.
+        task: `"classification"`, `"multi-label"` or `"regression"`.
+        named: Names of targets that are no classes: concepts.
         modality: `"image"` or `"text"`.
         size: Height and width of the input image; None for text.
         class_names: Names of the classes, if known.
@@ -47,17 +50,22 @@ class Explanation:
         scored: Text: bool (B, T), True at tokens that are neither special nor padding.
         layers: Maps of single layers by name, each on its own grid, from methods that were asked for them: (B, h, w) or
             (B, T), or with the axis of K targets; of text, with the scores of special tokens.
+        diagnostics: What a method found out about its own result, per sample (B,), or with the axis of K targets.
         cost: `forwards`, `backwards` and `seconds` spent on the batch.
     """
 
     scores: Tensor
     target: Tensor | None
     logits: Tensor
-    probabilities: Tensor
+    probabilities: Tensor | None
     method: str
+    values: Tensor | None = None
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     signed: bool = False
+    class_specific: bool = True
+    task: str = "classification"
+    named: list[str] | None = None
     modality: str = "image"
     size: tuple[int, int] | None = None
     class_names: list[str] | None = None
@@ -68,6 +76,7 @@ class Explanation:
     special: Tensor | None = None
     scored: Tensor | None = None
     layers: dict[str, Tensor] = field(default_factory=dict)
+    diagnostics: dict[str, Tensor] = field(default_factory=dict)
     cost: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -121,17 +130,25 @@ class Explanation:
     def target_names(self, sample: int) -> list[str]:
         """What each target of a sample is called."""
         if self.target is None:
-            return ["custom target"]
+            return self.named or ["custom target"]
+        kind = "output" if self.task == "regression" else "class"
         return [
-            self.class_names[i] if self.class_names and i < len(self.class_names) else f"class {i}"
+            self.class_names[i] if self.class_names and i < len(self.class_names) else f"{kind} {i}"
             for i in self.target[sample].reshape(-1).tolist()
         ]
 
     def target_probabilities(self, sample: int) -> list[float | None]:
-        """Probability of each target of a sample; None for a target that is a function."""
-        if self.target is None:
-            return [None]
+        """Probability of each target of a sample; None for a target that has none."""
+        if self.target is None or self.probabilities is None:
+            return [None] * len(self.target_names(sample))
         return [float(self.probabilities[sample, i]) for i in self.target[sample].reshape(-1).tolist()]
+
+    def target_values(self, sample: int) -> list[float]:
+        """The score explained, for each target of a sample: a logit, an output, the similarity to a concept."""
+        if self.values is None:
+            raise ArgumentError("The values of targets are known only of what mhex.explain returned.")
+        values: list[float] = self.values[sample].reshape(-1).tolist()
+        return values
 
     def token_scores(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
         """Tokens of a text and their scores, padding left out; tokens are numbered if their names are not known."""
@@ -166,7 +183,7 @@ class Explanation:
         path = Path(path)
         suffix = path.suffix.lower()
         if suffix == ".safetensors":
-            self._save_tensors(path)
+            write_fields(self, path)
         elif suffix == ".html":
             from mhex.viz import save_html
 
@@ -181,40 +198,10 @@ class Explanation:
             )
         return path
 
-    def _save_tensors(self, path: Path) -> None:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
-        named = {n: t for n in _TENSORS if (t := getattr(self, n)) is not None}
-        named |= {_LAYERS + name: one for name, one in self.layers.items()}
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
-        plain = ("method", "options", "seed", "signed", "modality", "size", "class_names", "tokens", "words", "cost")
-        metadata = {name: json.dumps(getattr(self, name), default=str) for name in plain}
-        try:
-            save_file(tensors, path, metadata=metadata)
-        except (OSError, SafetensorError) as error:
-            raise ArgumentError(f"Expected a file that can be written, but {path} cannot: {error}.") from error
-
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Explanation:
         """Read back what `save("....safetensors")` wrote; the input images are not part of it."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-                fields = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
-        except FileNotFoundError as error:
-            raise ArgumentError(f"There is no file {path}; check the path.") from error
-        except SafetensorError as error:
-            raise ArgumentError(
-                f"Expected a safetensors file written by Explanation.save, but {path} is not one: {error}."
-            ) from error
-        if "scores" not in tensors or "method" not in fields:
-            raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
-        fields["size"] = None if fields["size"] is None else tuple(fields["size"])
-        layers = {name.removeprefix(_LAYERS): tensors.pop(name) for name in list(tensors) if name.startswith(_LAYERS)}
-        return cls(**{"target": None, "layers": layers, **tensors, **fields})
+        return cls(**read_fields(path))
 
     def show(self, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None) -> Any:
         """Draw the explanation as a matplotlib figure; notebooks display it.

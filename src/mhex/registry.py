@@ -15,7 +15,7 @@ from torch import Tensor
 from mhex.capture import Anatomy, Modality, Needs
 from mhex.errors import ArgumentError, UnsupportedModelError, unknown_name
 
-TargetKind = Literal["score", "class"]
+TargetKind = Literal["score", "scores", "class"]
 MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
 
 
@@ -28,7 +28,8 @@ class Method:
     `function(trace, **options)`. It returns token scores (B, N) over all tokens, or a map (B, h, w). Prefix, special
     and padding tokens are taken out afterwards, by `Trace.place`. A method with `target="class"` is called once for
     all targets, as `function(trace, index, **options)` with class numbers (B, K); it returns (B, K, N) or
-    (B, K, h, w).
+    (B, K, h, w). So does one with `target="scores"`, which runs the model again and is given a function from the
+    `Outcome` of a pass to the scores of all targets, (B, K).
 
     Attributes:
         name: What users type.
@@ -43,6 +44,7 @@ class Method:
         max_tokens: The longest sequence it can be used on; None for any.
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
         target: Whether it explains any `"score"`, or the number of a `"class"` only.
+        adapt: What it reads with other options than the defaults, from them; None if that is always the same.
     """
 
     name: str
@@ -57,6 +59,11 @@ class Method:
     max_tokens: int | None = None
     budget: tuple[float, str] | None = None
     target: TargetKind = "score"
+    adapt: Callable[[Mapping[str, Any]], Needs] | None = None
+
+    def needs_with(self, options: Mapping[str, Any]) -> Needs:
+        """What it reads of a forward pass with these options."""
+        return self.needs if self.adapt is None else self.adapt(options)
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -82,8 +89,15 @@ class Method:
                 raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {known}.")
         return {**self.options, **options}
 
-    def refusal(self, anatomy: Anatomy, tokens: int | None = None) -> str:
-        """Why this method cannot serve the model, on inputs of so many tokens; empty if it can."""
+    def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
+        """Why this method cannot serve the model, on inputs of so many tokens; empty if it can.
+
+        Args:
+            anatomy: Of the model.
+            tokens: How many there will be, if known.
+            needs: What it reads with the options given; with the default ones if None.
+        """
+        needs = needs or self.needs
         if anatomy.modality not in self.modalities:
             return f"it is not defined for {anatomy.modality} models"
         if "heads" in self.needs.keep and anatomy.heads != 1:
@@ -95,6 +109,8 @@ class Method:
         if self.needs.blocks and not anatomy.blocks:
             what = "attention" if "attention" in self.needs.keep else "the blocks of a Transformer"
             return f"it reads {what}, and {anatomy.no_attention or 'the model has none'}"
+        if hidden := _hidden(needs, anatomy):
+            return f"it reads {hidden} of every block, which this {anatomy.family} does not show"
         if "features" in self.needs.keep and anatomy.features is None:
             return "it reads feature maps, and the model shows none; name a submodule with layer="
         if "input" in self.needs.keep and anatomy.modality == "text" and anatomy.embedding is None:
@@ -103,15 +119,23 @@ class Method:
             return f"it serves at most {self.max_tokens} tokens, and there are {tokens}"
         return ""
 
-    def check_serves(self, anatomy: Anatomy, tokens: int | None = None) -> None:
-        """Refuse a model that the method cannot serve, naming methods that can."""
-        if reason := self.refusal(anatomy, tokens):
+    def check_serves(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> None:
+        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`."""
+        if reason := self.refusal(anatomy, tokens, needs):
             able = [m.name for m in all_methods().values() if not m.refusal(anatomy, tokens)]
             raise UnsupportedModelError(
                 f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
                 f"Methods that can: {', '.join(able) or 'none'}.",
                 reason,
             )
+
+
+def _hidden(needs: Needs, anatomy: Anatomy) -> str:
+    """The first thing that a method needs of every block and the model does not show; empty if there is none."""
+    wanted = [site for site in ("attention_output", "mlp_input", "mlp_output") if site in needs.keep]
+    wanted += ["value_projection", "output_projection"] if needs.projections else []
+    lost = (part for part in wanted if any(getattr(block, part) is None for block in anatomy.blocks))
+    return next((f"the {part.replace('_', ' ').replace('mlp', 'MLP')}" for part in lost), "")
 
 
 _METHODS: dict[str, Method] = {}
@@ -130,6 +154,7 @@ def register(
     max_tokens: int | None = None,
     budget: tuple[float, str] | None = None,
     target: TargetKind = "score",
+    adapt: Callable[[Mapping[str, Any]], Needs] | None = None,
 ) -> Callable[[MethodFunction], MethodFunction]:
     """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
 
@@ -137,7 +162,19 @@ def register(
         if name in _METHODS:
             raise ArgumentError(f"A method named {name!r} is registered already; choose another name.")
         _METHODS[name] = Method(
-            name, function, title, paper, modalities, needs, signed, class_specific, passes, max_tokens, budget, target
+            name=name,
+            function=function,
+            title=title,
+            paper=paper,
+            modalities=modalities,
+            needs=needs,
+            signed=signed,
+            class_specific=class_specific,
+            passes=passes,
+            max_tokens=max_tokens,
+            budget=budget,
+            target=target,
+            adapt=adapt,
         )
         return function
 

@@ -6,49 +6,86 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from mhex.capture import Outcome
+from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 
-Target = None | int | str | Tensor | Sequence[int | str] | Callable[[Tensor], Tensor]
+Target = None | int | str | Tensor | Concept | Sequence[int | str] | Sequence[Concept] | Callable[[Tensor], Tensor]
+Task = Literal["classification", "multi-label", "regression"]
+_MOST_OUTPUTS = 16  # of a regression that are explained unasked
 
 
 @dataclass(frozen=True)
 class ResolvedTarget:
-    """Targets of a batch: K classes per sample, or one score given as a function.
+    """Targets of a batch: K classes or outputs per sample, or scores given in another way.
 
     Attributes:
-        index: Class indices, (B, K); None for a function.
-        several: True if the user asked for several classes, so results keep the axis K.
-        function: Maps logits (B, C) to one score per sample (B,); None for classes.
+        index: Numbers of classes or outputs, (B, K); None for concepts and functions.
+        several: True if the user asked for several targets, so results keep the axis K.
+        task: What the model's outputs are.
+        functions: From a pass to one score per sample, (B,), for each target that is no class.
+        names: What these are called.
     """
 
     index: Tensor | None
     several: bool
-    function: Callable[[Tensor], Tensor] | None = None
+    task: Task = "classification"
+    functions: tuple[Callable[[Outcome], Tensor], ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
         """Number of targets K."""
-        return 1 if self.index is None else self.index.shape[1]
+        return len(self.functions) if self.index is None else self.index.shape[1]
 
-    def score(self, logits: Tensor, k: int) -> Tensor:
-        """Score of target `k`, (B,): the class's logit, in at least float32.
+    def score(self, outcome: Outcome, k: int) -> Tensor:
+        """Score of target `k`, (B,), in at least float32: the logit of a class, an output, or a function's value.
 
         A single-output binary classifier has classes 0 and 1 with scores `-logit` and `+logit`.
         """
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.function is not None:
-            return _checked_scores(self.function(logits), logits)
+        return self.scores(outcome)[:, k]
+
+    def scores(self, outcome: Outcome, sample: int | None = None) -> Tensor:
+        """Scores of all targets, (B, K), in at least float32.
+
+        Args:
+            outcome: Of a pass over the batch, or over several copies of it one after the other.
+            sample: If given, of a pass over variants of this sample alone.
+        """
+        logits = _full(outcome.logits)
         if self.index is None:
-            raise ArgumentError("A target needs class indices or a function.")
-        chosen = self.index[:, k]
-        if logits.shape[1] == 1:
-            return logits[:, 0] * (2 * chosen - 1)
-        return logits.gather(1, chosen[:, None])[:, 0]
+            return torch.stack([function(outcome) for function in self.functions], 1)
+        index = self._index(logits.shape[0], sample)
+        if logits.shape[1] == 1 and self.task != "regression":
+            return logits * (2 * index - 1)
+        return logits.gather(1, index)
+
+    def shares(self, outcome: Outcome, sample: int | None = None) -> Tensor:
+        """Probabilities of all targets, (B, K); the scores themselves where a target has none.
+
+        Args:
+            outcome: Of a pass.
+            sample: As for `scores`.
+        """
+        if self.index is None or self.task == "regression":
+            return self.scores(outcome, sample)
+        found = probabilities(outcome.logits, self.task == "multi-label")
+        return found.gather(1, self._index(found.shape[0], sample))
+
+    def _index(self, size: int, sample: int | None) -> Tensor:
+        assert self.index is not None
+        if sample is not None:
+            return self.index[sample].expand(size, -1)
+        return self.index.repeat(size // self.index.shape[0], 1)
+
+
+def _full(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
@@ -58,7 +95,7 @@ def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
         logits: (B, C). Outputs that are probabilities already, none negative and each row summing to 1, are kept.
         multi_label: Whether classes are judged one by one, so that each has its own sigmoid.
     """
-    logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
+    logits = _full(logits.detach())
     if multi_label and logits.shape[1] > 1:
         return logits.sigmoid()
     if logits.shape[1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
@@ -66,42 +103,66 @@ def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
     return torch.cat([-logits, logits], 1).mul(0.5).softmax(1) if logits.shape[1] == 1 else logits.softmax(1)
 
 
-def resolve_target(target: Any, logits: Tensor, class_names: Sequence[str] | None = None) -> ResolvedTarget:
+def resolve_target(
+    target: Any, logits: Tensor, class_names: Sequence[str] | None = None, task: Task = "classification"
+) -> ResolvedTarget:
     """Turn what the user gave as `target` into classes per sample.
 
     Args:
-        target: None (the predicted class), an int or a class name (the same for all samples), a tensor (B,) (one
-            class per sample) or (B, K), a list of classes (each for all samples), `"top5"` (the five most probable
-            of each sample), or a function from logits (B, C) to scores (B,).
+        target: None (the predicted class, or all outputs of a regression), an int or a name (the same for all
+            samples), a tensor (B,) (one class per sample) or (B, K), a list of classes (each for all samples),
+            `"top5"` (the five most probable of each sample), a `Concept` or a list of them, or a function from logits
+            (B, C) to scores (B,).
         logits: (B, C).
-        class_names: Names of the classes, if the model has them.
+        class_names: Names of the classes or outputs, if the model has them.
+        task: What the outputs are.
     """
     batch = logits.shape[0]
-    classes = max(2, logits.shape[1])
-    if target is None:
-        return ResolvedTarget(probabilities(logits).argmax(1, keepdim=True), several=False)
+    count = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
+    if isinstance(target, Concept):
+        return ResolvedTarget(None, False, task, (target.score,), (target.name,))
+    if isinstance(target, (list, tuple)) and any(isinstance(t, Concept) for t in target):
+        if not all(isinstance(t, Concept) for t in target):
+            raise ArgumentTypeError("Expected concepts alone, or classes alone, in the list given as target, not both.")
+        return ResolvedTarget(None, True, task, tuple(t.score for t in target), tuple(t.name for t in target))
     if callable(target) and not isinstance(target, Tensor):
-        return ResolvedTarget(None, several=False, function=target)
+        return ResolvedTarget(None, False, task, (lambda o: _checked_scores(target(_full(o.logits)), o.logits),))
+    if target is None and task == "regression":
+        return _every_output(logits)
+    if target is None:
+        return ResolvedTarget(probabilities(logits).argmax(1, keepdim=True), False, task)
     if isinstance(target, str) and (top := re.fullmatch(r"top(\d+)", target)) and target not in (class_names or ()):
-        return ResolvedTarget(_top(int(top[1]), logits, classes), several=True)
+        return ResolvedTarget(_top(int(top[1]), logits, count, task), True, task)
     if isinstance(target, Tensor):
-        return _per_sample(target, batch, classes, logits.device)
+        return _per_sample(target, batch, count, logits.device, task)
     if isinstance(target, (list, tuple)):
         if not target:
             raise ArgumentError("Expected at least one class in the list given as target, but it is empty.")
-        chosen = [_class_index(t, classes, class_names) for t in target]
-        return ResolvedTarget(torch.tensor(chosen, device=logits.device).expand(batch, -1), several=True)
-    index = _class_index(target, classes, class_names)
-    return ResolvedTarget(torch.full((batch, 1), index, device=logits.device), several=False)
+        chosen = [_class_index(t, count, class_names) for t in target]
+        return ResolvedTarget(torch.tensor(chosen, device=logits.device).expand(batch, -1), True, task)
+    index = _class_index(target, count, class_names)
+    return ResolvedTarget(torch.full((batch, 1), index, device=logits.device), False, task)
 
 
-def _top(k: int, logits: Tensor, classes: int) -> Tensor:
+def _every_output(logits: Tensor) -> ResolvedTarget:
+    count = logits.shape[1]
+    if count > _MOST_OUTPUTS:
+        raise ArgumentError(
+            f"Expected a target, because the model has {count} outputs: a number, a name (with class_names=) or a list."
+        )
+    index = torch.arange(count, device=logits.device).expand(logits.shape[0], -1)
+    return ResolvedTarget(index, count > 1, "regression")
+
+
+def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:
+    if task == "regression":
+        raise ArgumentError(f"Expected an output by number or name, but got 'top{k}': regressions rank no classes.")
     if not 1 <= k <= classes:
         raise ArgumentError(f"Expected a target from 'top1' to 'top{classes}' for {classes} classes, but got 'top{k}'.")
     return probabilities(logits).topk(k, dim=1).indices
 
 
-def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device) -> ResolvedTarget:
+def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device, task: Task) -> ResolvedTarget:
     if target.is_floating_point() or target.dtype == torch.bool:
         raise ArgumentTypeError(f"Expected whole numbers in the target tensor, but got {target.dtype}.")
     if target.dim() == 0:
@@ -115,7 +176,7 @@ def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device) 
     if wrong.numel():
         raise ArgumentError(f"Expected classes from 0 to {classes - 1}, but the target tensor holds {int(wrong[0])}.")
     index = target.to(device, torch.long)
-    return ResolvedTarget(index[:, None] if index.dim() == 1 else index, several=index.dim() == 2)
+    return ResolvedTarget(index[:, None] if index.dim() == 1 else index, index.dim() == 2, task)
 
 
 def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
@@ -134,8 +195,8 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
         index = operator.index(target)
     except TypeError:
         raise ArgumentTypeError(
-            f"Expected a class number, a class name, a tensor, a list, 'topK' or a function as target, but got "
-            f"{type(target).__name__}."
+            f"Expected a class number, a class name, a tensor, a list, 'topK', a Concept or a function as target, but "
+            f"got {type(target).__name__}."
         ) from None
     if isinstance(target, bool) or not 0 <= index < classes:
         raise ArgumentError(f"Expected a class from 0 to {classes - 1}, but got target {target!r}.")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mhex.capture import Outcome
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.targets import probabilities, resolve_target
 
@@ -31,21 +32,21 @@ def test_classes_of_each_sample(target, index, several):
     assert resolved.several is several
     for k in range(resolved.count):
         expected = [LOGITS[n, index[n][k]].item() for n in range(2)]
-        assert resolved.score(LOGITS, k).tolist() == expected
+        assert resolved.score(Outcome(LOGITS), k).tolist() == expected
 
 
 def test_a_function_is_a_target():
     resolved = resolve_target(lambda logits: logits[:, 1] - logits[:, 0], LOGITS)
-    assert resolved.score(LOGITS, 0).tolist() == [3.0, -3.0]
+    assert resolved.score(Outcome(LOGITS), 0).tolist() == [3.0, -3.0]
     with pytest.raises(ArgumentError, match=r"one score per sample, \(2,\), but got \(2, 3\)"):
-        resolve_target(lambda logits: logits, LOGITS).score(LOGITS, 0)
+        resolve_target(lambda logits: logits, LOGITS).score(Outcome(LOGITS), 0)
 
 
 def test_single_output_is_two_classes():
     logits = torch.tensor([[2.0], [-1.0]])
     assert resolve_target(None, logits).index.tolist() == [[1], [0]]
-    assert resolve_target(0, logits).score(logits, 0).tolist() == [-2.0, 1.0]
-    assert resolve_target(1, logits).score(logits, 0).tolist() == [2.0, -1.0]
+    assert resolve_target(0, logits).score(Outcome(logits), 0).tolist() == [-2.0, 1.0]
+    assert resolve_target(1, logits).score(Outcome(logits), 0).tolist() == [2.0, -1.0]
     torch.testing.assert_close(probabilities(logits)[:, 1], torch.sigmoid(logits[:, 0]))
     with pytest.raises(ArgumentError, match="from 0 to 1"):
         resolve_target(2, logits)
@@ -80,4 +81,4 @@ def test_names_need_names():
 
 
 def test_half_precision_scores_are_float32():
-    assert resolve_target(0, LOGITS.bfloat16()).score(LOGITS.bfloat16(), 0).dtype == torch.float32
+    assert resolve_target(0, LOGITS.bfloat16()).score(Outcome(LOGITS.bfloat16()), 0).dtype == torch.float32

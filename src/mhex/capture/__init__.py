@@ -11,7 +11,7 @@ from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guard import untouched, unwrap
 from mhex.capture.needs import Needs
 from mhex.capture.observe import observe
-from mhex.capture.outputs import read_logits
+from mhex.capture.outputs import Outcome, read_logits
 from mhex.capture.trace import Trace
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Layout",
     "Modality",
     "Needs",
+    "Outcome",
     "Trace",
     "find_anatomy",
     "known_anatomy",

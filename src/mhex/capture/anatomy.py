@@ -28,6 +28,7 @@ class Block:
         attention_output: Module whose output is the attention branch before it is added to the stream.
         mlp_input: Module whose input is what enters the MLP.
         mlp_output: Module whose output is the MLP branch before it is added.
+        key_projection: Returns `(W, b)` of the key projection, (H d, D); None if keys are not an affine map of tokens.
         value_projection: Returns `(W, b)` of the value projection, `W` of shape (H d, D).
         output_projection: Returns `(W, b)` of the output projection, `W` of shape (D, H d).
         attention_scale: LayerScale factor of the attention branch, (D,), where there is one.
@@ -39,6 +40,7 @@ class Block:
     attention_output: nn.Module | None = None
     mlp_input: nn.Module | None = None
     mlp_output: nn.Module | None = None
+    key_projection: Projection | None = None
     value_projection: Projection | None = None
     output_projection: Projection | None = None
     attention_scale: Tensor | None = None
@@ -76,7 +78,8 @@ class Anatomy:
         channels: Image channels the model takes; None if unknown.
         features: Default layer of the CAM methods.
         embedding: Token embedding of a text model.
-        head: Module whose input is the latent vector that the classifier reads.
+        head: Module whose input is the latent vector that the classifier reads; None if there is no classifier, or
+            it is not known, and the latent vector is what the model returns.
         sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
         no_attention: Why the attention methods refuse the model; empty if they do not.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.

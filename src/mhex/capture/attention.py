@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+EVERY = slice(None)
+
 
 @dataclass(frozen=True)
 class AttentionRecord:
@@ -28,23 +30,34 @@ class AttentionRecord:
     causal: bool
     z: Tensor | None
 
-    def logits(self) -> Tensor:
-        """Masked attention logits, (B, H, N, N), at least float32."""
+    def logits(self, rows: slice = EVERY, masked: bool = True) -> Tensor:
+        """Attention logits, (B, H, N, N), at least float32.
+
+        Args:
+            rows: Only these queries.
+            masked: False for the scaled dot products alone.
+        """
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        key = _per_head(self.key, self.query.shape[1])
-        logits = (self.query.detach().to(dtype) * self.scale) @ key.detach().to(dtype).mT
+        logits = (self.query[:, :, rows].detach().to(dtype) * self.scale) @ self.keys().to(dtype).mT
+        if not masked:
+            return logits
         if self.causal:
-            future = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
-            logits = logits.masked_fill(future, -torch.inf)
+            future = torch.ones(self.query.shape[2], logits.shape[-1], dtype=torch.bool, device=logits.device).triu(1)
+            logits = logits.masked_fill(future[rows], -torch.inf)
         if self.mask is None:
             return logits
-        if self.mask.dtype == torch.bool:
-            return logits.masked_fill(~self.mask, -torch.inf)
-        return logits + self.mask.detach().to(dtype)
+        mask = self.mask if self.mask.dim() < 2 or self.mask.shape[-2] == 1 else self.mask[..., rows, :]
+        if mask.dtype == torch.bool:
+            return logits.masked_fill(~mask, -torch.inf)
+        return logits + mask.detach().to(dtype)
 
-    def probabilities(self) -> Tensor:
-        """`A = softmax(logits)`, (B, H, N, N): rows are queries and sum to 1; rows that may attend to nothing are 0."""
-        logits = self.logits()
+    def probabilities(self, rows: slice = EVERY) -> Tensor:
+        """`A = softmax(logits)`, (B, H, N, N): rows are queries and sum to 1; rows that may attend to nothing are 0.
+
+        Args:
+            rows: Only these queries.
+        """
+        logits = self.logits(rows)
         probabilities = logits.softmax(-1)
         if self.mask is None and not self.causal:
             return probabilities
@@ -54,11 +67,18 @@ class AttentionRecord:
         """`dy/dA = (dy/dz) v^T`, (B, H, N, N), without a softmax in the graph.
 
         Args:
-            z_gradient: dy/dz, (B, H, N, d).
+            z_gradient: dy/dz, (B, H, N, d), or some of its rows.
         """
         dtype = torch.promote_types(z_gradient.dtype, torch.float32)
-        value = _per_head(self.value, self.query.shape[1])
-        return z_gradient.to(dtype) @ value.detach().to(dtype).mT
+        return z_gradient.to(dtype) @ self.values().to(dtype).mT
+
+    def keys(self) -> Tensor:
+        """`k` of every query head, (B, H, N, d), without a graph."""
+        return _per_head(self.key, self.query.shape[1]).detach()
+
+    def values(self) -> Tensor:
+        """`v` of every query head, (B, H, N, d), without a graph."""
+        return _per_head(self.value, self.query.shape[1]).detach()
 
 
 def _per_head(tensor: Tensor, heads: int) -> Tensor:

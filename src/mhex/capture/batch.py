@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture.anatomy import Anatomy, Modality
+from mhex.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,16 @@ class Batch:
             return replace(self, args=(value, *self.args[1:]))
         kwargs = {k: v for k, v in self.kwargs.items() if k != "input_ids"}
         return replace(self, kwargs={**kwargs, "inputs_embeds": value})
+
+    def with_images(self, pixels: Tensor) -> Batch:
+        """Other images (B', C, H, W), any number of them; further arguments must be the same for all samples."""
+        per_sample = [name for name, value in self.kwargs.items() if isinstance(value, Tensor) and value.dim()]
+        if per_sample:
+            raise ArgumentError(
+                f"Expected images alone, but the model is also given {', '.join(per_sample)}, which cannot be repeated "
+                "for changed images; leave them out, or choose a method that does not change the image."
+            )
+        return replace(self, args=(pixels, *self.args[1:]), size=pixels.shape[0])
 
     def tokens(self, anatomy: Anatomy) -> int | None:
         """Number of tokens N that the model will make of it; None if it has none, or that is not known."""

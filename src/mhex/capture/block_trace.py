@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from mhex.capture.anatomy import Block
-from mhex.capture.attention import AttentionRecord
+from mhex.capture.attention import EVERY, AttentionRecord
 from mhex.capture.needs import BLOCK_SITES
 from mhex.errors import CaptureError
 
@@ -46,12 +46,17 @@ class BlockTrace:
             raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
         return self.attention_record.z
 
-    def attention(self) -> Tensor:
+    def attention(self, rows: slice = EVERY) -> Tensor:
         """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt from q and k. Do not write into it.
+
+        Args:
+            rows: Only these queries.
 
         It is stored only for several targets, and only while it is small beside the graph of its block, which holds
         some 17 d numbers per token and head where `A` holds N.
         """
+        if rows != EVERY:
+            return self.attention_record.probabilities(rows)
         if self._attention is not None:
             return self._attention
         probabilities = self.attention_record.probabilities()
@@ -60,7 +65,7 @@ class BlockTrace:
         return probabilities
 
     def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d)."""
+        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
         return self.attention_record.gradient(z_gradient)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from mhex.errors import unknown_name
@@ -40,12 +40,15 @@ class Needs:
         graph: The graph starts at the first kept occurrence of this site: everything before it runs without
             a graph (the frozen prefix). For `"attention"` it starts at `z`, the attention's output before the
             output projection, for `"query"` at the queries. None: no gradient at all.
-        start: `"last"` starts the graph in the last block even if the site is kept of all blocks.
+        start: `"last"` starts the graph in the last block even if the site is kept of all blocks. `"each"` starts it
+            anew in every block, so that gradients reach a site by the skip connections and MLPs above it alone.
+        projections: True if the weights of the value and output projections of all blocks must be known.
     """
 
     keep: Mapping[Site, Depth] = field(default_factory=dict)
     graph: GraphStart | None = None
-    start: Literal["first", "last"] = "first"
+    start: Literal["first", "last", "each"] = "first"
+    projections: bool = False
 
     def __post_init__(self) -> None:
         known = get_args(Site)
@@ -57,6 +60,10 @@ class Needs:
     def blocks(self) -> bool:
         """True if something inside Transformer blocks must be seen."""
         return any(site in BLOCK_SITES for site in self.keep)
+
+    def with_latent(self) -> Needs:
+        """The same, and the latent vector, which targets other than classes are told by."""
+        return replace(self, keep={**self.keep, "latent": "last"})
 
     def __str__(self) -> str:
         depths = {"all": " of all blocks", "last": " of the last block"}

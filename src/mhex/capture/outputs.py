@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from mhex.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one pass ended in, from which targets take their scores.
+
+    Attributes:
+        logits: Class scores, (B, C).
+        latent: The vector that the classifier reads, (B, D); None if it was not asked for.
+    """
+
+    logits: Tensor
+    latent: Tensor | None = None
+
+
+def as_vector(latent: Tensor) -> Tensor:
+    """(B, D) of what enters a classifier: some of text are given all tokens and read the first."""
+    return latent if latent.dim() == 2 else latent[:, 0] if latent.dim() == 3 else latent.flatten(1)
+
+
+def read_latent(output: Any, batch: int | None = None) -> Tensor:
+    """Latent vectors (B, D) from what a model without a classifier returns.
+
+    Args:
+        output: A tensor (B, D), or a Hugging Face output with the `last_hidden_state`, whose first token is taken.
+        batch: Number of samples B that it was given, if known.
+
+    Raises:
+        UnsupportedModelError: If it is something else.
+    """
+    hidden = getattr(output, "last_hidden_state", None)
+    found = hidden[:, 0] if isinstance(hidden, Tensor) and hidden.dim() == 3 else _candidate(output)
+    if found is None or found.dim() != 2 or (batch is not None and found.shape[0] != batch):
+        shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)}"
+        raise UnsupportedModelError(
+            "Expected a latent vector (batch, width) from the model, alone or as the first token of "
+            f"'last_hidden_state', but {type(output).__name__} holds {shape}; wrap the model to return it."
+        )
+    return found
 
 
 def read_logits(output: Any, batch: int | None = None) -> Tensor:
@@ -20,6 +60,11 @@ def read_logits(output: Any, batch: int | None = None) -> Tensor:
     Raises:
         UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.
     """
+    if getattr(output, "last_hidden_state", None) is not None and getattr(output, "logits", None) is None:
+        raise UnsupportedModelError(
+            f"Expected class scores, but {type(output).__name__} holds hidden states: the model has no classifier. "
+            "Give a mhex.Concept as target, or a model with a classifier."
+        )
     found = _candidate(output)
     fits = found is not None and found.is_floating_point() and found.dim() in (1, 2) and found.numel() > 0
     if found is None or not fits or (batch is not None and found.shape[0] != batch):

@@ -1,12 +1,70 @@
-"""Running only the last block and the head again, on other tokens."""
+"""Running the model again: the last block and the head on other tokens, or the whole of it on other images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from mhex.capture.hooks import hook_each
+from mhex.capture.outputs import Outcome
+
+if TYPE_CHECKING:
+    from mhex.capture.watch import Watch
+
+
+class Again:
+    """Later passes of an observed model."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def tail(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Outcome:
+        """Outcome of the last block and head alone, run again on other tokens, with a graph to them.
+
+        Args:
+            block_input: Stands for `X(L)`, (B, N, D); the one observed if None.
+            tokens: Stands for `T(L)`, the tokens entering the attention; the skip connection keeps `block_input`.
+                In post-norm models the two are the same tensor.
+
+        Images and single texts may be replayed with any number of copies along the batch axis.
+        """
+        watch = self.watch
+        last = watch.blocks[-1]
+        if tokens is not None and last.block.norm1 is None:
+            block_input, tokens = tokens, None
+        watch.replaying = {"block_input": last.site("block_input") if block_input is None else block_input}
+        if tokens is not None:
+            watch.replaying["tokens"] = tokens
+        try:
+            with ExitStack() as stack:
+                if tokens is not None and "tokens" not in watch.keep:
+                    hook_each(stack, [last.block.norm1], after=partial(watch.visit, "tokens"))
+                skip_lower_blocks(
+                    stack,
+                    [b.block.module for b in watch.blocks],
+                    is_last=lambda: watch.current == len(watch.blocks) - 1,
+                    stand_in=lambda: watch.lower_output,
+                )
+                return watch.forward(watch.batch)
+        finally:
+            watch.replaying = None
+
+    def whole(self, pixels: Tensor) -> Outcome:
+        """Outcome of the whole model on other images, without a graph.
+
+        Args:
+            pixels: (B', C, H, W), any number of them.
+        """
+        watch = self.watch
+        watch.asleep = True
+        try:
+            return watch.forward(watch.batch.with_images(pixels))
+        finally:
+            watch.asleep = False
 
 
 def skip_lower_blocks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from mhex.capture.anatomy import Anatomy, grid_of, layout_of
 from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guest import Sighting
+from mhex.capture.outputs import Outcome, as_vector
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
@@ -28,8 +30,12 @@ class Trace:
         features: Output of the feature layer as the model laid it out, if kept; see `as_maps`.
         latent: The vector that the classifier reads, (B, D), if kept.
         cost: Passes made so far.
-        layers: Maps of single layers (B, K, ...) by name, which a method may leave for the result.
+        layers: Maps of single layers by name, which a method may leave for the result: token scores (B, N), or
+            (B, K, ...) from a method that is called once for all targets.
+        diagnostics: What a method found out about its own result, by name: (B,), or (B, K) as above.
+        signed: Whether the scores are signed, where that depends on the options; None for what is registered.
         chosen: Options that a method settled by itself, to be written into the result.
+        seed: Of random numbers, as the user gave it.
     """
 
     def __init__(self, anatomy: Anatomy, batch: Batch, logits: Tensor, progress: bool = False) -> None:
@@ -40,10 +46,15 @@ class Trace:
         self.blocks: list[BlockTrace] = []
         self.outer: dict[str, Tensor] = {}
         self.readout_row: Tensor | None = None
-        self.replay: Callable[..., Tensor] = _no_replay
+        self.replay: Callable[..., Outcome] = _no_replay
+        self.rerun: Callable[[Tensor], Outcome] = _no_replay
+        self.seed = 0
+        self._done: dict[str, Any] = {}
         self.sighting: Sighting | None = None
         self.cost = {"forwards": 1, "backwards": 0}
         self.layers: dict[str, Tensor] = {}
+        self.diagnostics: dict[str, Tensor] = {}
+        self.signed: bool | None = None
         self.chosen: dict[str, Any] = {}
 
     def _outer(self, name: str) -> Tensor:
@@ -61,8 +72,7 @@ class Trace:
 
     @property
     def latent(self) -> Tensor:
-        tensor = self._outer("latent")
-        return tensor if tensor.dim() == 2 else tensor[:, 0]  # text heads are given all tokens and read the first
+        return as_vector(self._outer("latent"))
 
     @property
     def heads(self) -> Sighting:
@@ -176,6 +186,34 @@ class Trace:
             return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
         return self.on_grid(scores)
 
+    @property
+    def outcome(self) -> Outcome:
+        """Logits and latent of the observed pass, from which targets take their scores."""
+        return Outcome(self.logits, self.latent if "latent" in self.outer else None)
+
+    @property
+    def read_rows(self) -> slice:
+        """Queries of the last attention that the head reads: the first ones of class-token models, else all."""
+        return slice({"class": 1, "class+distilled": 2}.get(self.anatomy.readout))
+
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """What does not depend on the target: computed for the first one and shared by the others."""
+        if name not in self._done:
+            self._done[name] = compute()
+        found: T = self._done[name]
+        return found
+
+    def noise(self, step: int, *shape: int) -> Tensor:
+        """Standard normal numbers that depend on the user's seed and `step` alone.
+
+        Drawn on the CPU, so that every device gets the same; a longer first axis begins with the same numbers, so that
+        a text gets the same alone and padded in a batch.
+        """
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + step) % 2**63)
+        count = math.prod(shape)
+        drawn = torch.randn(-(-count // 16) * 16, generator=generator)  # torch draws whole groups of 16
+        return drawn[:count].reshape(shape).to(self.logits.device, self.logits.dtype)
+
     def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""
         return track(steps, description, self.progress)
@@ -185,8 +223,10 @@ class Trace:
         self.blocks.clear()
         self.outer.clear()
         self.layers.clear()
+        self.diagnostics.clear()
+        self._done.clear()
         self.readout_row = self.sighting = None
-        self.replay = _no_replay
+        self.replay = self.rerun = _no_replay
         self.logits = self.logits.detach()
 
 
@@ -200,7 +240,8 @@ def _patches(tokens: Tensor, prefix: int, count: int) -> Tensor:
     return tokens[..., prefix:]
 
 
-def _no_replay(**_: Tensor) -> Tensor:
+def _no_replay(*_: Tensor, **__: Tensor) -> Outcome:
     raise CaptureError(
-        "The tail can be replayed only while the model is observed and 'block_input' of its last block is kept."
+        "The model can be run again only while it is observed, and its tail only if 'block_input' of the last block "
+        "is kept."
     )

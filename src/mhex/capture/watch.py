@@ -17,8 +17,8 @@ from mhex.capture.block_trace import BlockTrace, check_kept
 from mhex.capture.guest import Sighting, guests
 from mhex.capture.hooks import hook_each
 from mhex.capture.needs import OUTER_SITES, Needs
-from mhex.capture.outputs import read_logits
-from mhex.capture.replay import skip_lower_blocks
+from mhex.capture.outputs import Outcome, as_vector, read_latent, read_logits
+from mhex.capture.replay import Again
 from mhex.capture.rules import Composite
 from mhex.capture.tap import FunctionTap
 from mhex.capture.trace import Trace
@@ -38,6 +38,8 @@ class Watch:
         self.current: int | None = None  # index of the block that is running
         self.entered = 0  # counts calls rather than modules, so that a block used twice is two blocks
         self.replaying: dict[str, Tensor] | None = None  # site of the last block -> tensor that stands in
+        self.asleep = False  # the model runs on other inputs, and nothing is looked at but the latent
+        self.again: Tensor | None = None  # latent of a later pass
         self.lower_output: Any = None  # what a lower block returned, for its structure
         self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
         self.sighting: Sighting | None = None
@@ -52,22 +54,24 @@ class Watch:
             for site in ("tokens", "attention_output", "mlp_output"):
                 if site in keep:
                     modules = [b.norm1 if site == "tokens" else getattr(b, site) for b in anatomy.blocks]
-                    hook_each(stack, modules, after=partial(self._visit, site))
+                    hook_each(stack, modules, after=partial(self.visit, site))
             if "mlp_input" in keep:
-                hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self._visit, "mlp_input"))
+                hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self.visit, "mlp_input"))
             if "block_input" in keep:
                 for module in {b.module for b in anatomy.blocks}:
                     stack.callback(module.register_forward_hook(self._note_structure).remove)
         if "features" in keep and anatomy.features is not None:
-            hook_each(stack, [anatomy.features.module], after=partial(self._visit, "features"))
+            hook_each(stack, [anatomy.features.module], after=partial(self.visit, "features"))
         if "latent" in keep:
-            hook_each(stack, [anatomy.head], partial(self._visit, "latent"))
+            hook_each(stack, [anatomy.head], self._note_latent)
         if "input" in keep and self.batch.modality == "text":
-            hook_each(stack, [anatomy.embedding], after=partial(self._visit, "input"))
+            hook_each(stack, [anatomy.embedding], after=partial(self.visit, "input"))
 
     # --- what hooks and the tap call ---------------------------------------------------------------------------
 
     def _enter_block(self, x: Tensor) -> Tensor:
+        if self.asleep:
+            return x
         self.current = self.entered
         self.entered += 1
         if self.current >= len(self.blocks):
@@ -76,22 +80,30 @@ class Watch:
             )
         if self.replaying is not None:
             return self._turned(self.replaying["block_input"]) if self.current == len(self.blocks) - 1 else x
-        x = self._visit("block_input", x)
+        x = self.visit("block_input", x)
         # Post-norm blocks: what enters the block is what enters its attention.
-        return self._visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
+        return self.visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
 
     def _leave_block(self, x: Tensor) -> Tensor:
         if self.replaying is None:
-            x = self._visit("block_output", x)
+            x = self.visit("block_output", x)
         self.current = None
         return x
 
+    def _note_latent(self, x: Tensor) -> Tensor:
+        if self.replaying is None and not self.asleep:
+            return self.visit("latent", x)
+        self.again = x
+        return x
+
     def _note_structure(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if self.replaying is None and self.entered < len(self.blocks):
+        if self.replaying is None and not self.asleep and self.entered < len(self.blocks):
             self.lower_output = output
 
-    def _visit(self, site: str, x: Tensor) -> Tensor:
+    def visit(self, site: str, x: Tensor) -> Tensor:
         """Keep `x` if it is wanted; return what flows on."""
+        if self.asleep:
+            return x
         if self.replaying is not None:
             substituted = self.current == len(self.blocks) - 1 and site in self.replaying
             return self._turned(self.replaying[site]) if substituted else x
@@ -166,6 +178,8 @@ class Watch:
         """True at the one place where the graph starts."""
         if site in OUTER_SITES:
             return True
+        if self.needs.start == "each":
+            return True
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
         return self.current == (0 if all_blocks else len(self.blocks) - 1)
 
@@ -176,29 +190,41 @@ class Watch:
         batch = self.batch
         given = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
         if "input" in self.keep and given is not None:
-            batch = batch.with_input(self._visit("input", given))
-        logits = self._forward(batch)
+            batch = batch.with_input(self.visit("input", given))
+        outcome = self.forward(batch)
+        if outcome.latent is not None:
+            self.outer.setdefault("latent", outcome.latent)
         self._check()
-        trace = Trace(self.anatomy, self.batch, logits, progress)
+        trace = Trace(self.anatomy, self.batch, outcome.logits, progress)
         trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
+        again = Again(self)
+        trace.rerun = again.whole
         if "block_input" in self.keep:
-            trace.replay = self.replay
+            trace.replay = again.tail
         return trace
 
-    def _forward(self, batch: Batch) -> Tensor:
-        self.current, self.entered = None, 0
+    def forward(self, batch: Batch) -> Outcome:
+        """One call of the model: the observed one, or while asleep or replaying another."""
+        self.current, self.entered, self.again = None, 0, None
         if batch.modality == "image" and batch is self.batch:
             batch = batch.with_input(batch.pixels.clone())  # the model may write into it
-        graph = self.needs.graph is not None or self.replaying is not None
+        graph = not self.asleep and (self.needs.graph is not None or self.replaying is not None)
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.
-        tapped = self.needs.blocks or self.tap.rules
+        tapped = not self.asleep and (self.needs.blocks or self.tap.rules)
         with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
             output = self.model(*batch.args, **batch.kwargs)
-        if self.guest is not None:
+        if self.guest is not None and not self.asleep:
             self.sighting = self.guest[1].sighting()
             output = self.sighting.logits  # heads may have other classes than their host
         # Replayed tokens may be several copies of the batch.
-        return read_logits(output, batch.size if self.replaying is None else None)
+        size = batch.size if self.replaying is None else None
+        if "latent" not in self.keep:
+            return Outcome(read_logits(output, size))
+        if self.anatomy.head is None:  # no classifier is known: the latent vector is what the model returns
+            vector = read_latent(output, size)
+            return Outcome(vector, vector)
+        latent = self.again if self.replaying is not None or self.asleep else self.outer.get("latent")
+        return Outcome(read_logits(output, size), None if latent is None else as_vector(latent))
 
     def _check(self) -> None:
         """Fail loudly if the pass did not show what was asked for."""
@@ -210,39 +236,10 @@ class Watch:
                 raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
             check_kept(self.blocks, self.keep, self.anatomy.family)
 
-    def replay(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
-        """Logits (B, C) of the last block and head alone, run again on other tokens, with a graph to them.
-
-        Args:
-            block_input: Stands for `X(L)`, (B, N, D); the one observed if None.
-            tokens: Stands for `T(L)`, the tokens entering the attention; the skip connection keeps `block_input`.
-                In post-norm models the two are the same tensor.
-
-        Images and single texts may be replayed with any number of copies along the batch axis.
-        """
-        last = self.blocks[-1]
-        if tokens is not None and last.block.norm1 is None:
-            block_input, tokens = tokens, None
-        self.replaying = {"block_input": last.site("block_input") if block_input is None else block_input}
-        if tokens is not None:
-            self.replaying["tokens"] = tokens
-        try:
-            with ExitStack() as stack:
-                if tokens is not None and "tokens" not in self.keep:
-                    hook_each(stack, [last.block.norm1], after=partial(self._visit, "tokens"))
-                skip_lower_blocks(
-                    stack,
-                    [b.block.module for b in self.blocks],
-                    is_last=lambda: self.current == len(self.blocks) - 1,
-                    stand_in=lambda: self.lower_output,
-                )
-                return self._forward(self.batch)
-        finally:
-            self.replaying = None
-
     def clear(self) -> None:
         """Let go of every tensor."""
         self.blocks, self.outer, self.pool, self.lower_output, self.sighting = [], {}, None, None, None
+        self.again = None
         self.tap.on_attention = _gone
 
 

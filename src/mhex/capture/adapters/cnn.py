@@ -30,8 +30,18 @@ def anatomy(model: nn.Module) -> Anatomy | None:
                 modality="image",
                 channels=image_channels(model),
                 features=FeatureLayer(layer, "nchw", place),
+                head=classifier(model),
                 no_attention="it is a convolutional network without attention",
             )
+    return None
+
+
+def classifier(model: nn.Module) -> nn.Linear | None:
+    """The linear layer that gives the class scores; None if the model ends before it."""
+    for name in ("fc", "classifier", "head"):
+        if isinstance(part := getattr(model, name, None), nn.Module):
+            linear = [m for m in part.modules() if isinstance(m, nn.Linear)]
+            return linear[-1] if linear else None
     return None
 
 

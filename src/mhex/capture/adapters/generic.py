@@ -61,23 +61,24 @@ def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
         channels=None if seen.first_convolution is None else seen.first_convolution.in_channels,
         features=seen.features(),
         embedding=seen.embedding,
+        head=seen.head,
         no_attention="no block of it calls torch's scaled_dot_product_attention exactly once, over all tokens",
     )
     blocks = seen.attending_blocks()
     if not blocks:
         return found
-    prefix, patch = (1, None) if batch.modality == "text" else seen.patches(blocks[0])
+    prefix, patch = (1, None) if batch.modality == "text" else seen.patches(blocks[0][0])
     if batch.modality == "image" and patch is None:
         return replace(found, no_attention="its tokens cannot be told apart into a patch grid and prefix tokens")
     if batch.real is not None and seen.tokens != batch.real.shape[1]:
         return replace(found, no_attention=f"it makes {seen.tokens} tokens of {batch.real.shape[1]}")
     return replace(
         found,
-        blocks=tuple(Block(module) for module in blocks),
+        blocks=tuple(Block(call[0], norm1=seen.norms.get(call)) for call in blocks),
         prefix_tokens=prefix,
         readout="measured",
         patch=patch,
-        sequence_first=seen.sequence_first(blocks[-1]),
+        sequence_first=seen.sequence_first(blocks[-1][0]),
         no_attention="",
     )
 
@@ -108,6 +109,10 @@ class _Probe:
         self.first_convolution: nn.Conv2d | None = None
         self.patch_convolution: nn.Conv2d | None = None
         self.embedding: nn.Embedding | None = None
+        self.norms: dict[tuple[nn.Module, int], nn.Module] = {}  # that took the input of a call before it attended
+        self.attending: set[tuple[nn.Module, int]] = set()
+        self.linear: tuple[nn.Linear, Tensor] | None = None  # the last one, and what it gave
+        self.head: nn.Linear | None = None
         lists = [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential))]
         self.numbered = {child for parent in lists for child in parent.children()}
         self.spatial = {m for m in model.modules() if any(isinstance(part, _SPATIAL) for part in m.modules())}
@@ -120,7 +125,10 @@ class _Probe:
                 stack.callback(module.register_forward_hook(self._leave).remove)
             stack.enter_context(torch.no_grad())
             stack.enter_context(FunctionTap(self._attend, {}))
-            self.model(*self.batch.args, **self.batch.kwargs)
+            output = self.model(*self.batch.args, **self.batch.kwargs)
+        last = getattr(output, "logits", output)
+        if self.linear is not None and isinstance(last, Tensor) and last.equal(self.linear[1]):
+            self.head = self.linear[0]
 
     def features(self) -> FeatureLayer | None:
         """The feature maps of a convolutional network; None if blocks attend, or the image entered several times."""
@@ -145,6 +153,8 @@ class _Probe:
         self.calls[module] = self.calls.get(module, 0) + 1
         if module in self.numbered and args and isinstance(args[0], Tensor):
             self.inputs[module, self.calls[module]] = args[0].clone()
+        if type(module).__name__.endswith("Norm") and args and isinstance(args[0], Tensor):
+            self._note_norm(module, args[0])
         if self.first_convolution is None and isinstance(module, nn.Conv2d) and self.batch.modality == "image":
             self.first_convolution = module
             if args and args[0].shape[1] != module.in_channels:
@@ -153,10 +163,19 @@ class _Probe:
                     f"but got {args[0].shape[1]}."
                 )
 
+    def _note_norm(self, norm: nn.Module, x: Tensor) -> None:
+        """Pre-norm blocks give their input to a norm before they attend."""
+        for around in ((m, self.calls[m]) for m in self.running if m in self.numbered):
+            given = self.inputs.get(around)
+            if given is not None and around not in self.attending and given.shape == x.shape and given.equal(x):
+                self.norms.setdefault(around, norm)
+
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self.running.pop()
         if isinstance(output, Tensor):
             self.outputs[module, self.calls[module]] = output
+            if isinstance(module, nn.Linear):
+                self.linear = (module, output)
             if self.batch.modality == "image" and module in self.spatial and output.dim() == 4:
                 layout = layout_of(output.shape, self.batch.pixels.shape)
                 area = output[0].numel() // output.shape[-1 if layout == "nhwc" else 1]
@@ -174,13 +193,14 @@ class _Probe:
 
     def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
+        self.attending.update(around)
         samples = query.shape[0] if query.dim() == 4 else 0  # without an axis of heads it cannot be read
         self.attended.append((around, (samples, query.shape[-2], key.shape[-2])))
         result: Tensor = attend(query, key, value, *args, **kwargs)
         return result
 
-    def attending_blocks(self) -> list[nn.Module]:
-        """The blocks in order of execution: the outermost numbered modules each call of which attended once."""
+    def attending_blocks(self) -> list[tuple[nn.Module, int]]:
+        """The calls of blocks, in order: of the outermost numbered modules each call of which attended once."""
         inside = [around for around, _ in self.attended if around]
         shapes = {shape for around, shape in self.attended if around}
         # One sample, the same tokens throughout, every token a query: no windows, no late class token.
@@ -189,7 +209,7 @@ class _Probe:
         for depth in range(min(map(len, inside))):
             calls = [around[depth] for around in inside]
             if len(set(calls)) == len(calls) and not self.repeated() and self._is_chain(calls, shape[2]):
-                return [module for module, _ in calls]
+                return calls
         return []
 
     def _is_chain(self, calls: list[tuple[nn.Module, int]], tokens: int) -> bool:

@@ -13,17 +13,18 @@ _CLASSES = (
     "RobertaForSequenceClassification",
     "DistilBertForSequenceClassification",
 )
+_BARE = ("BertModel", "RobertaModel", "DistilBertModel")  # without a classifier, to be explained by concepts
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
-    """Anatomy of a BERT-like sequence classifier, or None."""
-    if not is_a(model, "transformers.models", *_CLASSES):
+    """Anatomy of a BERT-like sequence classifier, or of one without its classifier, or None."""
+    if not is_a(model, "transformers.models", *_CLASSES, *_BARE):
         return None
     stock: Any = model
-    distilled = is_a(model, "transformers.models", "DistilBertForSequenceClassification")
-    layers = first_of(
-        model, ("bert.encoder.layer", "roberta.encoder.layer", "distilbert.transformer.layer", "distilbert.layers")
-    )
+    bare = is_a(model, "transformers.models", *_BARE)
+    distilled = is_a(model, "transformers.models", "DistilBertForSequenceClassification", "DistilBertModel")
+    backbone = model if bare else first_of(model, ("bert", "roberta", "distilbert"))
+    layers = first_of(backbone, ("encoder.layer", "transformer.layer", "layers"))
     return Anatomy(
         family=f"Hugging Face {type(model).__name__}",
         modality="text",
@@ -32,7 +33,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         readout="class" if is_stock(model, "transformers.", "forward") else "measured",
         embedding=stock.get_input_embeddings(),
         # The last hidden state of the class token enters the pooler (BERT) or the classification head.
-        head=first_of(model, ("pre_classifier", "bert.pooler", "classifier")),
+        head=None if bare else first_of(model, ("pre_classifier", "bert.pooler", "classifier")),
     )
 
 
@@ -42,6 +43,7 @@ def _bert_block(layer: nn.Module) -> Block:
         attention_output=first_of(layer, ("attention.output.dense",)),
         mlp_input=first_of(layer, ("intermediate",)),
         mlp_output=first_of(layer, ("output.dense",)),
+        key_projection=linear_rows(first_of(layer, ("attention.self.key",))),
         value_projection=linear_rows(first_of(layer, ("attention.self.value",))),
         output_projection=linear_rows(first_of(layer, ("attention.output.dense",))),
     )
@@ -53,6 +55,7 @@ def _distilbert_block(layer: nn.Module) -> Block:
         attention_output=first_of(layer, ("attention.out_lin",)),
         mlp_input=first_of(layer, ("ffn",)),
         mlp_output=first_of(layer, ("ffn",)),
+        key_projection=linear_rows(first_of(layer, ("attention.k_lin",))),
         value_projection=linear_rows(first_of(layer, ("attention.v_lin",))),
         output_projection=linear_rows(first_of(layer, ("attention.out_lin",))),
     )

@@ -15,18 +15,25 @@ _READOUTS: dict[str, Readout] = {
     "DeiTForImageClassificationWithTeacher": "class+distilled",
     "Dinov2ForImageClassification": "class+mean",
     "Dinov2WithRegistersForImageClassification": "class+mean",
+    # Without a classifier, to be explained by concepts.
+    "ViTModel": "class",
+    "DeiTModel": "class",
+    "Dinov2Model": "class",
+    "Dinov2WithRegistersModel": "class",
 }
 
 
 def anatomy(model: nn.Module) -> Anatomy | None:
-    """Anatomy of a Hugging Face ViT-like image classifier, or None."""
+    """Anatomy of a Hugging Face ViT-like image classifier, or of one without its classifier, or None."""
     if not is_a(model, "transformers.models", *_READOUTS):
         return None
     readout = next(r for name, r in _READOUTS.items() if is_a(model, "transformers.models", name))
-    interpolates = readout == "class+mean"  # DINOv2 fits its position embeddings to any image
+    # DINOv2 fits its position embeddings to any image.
+    interpolates = is_a(model, "transformers.models", *(name for name in _READOUTS if name.startswith("Dinov2")))
     if not is_stock(model, "transformers.", "forward"):
         readout = "measured"
-    backbone = first_of(model, ("vit", "deit", "dinov2", "dinov2_with_registers"))
+    bare = is_a(model, "transformers.models", *(name for name in _READOUTS if name.endswith("Model")))
+    backbone = model if bare else first_of(model, ("vit", "deit", "dinov2", "dinov2_with_registers"))
     layers = first_of(backbone, ("layers", "encoder.layer", "encoder.layers"))
     blocks = tuple(_block(layer) for layer in layers.children())
     embeddings = first_of(backbone, ("embeddings",))
@@ -42,7 +49,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         image_size=None if interpolates else _pair(config.image_size),
         channels=config.num_channels,
         features=None if norm is None else FeatureLayer(norm, "tokens", name_of(model, norm)),
-        head=first_of(model, ("classifier", "cls_classifier")),
+        head=None if bare else first_of(model, ("classifier", "cls_classifier")),
     )
 
 
@@ -61,6 +68,7 @@ def _block(layer: nn.Module) -> Block:
         attention_output=attention,
         mlp_input=first_of(layer, ("mlp", "intermediate")),
         mlp_output=mlp,
+        key_projection=linear_rows(first_of(attention, ("k_proj", "attention.key"))),
         value_projection=linear_rows(first_of(attention, ("v_proj", "attention.value"))),
         output_projection=linear_rows(first_of(attention, ("o_proj", "output.dense"))),
         attention_scale=_scale(layer, "layer_scale1"),

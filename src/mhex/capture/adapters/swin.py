@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from mhex.capture.adapters.cnn import image_channels
+from mhex.capture.adapters.cnn import classifier, image_channels
 from mhex.capture.anatomy import Anatomy, FeatureLayer, first_of, is_a
 
 
@@ -22,5 +22,6 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         image_size=None if size is None else (int(size[0]), int(size[1])),
         channels=image_channels(model),
         features=FeatureLayer(last, "nhwc", f"{stages}.{number}"),
+        head=classifier(model),
         no_attention="it attends within shifted windows, so its attention maps do not join into one over the image",
     )

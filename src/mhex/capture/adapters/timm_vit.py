@@ -51,7 +51,7 @@ def _readout(model: nn.Module) -> Readout:
 def _block(module: nn.Module) -> Block:
     attention = getattr(module, "attn", None)
     mlp = getattr(module, "mlp", None)
-    value, output = _projections(attention)
+    key, value, output = _projections(attention)
     # Post-norm blocks call `norm1` on the attention's output, so the block's input is what enters it.
     norm1 = None if is_a(module, "timm.models", "ResPostBlock") else getattr(module, "norm1", None)
     return Block(
@@ -60,6 +60,7 @@ def _block(module: nn.Module) -> Block:
         attention_output=attention,
         mlp_input=mlp,
         mlp_output=mlp,
+        key_projection=key,
         value_projection=value,
         output_projection=output,
         attention_scale=_gamma(module, "ls1"),
@@ -67,11 +68,15 @@ def _block(module: nn.Module) -> Block:
     )
 
 
-def _projections(attention: nn.Module | None) -> tuple[Projection | None, Projection | None]:
+def _projections(attention: nn.Module | None) -> tuple[Projection | None, Projection | None, Projection | None]:
+    """Of keys, values and the output."""
     qkv, projection = getattr(attention, "qkv", None), getattr(attention, "proj", None)
     if not isinstance(qkv, nn.Linear) or not isinstance(projection, nn.Linear):
-        return None, None
-    return linear_rows(qkv, 2 * qkv.out_features // 3), linear_rows(projection)
+        return None, None, None
+    width = qkv.out_features // 3
+    normed = any(not isinstance(getattr(attention, name, nn.Identity()), nn.Identity) for name in ("q_norm", "k_norm"))
+    key = None if normed else linear_rows(qkv, width, 2 * width)
+    return key, linear_rows(qkv, 2 * width), linear_rows(projection)
 
 
 def _gamma(module: nn.Module, name: str) -> Tensor | None:

@@ -49,15 +49,18 @@ def _block(layer: nn.Module) -> Block:
         attention_output=attention,  # `out_proj` is never called as a module: only its weight is used
         mlp_input=first_of(layer, ("mlp",)),
         mlp_output=first_of(layer, ("mlp",)),
-        value_projection=_packed_value(attention),
+        key_projection=_packed(attention, 1),
+        value_projection=_packed(attention, 2),
         output_projection=linear_rows(first_of(attention, ("out_proj",))),
     )
 
 
-def _packed_value(attention: nn.Module) -> Projection:
+def _packed(attention: nn.Module, part: int) -> Projection:
+    """Of queries (0), keys (1) or values (2)."""
+
     def read() -> tuple[Tensor, Tensor | None]:
         stock: Any = attention
         bias = stock.in_proj_bias
-        return stock.in_proj_weight.detach().chunk(3)[2], None if bias is None else bias.detach().chunk(3)[2]
+        return stock.in_proj_weight.detach().chunk(3)[part], None if bias is None else bias.detach().chunk(3)[part]
 
     return read

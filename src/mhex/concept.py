@@ -1,0 +1,182 @@
+"""Concepts: what example inputs have in common for a model, as a target of explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mhex._progress import track
+from mhex.bundle import Bundle
+from mhex.capture import Needs, Outcome, find_anatomy, observe, unwrap
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.inputs import prepare
+
+Similarity = Literal["dot", "cosine", "l2"]
+_FORMAT = "mhex concept 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Concept:
+    """A direction in the latent space of a model: the mean latent vector of examples that the user chose.
+
+    As `target` of `mhex.explain` it asks what makes the latent vector `l` of an input like that of the examples `l_c`:
+    the score is `g(l, l_c)`. It needs no classifier, so that self-supervised backbones can be explained. The latent
+    vector is what the classifier reads (after the final norm); of text, the last hidden state of the class token.
+
+    Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, TMLR 2025, arXiv:2312.02364.
+
+    Attributes:
+        latent: `l_c`, (D,).
+        name: What the examples show.
+        similarity: `g`: `"dot"` product, `"cosine"`, or `"l2"`, the distance with a minus sign, so that positive
+            scores speak for the concept with all three.
+        examples: How many there were; 0 if unknown.
+
+    Example:
+        >>> cats = mhex.Concept.from_examples(backbone, cat_images, name="cat")  # doctest: +SKIP
+        >>> mhex.explain(backbone, images, method="cdam", target=cats)  # doctest: +SKIP
+    """
+
+    latent: Tensor = field(repr=False)
+    name: str = "concept"
+    similarity: Similarity = "dot"
+    examples: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.latent, Tensor) or self.latent.dim() != 1 or not self.latent.is_floating_point():
+            got = tuple(self.latent.shape) if isinstance(self.latent, Tensor) else type(self.latent).__name__
+            raise ArgumentTypeError(
+                f"Expected the latent vector of a concept as a floating-point tensor (D,), but got {got}."
+            )
+        if not bool(torch.isfinite(self.latent).all()) or not bool(self.latent.any()):
+            raise ArgumentError("Expected a latent vector that is finite and not zero: the examples say nothing.")
+        if self.similarity not in get_args(Similarity):
+            raise ArgumentError(f"Expected similarity 'dot', 'cosine' or 'l2', but got {self.similarity!r}.")
+
+    @classmethod
+    def from_examples(
+        cls,
+        model: nn.Module | Bundle,
+        inputs: Any,
+        *,
+        name: str = "concept",
+        similarity: Similarity = "dot",
+        preprocess: Callable[[Any], Tensor] | None = None,
+        tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+        batch_size: int = 32,
+        progress: bool = False,
+    ) -> Concept:
+        """The mean latent vector of some examples (the paper takes 30 images per class).
+
+        Args:
+            model: A backbone or classifier, unmodified, or a bundle from `mhex.load`.
+            inputs: What `mhex.explain` takes, or a loader that gives batches of that, alone or first in tuples.
+            name: What the examples show.
+            similarity: How an input is compared with them.
+            preprocess: From a PIL image to a tensor (C, H, W).
+            tokenizer: A Hugging Face tokenizer.
+            batch_size: The most examples at once; the result does not depend on it.
+            progress: Draw a progress bar.
+        """
+        if isinstance(model, Bundle):
+            preprocess, tokenizer = preprocess or model.preprocess, tokenizer or model.tokenizer
+            model = model.model
+        if not isinstance(model, nn.Module):
+            raise ArgumentTypeError(
+                f"Expected a torch.nn.Module or a bundle from mhex.load, but got {type(model).__name__}."
+            )
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ArgumentError(f"Expected a batch_size of at least 1, but got {batch_size!r}.")
+        inner, anatomy = unwrap(model), None
+        total, count = torch.zeros((), dtype=torch.float64), 0
+        needs = Needs(keep={"latent": "last"})
+        with torch.inference_mode(False):
+            for part in track(_batches(inputs, batch_size), f"concept {name}", progress):
+                batch = prepare(inner, part, preprocess, tokenizer).batch
+                anatomy = anatomy or find_anatomy(inner, batch, attention=False)
+                with observe(inner, anatomy, batch, needs) as trace:
+                    total = total + trace.latent.double().sum(0).cpu()
+                    dtype = torch.promote_types(trace.latent.dtype, torch.float32)
+                count += batch.size
+        if not count:
+            raise ArgumentError("Expected at least one example of the concept, but got none.")
+        return cls((total / count).to(dtype), name, similarity, count)
+
+    def compared_by(self, similarity: Similarity) -> Concept:
+        """The same examples, compared in another way."""
+        return replace(self, similarity=similarity)
+
+    def score(self, outcome: Outcome) -> Tensor:
+        """`g(l, l_c)` of each sample, (B,), in at least float32.
+
+        Args:
+            outcome: Of a pass in which the latent vector was kept.
+        """
+        assert outcome.latent is not None  # asked for by mhex.explain
+        if outcome.latent.shape[1:] != self.latent.shape:
+            raise ArgumentError(
+                f"Expected a concept of this model, whose latent vectors have {outcome.latent.shape[1]} entries, but "
+                f"{self.name!r} has {len(self.latent)}; make it with Concept.from_examples on the same model."
+            )
+        latent = outcome.latent.to(torch.promote_types(outcome.latent.dtype, torch.float32))
+        mean = self.latent.to(latent)
+        if self.similarity == "dot":
+            return latent @ mean
+        if self.similarity == "cosine":
+            return F.cosine_similarity(latent, mean[None], dim=1)
+        distance: Tensor = torch.linalg.vector_norm(latent - mean, dim=1)
+        return -distance
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        header = {"format": _FORMAT, "name": self.name, "similarity": self.similarity, "examples": str(self.examples)}
+        try:
+            save_file({"latent": self.latent.detach().cpu().contiguous()}, path, metadata=header)
+        except (OSError, SafetensorError) as error:
+            raise ArgumentError(f"Expected a file that can be written, but {path} cannot: {error}.") from error
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Concept:
+        """Read what `save` wrote."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                if header.get("format") != _FORMAT:
+                    raise ArgumentError(f"Expected a file written by Concept.save, but {path} is another one.")
+                latent = file.get_tensor("latent")
+        except FileNotFoundError as error:
+            raise ArgumentError(f"There is no file {path}; check the path.") from error
+        except (OSError, SafetensorError) as error:
+            raise ArgumentError(f"Expected a file written by Concept.save, but {path} is not one: {error}.") from error
+        similarity: Any = header["similarity"]
+        return cls(latent, header["name"], similarity, int(header["examples"]))
+
+
+def _batches(inputs: Any, size: int) -> Iterator[Any]:
+    """The examples, a few at a time."""
+    if isinstance(inputs, Tensor):
+        yield from (inputs[start : start + size] for start in range(0, len(inputs), size))
+    elif isinstance(inputs, Mapping):
+        count = next((len(v) for v in inputs.values() if isinstance(v, Tensor) and v.dim()), 0)
+        for start in range(0, count, size):
+            part = slice(start, start + size)
+            yield {k: v[part] if isinstance(v, Tensor) and v.dim() else v for k, v in inputs.items()}
+    elif isinstance(inputs, (list, tuple)):
+        yield from (inputs[start : start + size] for start in range(0, len(inputs), size))
+    elif isinstance(inputs, Iterable) and not isinstance(inputs, str):
+        for batch in inputs:
+            first = batch[0] if isinstance(batch, (list, tuple)) else batch
+            yield {k: v for k, v in first.items() if k not in ("label", "labels")} if isinstance(first, dict) else first
+    else:
+        yield inputs
