@@ -80,12 +80,11 @@ def explain(
     spec = get_method(method)
     settings = spec.check_options(options)
     check_target(spec, target)
-    needs = spec.needs_with(settings)
-    if has_concept(target):
-        needs = needs.with_latent()
     with torch.inference_mode(False):
         prepared = prepare(inner, inputs, preprocess, tokenizer)
-        anatomy = _anatomy(inner, prepared.batch, spec, needs, settings.get("layer"))
+        anatomy, needs = _anatomy(inner, prepared.batch, spec, settings)
+        if has_concept(target):
+            needs = needs.with_latent()
         if "layer" in settings and anatomy.features is not None:
             settings["layer"] = anatomy.features.name
         with observe(inner, anatomy, prepared.batch, needs, progress=progress) as trace:
@@ -136,20 +135,21 @@ def explain(
     )
 
 
-def _anatomy(model: nn.Module, batch: Batch, spec: Method, needs: Needs, layer: str | nn.Module | None) -> Anatomy:
-    """Anatomy of the model, checked against the method and the batch, with the feature layer that the user chose."""
+def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any]) -> tuple[Anatomy, Needs]:
+    """Anatomy of the model and what the method reads of it, checked against each other and against the batch."""
     anatomy = find_anatomy(model, batch, attention=spec.needs.blocks)
     if anatomy.modality != batch.modality:
         raise ArgumentError(
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
-    if layer is not None:
+    if (layer := settings.get("layer")) is not None:
         anatomy = replace(anatomy, features=feature_layer(model, layer))
+    needs = spec.needs_with(settings, anatomy)
     spec.check_serves(anatomy, needs=needs)
     if batch.modality == "image":
         check_image(batch, anatomy)
     spec.check_serves(anatomy, batch.tokens(anatomy), needs)
-    return anatomy
+    return anatomy, needs
 
 
 def _check_finite(logits: Tensor) -> None:

@@ -16,6 +16,7 @@ from mhex.capture import Anatomy, Modality, Needs
 from mhex.errors import ArgumentError, UnsupportedModelError, unknown_name
 
 TargetKind = Literal["score", "scores", "class"]
+Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
 MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
 
 
@@ -44,7 +45,7 @@ class Method:
         max_tokens: The longest sequence it can be used on; None for any.
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
         target: Whether it explains any `"score"`, or the number of a `"class"` only.
-        adapt: What it reads with other options than the defaults, from them; None if that is always the same.
+        adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
     """
 
     name: str
@@ -59,11 +60,11 @@ class Method:
     max_tokens: int | None = None
     budget: tuple[float, str] | None = None
     target: TargetKind = "score"
-    adapt: Callable[[Mapping[str, Any]], Needs] | None = None
+    adapt: Adapt | None = None
 
-    def needs_with(self, options: Mapping[str, Any]) -> Needs:
-        """What it reads of a forward pass with these options."""
-        return self.needs if self.adapt is None else self.adapt(options)
+    def needs_with(self, options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
+        """What it reads of a forward pass of this model with these options."""
+        return self.needs if self.adapt is None else self.adapt(options, anatomy)
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -154,7 +155,7 @@ def register(
     max_tokens: int | None = None,
     budget: tuple[float, str] | None = None,
     target: TargetKind = "score",
-    adapt: Callable[[Mapping[str, Any]], Needs] | None = None,
+    adapt: Adapt | None = None,
 ) -> Callable[[MethodFunction], MethodFunction]:
     """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
 

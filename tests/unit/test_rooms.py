@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "mhex"
 FILES = sorted(SOURCE.rglob("*.py"))
 MAY_USE = {  # room -> rooms and top-level files that it may import
     "capture": {"capture", "errors", "_progress", "_optional"},
-    "methods": {"capture", "heads", "methods", "registry", "errors", "_optional"},
+    "methods": {"capture", "heads", "methods", "registry", "targets", "errors", "_optional"},
     "heads": {"capture", "heads", "viz", "errors", "_progress", "_optional"},  # its results draw themselves
     "inputs": {"capture", "inputs", "errors", "_photo"},
     "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},

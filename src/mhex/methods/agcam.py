@@ -1,0 +1,35 @@
+"""Attention-guided CAM (AGCAM): sigmoid of attention logits times positive gradients, summed over blocks and heads.
+
+Gradients run through skip connections and MLPs only, not through attention.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.registry import register
+
+
+@register(
+    "agcam",
+    title="Sigmoid of attention logits times positive gradients that pass by all attention above.",
+    paper="Leem & Seo, Attention Guided CAM, AAAI 2024, arXiv:2402.04563",
+    modalities=("image", "text"),
+    needs=Needs(keep={"attention": "all"}, graph="attention", start="each"),
+    signed=False,
+    class_specific=True,
+    passes="F + B",
+    budget=(1.3, "F+B"),
+)
+def agcam(trace: Trace, y: Tensor) -> Tensor:
+    r"""`S_j = sum_b sum_h sum_i sigmoid(l(b)_hij) (dy/dA(b)_hij)^+`, `l` the scaled logits before any mask.
+
+    The gradient treats what enters every attention as a constant; then only the tokens that the head reads have one.
+    """
+    scores = trace.readout.new_zeros(trace.readout.shape)
+    rows = trace.read_rows
+    for block, gradient in zip(trace.blocks, trace.gradient(y, *(b.z for b in trace.blocks)), strict=True):
+        positive = block.attention_gradient(gradient[:, :, rows]).clamp_(min=0)
+        scores += positive.mul_(block.attention_record.logits(rows, masked=False).sigmoid()).sum((1, 2))
+    return scores

@@ -1,0 +1,37 @@
+"""AttCAT: gradient times token at every block's input, weighted by the attention that the token receives."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.methods._rows import through_heads
+from mhex.methods._tokens import full
+from mhex.registry import register
+
+
+@register(
+    "attcat",
+    title="Gradient times token at every block, weighted by the attention that the token receives.",
+    paper="Qiang et al., AttCAT, NeurIPS 2022",
+    modalities=("image", "text"),
+    needs=Needs(keep={"block_input": "all", "attention": "all"}, graph="block_input"),
+    signed=True,
+    class_specific=True,
+    passes="F + B",
+    budget=(1.3, "F+B"),
+)
+def attcat(trace: Trace, y: Tensor) -> Tensor:
+    r"""`S_i = sum_b a(b)_i sum_d X(b)_id dy/dX(b)_id`, `a(b)_i = 1/(H N') sum_h sum_m A(b)_hmi`.
+
+    `X(b)` is the residual stream entering block b, and `m` runs over the N' queries that are not padding. The published
+    code also hides the class and separator tokens from the model, which changes the prediction; here it sees them.
+    """
+    real = trace.real.to(trace.readout.dtype)
+    queries = real / real.sum(1, keepdim=True)
+    received = trace.once("received", lambda: [through_heads(queries, block.attention()) for block in trace.blocks])
+    tokens = [block.site("block_input") for block in trace.blocks]
+    scores = trace.readout.new_zeros(trace.readout.shape)
+    for weight, token, gradient in zip(received, tokens, trace.gradient(y, *tokens), strict=True):
+        scores += weight * (full(token) * full(gradient)).sum(-1)
+    return scores

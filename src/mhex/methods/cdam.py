@@ -1,0 +1,86 @@
+"""Class-Discriminative Attention Maps (CDAM): gradient times token, at the tokens that enter the last attention.
+
+The target may also be a `mhex.Concept`: then the score is the similarity of the latent vector to that of examples, and
+the model needs no classifier. `closed_form=True` gives the same numbers from attention, keys and values, without a
+gradient through the attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mhex.capture import Anatomy, Needs, Trace
+from mhex.errors import ArgumentError
+from mhex.methods._tokens import Site, full, settle_site
+from mhex.registry import register
+
+# The graph starts at the residual stream, so that both it and the normalised tokens have a gradient.
+_TOKENS = Needs(keep={"block_input": "last", "tokens": "last"}, graph="block_input")
+_ATTENTION = Needs(keep={"attention": "last"}, graph="attention")
+
+
+def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
+    return _ATTENTION if options["closed_form"] else _TOKENS
+
+
+@register(
+    "cdam",
+    title="Gradient times token, at the tokens that enter the last attention.",
+    paper="Brocki, Binda & Chung, TMLR 2025, arXiv:2312.02364",
+    modalities=("image", "text"),
+    needs=_TOKENS,
+    signed=True,
+    class_specific=True,
+    passes="F + t",
+    budget=(1.35, "F"),
+    adapt=_reads,
+)
+def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = False) -> Tensor:
+    r"""`S_i = sum_j T_ij dy/dT_ij`, `T` the layer-normalised tokens entering the last attention.
+
+    Args:
+        trace: The observed pass.
+        y: Target score, (B,).
+        site: `"tokens"` for `T`; `"block_input"` for the tokens before the norm, which the paper finds far worse on
+            class-token models. `"auto"` is `"tokens"`, and `"block_input"` where the head averages the patches.
+        closed_form: The exact relation to attention instead of a gradient, `S_i = sum_h A_0i [(v_i - b_v) g +
+            scale (q_0 (k_i - b_k)) ((v_i - z_0) g)]`, `g = dy/dz_0`. For models that read class tokens, whose own
+            scores are then 0.
+    """
+    if closed_form:
+        return _closed_form(trace, y)
+    tokens = trace.blocks[-1].site(settle_site(trace, site))
+    (gradient,) = trace.gradient(y, tokens)
+    return (full(tokens) * full(gradient)).sum(-1)
+
+
+def _closed_form(trace: Trace, y: Tensor) -> Tensor:
+    last, rows = trace.blocks[-1], trace.read_rows
+    if rows.stop is None or last.block.key_projection is None or last.block.value_projection is None:
+        raise ArgumentError(
+            "Expected a model that reads class tokens, with plain projections of keys and values, for "
+            f"closed_form=True, but this {trace.anatomy.family} is none; leave it out."
+        )
+    record = last.attention_record
+    (z_gradient,) = trace.gradient(y, last.z)
+    gradient, query, z = (full(tensor[:, :, rows]) for tensor in (z_gradient, record.query, last.z))
+    keys, values = full(record.keys()), full(record.values())
+    key_bias, value_bias = (
+        _bias(read()[1], tensor)
+        for read, tensor in ((last.block.key_projection, keys), (last.block.value_projection, values))
+    )
+    by_value = gradient @ values.mT  # (B, H, R, N)
+    value_term = by_value - gradient @ value_bias.mT
+    key_term = record.scale * (query @ (keys - key_bias).mT) * (by_value - (gradient * z).sum(-1, keepdim=True))
+    scores = (last.attention(rows) * (value_term + key_term)).sum((1, 2))
+    scores[:, rows] = 0
+    return scores
+
+
+def _bias(bias: Tensor | None, like: Tensor) -> Tensor:
+    """A projection's bias as (H, 1, d)."""
+    heads, width = like.shape[1], like.shape[3]
+    return like.new_zeros(heads, 1, width) if bias is None else bias.to(like).reshape(heads, 1, width)

@@ -1,0 +1,121 @@
+"""GradToken: keys of the last block against the class gradient of the query, spread by the attention below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mhex.capture import Anatomy, BlockTrace, Needs, Trace
+from mhex.errors import ArgumentError
+from mhex.methods._rows import through_heads
+from mhex.methods._tokens import full
+from mhex.registry import register
+
+Aggregation = Literal["average", "rollout", "none"]
+Propagation = Literal["matrix", "elementwise"]
+HeadIntegration = Literal["relu_average", "average"]
+
+_ALL = Needs(keep={"attention": "all"}, graph="query", start="last")
+_LAST = Needs(keep={"attention": "last"}, graph="query")
+
+
+def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
+    bottom = options["start_block"] == len(anatomy.blocks)
+    return _LAST if options["aggregation"] == "none" or bottom else _ALL
+
+
+@register(
+    "gradtoken",
+    title="Keys of the last block against the class gradient of the query, spread by the attention below.",
+    paper="Cheng et al., GradToken, Neural Networks 2025",
+    modalities=("image", "text"),
+    needs=_ALL,
+    signed=False,
+    class_specific=True,
+    passes="F + t",
+    budget=(1.6, "F"),
+    adapt=_reads,
+)
+def gradtoken(
+    trace: Trace,
+    y: Tensor,
+    *,
+    aggregation: Aggregation = "average",
+    propagation: Propagation = "matrix",
+    head_integration: HeadIntegration = "relu_average",
+    start_block: int = 1,
+    center_keys: bool = False,
+    per_head: bool = False,
+) -> Tensor:
+    r"""`M_hj = k_hj G_h`, `G_h = sum_i dy/dq_hi` of the last block; `S = 1/H sum_h (P M_h)^+`.
+
+    `P` joins the head-averaged attention `A(b)` of the blocks `b = s ... L-1` below: their mean (`"average"`), or the
+    product of `I + A(b)` (`"rollout"`), multiplied as a matrix or element by element with its read-out row.
+
+    Args:
+        trace: The observed pass.
+        y: Target score, (B,).
+        aggregation: `"average"`, `"rollout"`, or `"none"` for `M` as it is.
+        propagation: `"matrix"` (in a rollout the lowest block is applied last) or `"elementwise"`.
+        head_integration: `"relu_average"`, or `"average"`, which keeps signs.
+        start_block: Lowest block `s`, counted from 1; the last block is the same as no aggregation.
+        center_keys: Subtract the read-out's mean key first: a bias of keys, which the model does not notice, shifts
+            `M` by the same amount everywhere.
+        per_head: Also give the map of each head, as `Explanation.layers`.
+    """
+    for name, value, known in (
+        ("aggregation", aggregation, ("average", "rollout", "none")),
+        ("propagation", propagation, ("matrix", "elementwise")),
+        ("head_integration", head_integration, ("relu_average", "average")),
+    ):
+        if value not in known:
+            raise ArgumentError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
+    record = trace.blocks[-1].attention_record
+    (query_gradient,) = trace.gradient(y, record.query)
+    keys = full(record.keys())
+    if center_keys:
+        row = trace.readout[:, None, None] @ trace.blocks[-1].attention()  # (B, H, 1, N)
+        keys = keys - row @ keys
+    # Rows of the gradient are zero at tokens that the head does not read.
+    relevance = (keys @ full(query_gradient).sum(2)[..., None])[..., 0]  # (B, H, N)
+    relevance = relevance * trace.spatial[:, None]
+    below = trace.blocks_from(start_block)[:-1] if aggregation != "none" else []
+    if below:
+        spread = _averaged if aggregation == "average" else _rolled_out
+        relevance = spread(trace, below, relevance, propagation)
+    trace.signed = head_integration == "average"
+    if head_integration == "relu_average":
+        relevance = relevance.clamp_min(0)
+    if per_head:
+        trace.layers = {f"head {head + 1}": relevance[:, head] for head in range(relevance.shape[1])}
+    return relevance.mean(1)
+
+
+def _averaged(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: Propagation) -> Tensor:
+    """`P` is the mean of the blocks' attentions; (B, H, N)."""
+    if how == "elementwise":
+        rows = trace.once("row", lambda: torch.stack([through_heads(trace.readout, b.attention()) for b in blocks]))
+        return rows.mean(0)[:, None] * relevance
+
+    def mean() -> Tensor:
+        total = blocks[0].attention().mean(1)
+        for block in blocks[1:]:
+            total += block.attention().mean(1)
+        return total / len(blocks)
+
+    return relevance @ trace.once("mean", mean).mT
+
+
+def _rolled_out(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: Propagation) -> Tensor:
+    """`P` is the product of `I + A(b)`, applied from the top block on; (B, H, N)."""
+    if how == "elementwise":
+        row = trace.readout
+        for block in reversed(blocks):
+            row = row + through_heads(row, block.attention())
+        return row[:, None] * relevance
+    for block in reversed(blocks):
+        relevance = relevance + relevance @ block.attention().mean(1).mT
+    return relevance

@@ -1,0 +1,158 @@
+"""TokenTM (token transformation matters): rollout that also counts how much each block changes a token.
+
+What public summaries of the paper confirm: effects are measured by the change of a token's length and by a cosine term,
+NECC; both are combined into transformation weights; the contribution map starts as a diagonal matrix of token lengths;
+attention and transformation are aggregated over all blocks. Everything more specific is a reconstruction: each choice
+is an option, and the defaults are what we take the paper to mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.capture import Anatomy, BlockTrace, Needs, Trace
+from mhex.errors import ArgumentError
+from mhex.methods._rows import through_heads
+from mhex.methods._tokens import full
+from mhex.registry import register
+
+_CHOICES = {
+    "weights": ("length+direction", "length", "direction", "none"),
+    "reference": ("residual", "normed"),
+    "heads": ("folded", "resolved"),
+    "start": ("lengths", "identity"),
+}
+
+
+def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
+    keep: dict[Any, Any] = {"block_input": "all", "attention": "all"}
+    if options["reference"] == "normed":
+        keep["tokens"] = "all"
+    if options["ffn"]:
+        keep["mlp_output"] = "all"
+        if any(block.norm1 is None for block in anatomy.blocks):
+            keep["mlp_input"] = "all"
+        else:
+            keep["block_output"] = "last"
+    return Needs(keep=keep, graph="attention", projections=options["weights"] != "none")
+
+
+@register(
+    "tokentm",
+    title="Rollout of gradient-weighted attention that counts how blocks change a token's length and direction.",
+    paper="Wu et al., Token Transformation Matters, CVPR 2024, arXiv:2403.14552",
+    modalities=("image", "text"),
+    needs=Needs(
+        keep={"block_input": "all", "attention": "all", "mlp_output": "all"}, graph="attention", projections=True
+    ),
+    signed=False,
+    class_specific=True,
+    passes="F + B",
+    budget=(1.3, "F+B"),
+    adapt=_reads,
+)
+def tokentm(
+    trace: Trace,
+    y: Tensor,
+    *,
+    weights: Literal["length+direction", "length", "direction", "none"] = "length+direction",
+    reference: Literal["residual", "normed"] = "residual",
+    heads: Literal["folded", "resolved"] = "folded",
+    value_bias: bool = False,
+    ffn: bool = True,
+    start: Literal["lengths", "identity"] = "lengths",
+) -> Tensor:
+    r"""`S = w^T prod_{b=L}^{1} (I + W_F(b)) (I + A^(b) W(b)) diag(|X(1)|)`, `A^ = mean_h (dy/dA * A)^+`.
+
+    `W = diag(r_j c_j)` with the ratio of lengths `r_j = |x~_j| / |x_j|` of the transformed token `x~_j` (value and
+    output projection) and the token `x_j`, and NECC `c_j = exp(cos(x_j, x~_j)) / mean_m exp(cos(x_m, x~_m))`; `W_F` is
+    the same of the MLP. Multiplied as a row vector from the top; scaled down by a power of two where it would overflow.
+
+    Args:
+        trace: The observed pass.
+        y: Target score, (B,).
+        weights: Which effects `W` and `W_F` count; `"none"` is `W = I`.
+        reference: `x_j`: the `"residual"` token, to which the transformed one is added, or the `"normed"` one.
+        heads: Whether `W` is of all heads together (`"folded"`), or of each head on its own (`"resolved"`).
+        value_bias: Whether `x~` includes the bias of the value projection.
+        ffn: Whether MLPs are counted.
+        start: `"lengths"` of the tokens entering the first block, or `"identity"`.
+    """
+    chosen = {"weights": weights, "reference": reference, "heads": heads, "start": start}
+    for name, value in chosen.items():
+        if value not in _CHOICES[name]:
+            raise ArgumentError(f"Expected {name} {' or '.join(map(repr, _CHOICES[name]))}, but got {value!r}.")
+    blocks = trace.blocks
+    above = [b.site("block_input") for b in blocks[1:]]
+    if ffn and "block_output" in blocks[-1].sites:
+        above.append(blocks[-1].site("block_output"))
+
+    def mixing(number: int) -> Tensor:
+        return trace.once(f"W{number}", lambda: _attention_weight(trace, blocks[number], chosen, value_bias))
+
+    def changing(number: int) -> Tensor:
+        return trace.once(f"F{number}", lambda: _mlp_weight(trace, blocks[number], above, number, weights))
+
+    z_gradients = trace.gradient(y, *(block.z for block in blocks))
+    row = trace.readout
+    for number in reversed(range(len(blocks))):
+        if ffn and weights != "none":
+            row = row * (1 + changing(number))
+        block = blocks[number]
+        weighted = block.attention_gradient(z_gradients[number]).clamp_(min=0).mul_(block.attention())
+        if weights == "none":
+            row = row + through_heads(row, weighted)
+        elif heads == "folded":
+            row = row + through_heads(row, weighted) * mixing(number)
+        else:
+            row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing(number)).mean(1)
+        row = _scaled(row)
+    return row * full(blocks[0].site("block_input")).norm(dim=-1) if start == "lengths" else row
+
+
+def _attention_weight(trace: Trace, block: BlockTrace, chosen: Mapping[str, str], with_bias: bool) -> Tensor:
+    """Diagonal of `W`, (B, N), or of each head, (B, H, N)."""
+    assert block.block.value_projection is not None  # checked before the pass
+    assert block.block.output_projection is not None
+    token = full(block.site("tokens" if chosen["reference"] == "normed" else "block_input"))
+    values = full(block.attention_record.values())
+    bias = block.block.value_projection()[1]
+    if bias is not None and not with_bias:
+        values = values - bias.to(values).reshape(values.shape[1], 1, values.shape[3])
+    output = block.block.output_projection()[0].to(values)  # (D, H d)
+    scale = 1.0 if block.block.attention_scale is None else block.block.attention_scale.to(values)
+    if chosen["heads"] == "folded":
+        return _weight(trace, token, values.transpose(1, 2).flatten(2) @ output.mT * scale, chosen["weights"])
+    parts = zip(values.unbind(1), output.chunk(values.shape[1], 1), strict=True)
+    return torch.stack([_weight(trace, token, v @ part.mT * scale, chosen["weights"]) for v, part in parts], 1)
+
+
+def _mlp_weight(trace: Trace, block: BlockTrace, above: list[Tensor], number: int, weights: str) -> Tensor:
+    """Diagonal of `W_F`, (B, N)."""
+    scale = 1.0 if block.block.mlp_scale is None else block.block.mlp_scale.to(block.site("mlp_output"))
+    branch = full(block.site("mlp_output") * scale)
+    # Tokens between attention and MLP: where blocks end in a norm, what enters the MLP; else what it is added to.
+    token = full(block.site("mlp_input")) if block.shows("mlp_input") else full(above[number]) - branch
+    return _weight(trace, token, branch, weights)
+
+
+def _weight(trace: Trace, token: Tensor, changed: Tensor, weights: str) -> Tensor:
+    """`r_j c_j`, (B, N), from tokens before and after, (B, N, D)."""
+    ratio: Tensor = changed.norm(dim=-1) / token.norm(dim=-1).clamp_min(torch.finfo(token.dtype).tiny)
+    alike = F.cosine_similarity(token, changed, dim=-1).exp()
+    real = trace.real.to(alike.dtype)
+    direction = alike / ((alike * real).sum(1, keepdim=True) / real.sum(1, keepdim=True))
+    if weights == "length+direction":
+        return ratio * direction
+    return ratio if weights == "length" else direction
+
+
+def _scaled(row: Tensor) -> Tensor:
+    """The row, or where it is huge, a power of two smaller: its scale says nothing."""
+    huge = row.amax(1, keepdim=True) > 2.0**60
+    return torch.where(huge, row * 2.0**-60, row)
