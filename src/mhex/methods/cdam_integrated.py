@@ -46,8 +46,8 @@ def cdam_integrated(
         steps: Number of nodes (`"trapezoid"`: of intervals).
         rule: `"gauss"` (Gauss-Legendre, the most accurate), `"midpoint"`, `"trapezoid"`, `"right"` (the published
             sum) or `"left"`.
-        site: As for `cdam`, but `"tokens"` by default on all models: a norm does not notice the length of what enters it,
-            so a path from zero to the tokens before it has all its change at the very beginning.
+        site: As for `cdam`, but `"tokens"` by default on all models: a norm does not notice the length of what enters
+            it, so a path from zero to the tokens before it has all its change at the very beginning.
     """
     check_count("steps", steps)
     nodes, weights = _quadrature(rule, steps)
