@@ -27,15 +27,18 @@ from yardsticks import Bench, Job, Row
 
 
 def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int = 224) -> list[Bench]:
-    """A Vision Transformer: every method that serves it."""
+    """A Vision Transformer: every method that serves it and has a budget, and some for ten classes at once."""
     model = timm.create_model(name, num_classes=1000).to(device)
     bench = Bench(f"{name}, batch {batch}", model, torch.randn(batch, 3, size, size, device=device))
     for method in all_methods().values():
-        if method.max_tokens is None and "image" in method.modalities and "heads" not in method.needs.keep:
+        if method.budget is not None and "image" in method.modalities and "heads" not in method.needs.keep:
             # Feature maps of a ViT lie inside its last block, so the CAM methods are last-block methods there.
             budget = (1.35, "F") if "features" in method.needs.keep else None
             bench.add(method.name, _input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
-    bench.add("gae", classes=10)
+    bench.add("cdam", closed_form=True)
+    bench.add("gradtoken", budget=(1.35, "F"), aggregation="none")
+    for name in ("gae", "attcat", "agcam", "tokentm", "cdam", "gradtoken"):
+        bench.add(name, classes=10)
     return [bench]
 
 

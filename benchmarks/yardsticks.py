@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -60,6 +61,7 @@ class Bench:
         peers: dict[str, Job] | None = None,
         classes: int = 1,
         budget: tuple[float, str] | None = None,
+        **options: Any,
     ) -> None:
         """Add a method, explained for one class or for several at once, under its own budget or another."""
         target = 0 if classes == 1 else list(range(classes))
@@ -67,7 +69,8 @@ class Bench:
         if classes > 1 and all_methods()[method].class_specific:
             budget = (1.1 * classes, "F+KB")
         name = method if classes == 1 else f"{method}, {classes} classes"
-        job: Job = lambda: mhex.explain(self.model, self.x, method=method, target=target)  # noqa: E731
+        name = ", ".join([name, *(f"{key}={value}" for key, value in options.items())])
+        job: Job = lambda: mhex.explain(self.model, self.x, method=method, target=target, **options)  # noqa: E731
         self.rows.append(Row(name, job, budget, peers or {}))
 
     def measure(self, repeats: int) -> None:
