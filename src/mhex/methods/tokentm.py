@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
@@ -76,7 +75,7 @@ def tokentm(
     Args:
         trace: The observed pass.
         y: Target score, (B,).
-        weights: Which effects `W` and `W_F` count; `"none"` is `W = I`.
+        weights: Which effects `W` and `W_F` count; `"none"` is `W = I` and `W_F = 0`.
         reference: `x_j`: the `"residual"` token, to which the transformed one is added, or the `"normed"` one.
         heads: Whether `W` is of all heads together (`"folded"`), or of each head on its own (`"resolved"`).
         value_bias: Whether `x~` includes the bias of the value projection.
@@ -87,32 +86,39 @@ def tokentm(
     for name, value in chosen.items():
         if value not in _CHOICES[name]:
             raise ArgumentError(f"Expected {name} {' or '.join(map(repr, _CHOICES[name]))}, but got {value!r}.")
-    blocks = trace.blocks
-    above = [b.site("block_input") for b in blocks[1:]]
-    if ffn and "block_output" in blocks[-1].sites:
-        above.append(blocks[-1].site("block_output"))
-
-    def mixing(number: int) -> Tensor:
-        return trace.once(f"W{number}", lambda: _attention_weight(trace, blocks[number], chosen, value_bias))
-
-    def changing(number: int) -> Tensor:
-        return trace.once(f"F{number}", lambda: _mlp_weight(trace, blocks[number], above, number, weights))
-
-    z_gradients = trace.gradient(y, *(block.z for block in blocks))
+    mixing, changing, lengths = trace.once("weights", lambda: _weights(trace, chosen, value_bias, ffn))
+    z_gradients = trace.gradient(y, *(block.z for block in trace.blocks))
     row = trace.readout
-    for number in reversed(range(len(blocks))):
-        if ffn and weights != "none":
-            row = row * (1 + changing(number))
-        block = blocks[number]
+    for number in reversed(range(len(trace.blocks))):
+        block = trace.blocks[number]
+        if changing:
+            row = row * (1 + changing[number])
         weighted = block.attention_gradient(z_gradients[number]).clamp_(min=0).mul_(block.attention())
-        if weights == "none":
+        if not mixing:
             row = row + through_heads(row, weighted)
         elif heads == "folded":
-            row = row + through_heads(row, weighted) * mixing(number)
+            row = row + through_heads(row, weighted) * mixing[number]
         else:
-            row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing(number)).mean(1)
+            row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
         row = _scaled(row)
-    return row * full(blocks[0].site("block_input")).norm(dim=-1) if start == "lengths" else row
+    return row * lengths if start == "lengths" else row
+
+
+def _weights(
+    trace: Trace, chosen: Mapping[str, str], value_bias: bool, ffn: bool
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Diagonals of `W` and `W_F` of every block, and the lengths of the first block's tokens, (B, N)."""
+    blocks, kind = trace.blocks, chosen["weights"]
+    lengths = _length(full(blocks[0].site("block_input")))
+    counted = kind != "none"
+    mixing = [_attention_weight(trace, block, chosen, value_bias) for block in blocks] if counted else []
+    changing = []
+    if counted and ffn:
+        above = [block.sites["block_input"] for block in blocks[1:]] + [blocks[-1].sites.get("block_output")]
+        changing = [_mlp_weight(trace, *pair, kind) for pair in zip(blocks, above, strict=True)]
+    for block in blocks:
+        block.sites.clear()  # the graph goes on without these copies
+    return mixing, changing, lengths
 
 
 def _attention_weight(trace: Trace, block: BlockTrace, chosen: Mapping[str, str], with_bias: bool) -> Tensor:
@@ -132,24 +138,34 @@ def _attention_weight(trace: Trace, block: BlockTrace, chosen: Mapping[str, str]
     return torch.stack([_weight(trace, token, v @ part.mT * scale, chosen["weights"]) for v, part in parts], 1)
 
 
-def _mlp_weight(trace: Trace, block: BlockTrace, above: list[Tensor], number: int, weights: str) -> Tensor:
-    """Diagonal of `W_F`, (B, N)."""
-    scale = 1.0 if block.block.mlp_scale is None else block.block.mlp_scale.to(block.site("mlp_output"))
-    branch = full(block.site("mlp_output") * scale)
+def _mlp_weight(trace: Trace, block: BlockTrace, above: Tensor | None, kind: str) -> Tensor:
+    """Diagonal of `W_F`, (B, N); `above` is what the block returns, needed if it ends without a norm."""
+    branch = full(block.site("mlp_output"))
+    if block.block.mlp_scale is not None:
+        branch = branch * block.block.mlp_scale.to(branch)
     # Tokens between attention and MLP: where blocks end in a norm, what enters the MLP; else what it is added to.
-    token = full(block.site("mlp_input")) if block.shows("mlp_input") else full(above[number]) - branch
-    return _weight(trace, token, branch, weights)
+    if above is None or block.shows("mlp_input"):
+        return _weight(trace, full(block.site("mlp_input")), branch, kind)
+    return _weight(trace, full(above) - branch, branch, kind)
 
 
-def _weight(trace: Trace, token: Tensor, changed: Tensor, weights: str) -> Tensor:
+def _weight(trace: Trace, token: Tensor, changed: Tensor, kind: str) -> Tensor:
     """`r_j c_j`, (B, N), from tokens before and after, (B, N, D)."""
-    ratio: Tensor = changed.norm(dim=-1) / token.norm(dim=-1).clamp_min(torch.finfo(token.dtype).tiny)
-    alike = F.cosine_similarity(token, changed, dim=-1).exp()
+    tiny = torch.finfo(token.dtype).tiny
+    before, after = _length(token).clamp_min(tiny), _length(changed)
+    ratio: Tensor = after / before
+    if kind == "length":
+        return ratio
+    alike: Tensor = (torch.linalg.vecdot(token, changed) / (before * after.clamp_min(tiny))).exp()
     real = trace.real.to(alike.dtype)
     direction = alike / ((alike * real).sum(1, keepdim=True) / real.sum(1, keepdim=True))
-    if weights == "length+direction":
-        return ratio * direction
-    return ratio if weights == "length" else direction
+    return direction if kind == "direction" else ratio * direction
+
+
+def _length(tokens: Tensor) -> Tensor:
+    """Euclidean length, (B, N), of tokens (B, N, D)."""
+    lengths: Tensor = torch.linalg.vector_norm(tokens, dim=-1)
+    return lengths
 
 
 def _scaled(row: Tensor) -> Tensor:
