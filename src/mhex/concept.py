@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ from mhex._progress import track
 from mhex.bundle import Bundle
 from mhex.capture import Needs, Outcome, find_anatomy, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.inputs import prepare
+from mhex.inputs import in_batches, prepare
 
 Similarity = Literal["dot", "cosine", "l2"]
 _FORMAT = "mhex concept 1"
@@ -97,7 +97,7 @@ class Concept:
         total, count = torch.zeros((), dtype=torch.float64), 0
         needs = Needs(keep={"latent": "last"})
         with torch.inference_mode(False):
-            for part in track(_batches(inputs, batch_size), f"concept {name}", progress):
+            for part in track(in_batches(inputs, batch_size), f"concept {name}", progress):
                 batch = prepare(inner, part, preprocess, tokenizer).batch
                 anatomy = anatomy or find_anatomy(inner, batch, attention=False)
                 with observe(inner, anatomy, batch, needs) as trace:
@@ -161,22 +161,3 @@ class Concept:
             raise ArgumentError(f"Expected a file written by Concept.save, but {path} is not one: {error}.") from error
         similarity: Any = header["similarity"]
         return cls(latent, header["name"], similarity, int(header["examples"]))
-
-
-def _batches(inputs: Any, size: int) -> Iterator[Any]:
-    """The examples, a few at a time."""
-    if isinstance(inputs, Tensor):
-        yield from (inputs[start : start + size] for start in range(0, len(inputs), size))
-    elif isinstance(inputs, Mapping):
-        count = next((len(v) for v in inputs.values() if isinstance(v, Tensor) and v.dim()), 0)
-        for start in range(0, count, size):
-            part = slice(start, start + size)
-            yield {k: v[part] if isinstance(v, Tensor) and v.dim() else v for k, v in inputs.items()}
-    elif isinstance(inputs, (list, tuple)):
-        yield from (inputs[start : start + size] for start in range(0, len(inputs), size))
-    elif isinstance(inputs, Iterable) and not isinstance(inputs, str):
-        for batch in inputs:
-            first = batch[0] if isinstance(batch, (list, tuple)) else batch
-            yield {k: v for k, v in first.items() if k not in ("label", "labels")} if isinstance(first, dict) else first
-    else:
-        yield inputs

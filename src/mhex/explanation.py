@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ from mhex._explanation_file import read_fields, write_fields
 from mhex._normalize import Normalisation, normalize
 from mhex._words import clean, word_runs
 from mhex.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from mhex.targets import Task
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
@@ -64,7 +67,7 @@ class Explanation:
     seed: int = 0
     signed: bool = False
     class_specific: bool = True
-    task: str = "classification"
+    task: Task = "classification"
     named: list[str] | None = None
     modality: str = "image"
     size: tuple[int, int] | None = None

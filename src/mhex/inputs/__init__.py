@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs._common import Prepared
+from mhex.inputs.batches import in_batches
 from mhex.inputs.images import check_image, images, photos
 from mhex.inputs.texts import texts, token_inputs
 
-__all__ = ["Prepared", "check_image", "prepare"]
+__all__ = ["Prepared", "check_image", "in_batches", "prepare"]
 
 
 def prepare(

@@ -29,8 +29,8 @@ def cdam_smooth(
 ) -> Tensor:
     r"""`S_i = 1/n sum_r sum_j T'_ij dy(T')/dT'_ij`, `T' = T + sigma std(T) e_r`.
 
-    The published number of draws and noise level are not known; `mhex.methods.tuning.tune_sigma` chooses the latter on
-    held-out images. Draws are the same for every sample and repeat with the seed.
+    The published number of draws and noise level are not known; `mhex.tuning.tune_sigma` chooses the latter on held-out
+    images. Draws are the same for every sample and repeat with the seed.
 
     Args:
         trace: The observed pass.

@@ -10,6 +10,7 @@ from mhex.viz.grid import comparison
 from mhex.viz.html import picture_tag, to_html
 from mhex.viz.overlay import overlay
 from mhex.viz.page import Section, page, paragraphs
+from mhex.viz.scatter import scatter
 
 __all__ = [
     "Section",
@@ -24,5 +25,6 @@ __all__ = [
     "picture_tag",
     "save_figure",
     "save_html",
+    "scatter",
     "to_html",
 ]
