@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from mhex._explain import explain
 from mhex._progress import track
 from mhex.bundle import Bundle
 from mhex.capture import Outcome, read_logits, untouched, unwrap
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexWarning
 from mhex.explanation import Explanation
 from mhex.inputs import in_batches, prepare
 from mhex.targets import ResolvedTarget
@@ -51,7 +52,7 @@ class SigmaStudy:
 def tune_sigma(
     model: nn.Module | Bundle,
     images: Any,
-    sigmas: Sequence[float] = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8),
+    sigmas: Sequence[float] = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
     *,
     target: Any = None,
     n: int = 50,
@@ -97,7 +98,14 @@ def tune_sigma(
     if not found:
         raise ArgumentError("Expected at least one image, but got none.")
     fidelity = torch.cat(found, 1)
-    return SigmaStudy(levels[int(fidelity.mean(1).argmax())], levels, fidelity)
+    best = levels[int(fidelity.mean(1).argmax())]
+    if best == max(levels) and len(levels) > 1:
+        warnings.warn(
+            f"The largest level that was tried, {best:g}, is the most faithful; larger ones may be better: give sigmas=.",
+            MhexWarning,
+            stacklevel=2,
+        )
+    return SigmaStudy(best, levels, fidelity)
 
 
 def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, seed: int) -> Tensor:
