@@ -29,7 +29,7 @@ class Concept:
     the score is `g(l, l_c)`. It needs no classifier, so that self-supervised backbones can be explained. The latent
     vector is what the classifier reads (after the final norm); of text, the last hidden state of the class token.
 
-    Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, TMLR 2025, arXiv:2312.02364.
+    Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, arXiv:2312.02364.
 
     Attributes:
         latent: `l_c`, (D,).

@@ -101,7 +101,7 @@ def tune_sigma(
     best = levels[int(fidelity.mean(1).argmax())]
     if best == max(levels) and len(levels) > 1:
         warnings.warn(
-            f"The largest level that was tried, {best:g}, is the most faithful; larger ones may be better: give sigmas=.",
+            f"The largest level that was tried, {best:g}, is the most faithful; try larger ones with sigmas=.",
             MhexWarning,
             stacklevel=2,
         )

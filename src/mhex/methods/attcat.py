@@ -13,7 +13,7 @@ from mhex.registry import register
 @register(
     "attcat",
     title="Gradient times token at every block, weighted by the attention that the token receives.",
-    paper="Qiang et al., AttCAT, NeurIPS 2022",
+    paper="Qiang et al., AttCAT: Explaining Transformers via Attentive Class Activation Tokens, NeurIPS 2022",
     modalities=("image", "text"),
     needs=Needs(keep={"block_input": "all", "attention": "all"}, graph="block_input"),
     signed=True,

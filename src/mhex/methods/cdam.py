@@ -29,7 +29,7 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
 @register(
     "cdam",
     title="Gradient times token, at the tokens that enter the last attention.",
-    paper="Brocki, Binda & Chung, TMLR 2025, arXiv:2312.02364",
+    paper="Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, arXiv:2312.02364",
     modalities=("image", "text"),
     needs=_TOKENS,
     signed=True,

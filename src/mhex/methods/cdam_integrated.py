@@ -24,7 +24,7 @@ Rule = Literal["gauss", "midpoint", "trapezoid", "right", "left"]
 @register(
     "cdam-integrated",
     title="CDAM with gradients integrated from zero tokens to those observed.",
-    paper="Brocki, Binda & Chung, TMLR 2025, arXiv:2312.02364",
+    paper="Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, arXiv:2312.02364",
     modalities=("image", "text"),
     needs=Needs(keep={"block_input": "last", "tokens": "last"}),
     signed=True,

@@ -15,7 +15,7 @@ from mhex.targets import ResolvedTarget
 @register(
     "cdam-smooth",
     title="CDAM averaged over noise on the tokens that enter the last attention.",
-    paper="Brocki, Binda & Chung, TMLR 2025, arXiv:2312.02364",
+    paper="Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, arXiv:2312.02364",
     modalities=("image", "text"),
     needs=Needs(keep={"block_input": "last", "tokens": "last"}),
     signed=True,

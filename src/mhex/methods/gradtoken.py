@@ -30,7 +30,7 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
 @register(
     "gradtoken",
     title="Keys of the last block against the class gradient of the query, spread by the attention below.",
-    paper="Cheng et al., GradToken, Neural Networks 2025",
+    paper="Cheng, Liang, Lu & Cheung, GradToken, Neural Networks 181, 2025, doi:10.1016/j.neunet.2024.106837",
     modalities=("image", "text"),
     needs=_ALL,
     signed=False,

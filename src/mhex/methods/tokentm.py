@@ -44,7 +44,7 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
 @register(
     "tokentm",
     title="Rollout of gradient-weighted attention that counts how blocks change a token's length and direction.",
-    paper="Wu et al., Token Transformation Matters, CVPR 2024, arXiv:2403.14552",
+    paper="Wu, Duan, Kang, Tang & Yan, Token Transformation Matters, CVPR 2024, arXiv:2403.14552",
     modalities=("image", "text"),
     needs=Needs(
         keep={"block_input": "all", "attention": "all", "mlp_output": "all"}, graph="attention", projections=True

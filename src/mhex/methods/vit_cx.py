@@ -17,7 +17,7 @@ from mhex.targets import ResolvedTarget
 @register(
     "vit-cx",
     title="Class probability of the image seen through masks from clustered patch-embedding channels.",
-    paper="Xie et al., ViT-CX, IJCAI 2023, arXiv:2211.03064",
+    paper="Xie, Li, Cao & Zhang, ViT-CX, IJCAI 2023, arXiv:2211.03064",
     modalities=("image",),
     needs=Needs(keep={"tokens": "last"}),
     signed=False,
