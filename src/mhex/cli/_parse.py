@@ -72,7 +72,10 @@ def parse_target(text: str | None, class_names: Sequence[str] | None) -> Target:
 def _concepts(files: Sequence[str]) -> list[Concept]:
     from mhex.concept import Concept
 
-    return [Concept.load(file.removeprefix(_CONCEPT).strip()) for file in files]
+    paths = [file.removeprefix(_CONCEPT).strip() for file in files]
+    if not all(paths):
+        raise ArgumentError(f"Expected a file after {_CONCEPT}, e.g. --target {_CONCEPT}fur.safetensors, but got none.")
+    return [Concept.load(path) for path in paths]
 
 
 def parse_task(text: str | None) -> Task | None:
