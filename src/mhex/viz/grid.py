@@ -162,9 +162,10 @@ def _texts(
     notes: Sequence[str],
 ) -> Sheet:
     blocks: list[Block] = []
+    drawn = {target_label(explanations[0], sample, target)[0] for sample in samples for target in targets}
     for sample in samples:
         for target in targets:
             for explanation, name in zip(explanations, names, strict=True):
                 prefix = f"{name} · sample {sample}" if len(samples) > 1 else name
                 blocks.append(explanation_block(explanation, sample, target, prefix))
-    return draw_blocks(blocks, title, legends(explanations), [*notes, agnostic_note(explanations)])
+    return draw_blocks(blocks, title, legends(explanations, drawn), [*notes, agnostic_note(explanations)])
