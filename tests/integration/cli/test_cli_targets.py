@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import mhex
 from mhex import _progress
 from mhex.cli import _console
 from mhex.registry import all_methods
+from mhex.viz._labels import number
 
 
 @pytest.fixture
@@ -43,7 +46,10 @@ def test_a_concept_is_a_target(run: Run, concepts: tuple[Path, Path], cat: Path,
     assert f"{e.target_values(0)[0]:.4g}" in row
 
 
-def test_several_concepts_by_all_methods(run: Run, concepts: tuple[Path, Path], cat: Path, tmp_path: Path) -> None:
+def test_several_concepts_by_all_methods(
+    run: Run, concepts: tuple[Path, Path], cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mhex.viz.save_figure", lambda drawing, path: path.touch())  # drawing takes the longest
     out = tmp_path / "o"
     both = ",".join(f"concept:{file}" for file in concepts)
     result = run("explain", cat, "--method", "all", "--option", "max_masks=2", "--target", both, "--out", out, "--html")
@@ -91,6 +97,24 @@ def test_regressions(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
     assert e.target.tolist() == [[0, 1, 2, 3, 4, 5]]
     for value in e.target_values(0):
         assert f"{value:.4g}" in result.stdout
+
+
+def test_a_configuration_may_say_that_outputs_are_values(run: Run, bert_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stars"
+    shutil.copytree(bert_folder, folder)
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**settings, "problem_type": "regression"}), encoding="utf-8")
+    asked = ("--text", "a fine film", "--model", f"hf:{folder}", "--method", "cdam", "--out", tmp_path / "o")
+    result = run("explain", *asked)
+    assert result.exit_code == 0, result.output
+    assert "value" in result.stdout
+    assert "%" not in result.stdout
+    page = (tmp_path / "o" / "index.html").read_text(encoding="utf-8")
+    e = mhex.explain(mhex.load(f"hf:{folder}"), ["a fine film"], "cdam")
+    assert f"cdam · good</strong> = {number(e.target_values(0)[2])}" in page
+    assert "raises the output" in page
+    result = run("explain", *asked, "--task", "classification")
+    assert "probability" in result.stdout
 
 
 @pytest.mark.parametrize(
