@@ -128,9 +128,9 @@ def _draw_panel(
 
 
 def _draw_label(sheet: Sheet, row: Row, middle: float) -> None:
-    lines = wrap(row.label, _LABEL_WIDTH, 9, most=4, bold=True) if row.label else []
-    y = middle - _LINE * (len(lines) + bool(row.tail)) / 2 + 0.14
-    for line in lines:
-        sheet.write(MARGIN, y, line, 9, bold=True)
+    lines = [(line, True) for line in wrap(row.label, _LABEL_WIDTH, 9, most=4, bold=True)]
+    lines += [(line, False) for line in wrap(row.tail, _LABEL_WIDTH, 9, most=2)]
+    y = middle - _LINE * len(lines) / 2 + 0.14
+    for line, bold in lines:
+        sheet.write(MARGIN, y, line, 9, bold=bold)
         y += _LINE
-    sheet.write(MARGIN, y, row.tail, 9)

@@ -105,6 +105,17 @@ def test_comparisons_name_concepts_and_outputs(image):
     assert {"= 2", "lowers price", "raises price"} <= set(words(comparison(one)))
 
 
+def test_long_values_stay_in_the_margin(image):
+    pair = [concepts(image, torch.rand(1, 2, 4, 4), values=torch.tensor([[-1.2345e-5, 2.0]]))] * 2
+    drawn = comparison(pair)
+    drawn.canvas.draw()
+    left = min(axes.get_window_extent().x0 for axes in drawn.axes if axes.get_label() == "panel")
+    boxes = {t.get_text(): t.get_window_extent() for t in drawn.findobj(Text)}
+    assert boxes["similarity"].x1 < left
+    assert boxes["-1.23e-05"].x1 < left
+    assert boxes["similarity 2"].x1 < left
+
+
 def test_texts_too(text):
     output = regression(
         text,
