@@ -48,6 +48,7 @@ def page(method: Method) -> str:
 - for: {", ".join(method.modalities)}
 - {"class-specific: the map depends on the target" if method.class_specific else "class-agnostic: one map for all"}
 - {"signed: negative scores speak against the target" if method.signed else "unsigned: scores are not below zero"}
+- target: {_target(method)}
 - cost: {method.passes}
 - reads: {method.needs}{limit}
 
@@ -68,6 +69,14 @@ explanation.save("{method.name}.png")
 
 {method.paper}
 """
+
+
+def _target(method: Method) -> str:
+    """What may be given as `target`."""
+    if method.target == "class":
+        return "classes, by number or name"
+    given = "classes, outputs of a regression, a `mhex.Concept`, or a function of the logits"
+    return given if method.class_specific else f"{given}; the map does not depend on it"
 
 
 def files() -> dict[Path, str]:

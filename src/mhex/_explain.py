@@ -91,7 +91,8 @@ def explain(
             trace.seed = check_seed(seed)
             _check_finite(trace.logits)
             sort = task_of(inner, task, trace)
-            bare = has_concept(target) and anatomy.head is None
+            # timm puts an identity in the place of a classifier that was left out.
+            bare = has_concept(target) and (anatomy.head is None or isinstance(anatomy.head, nn.Identity))
             names = None if bare else names_of(inner, class_names, trace.logits, sort)
             resolved = resolve_target(target, trace.logits, names, sort)
             for block in trace.blocks:

@@ -11,15 +11,23 @@ from mhex.capture import Anatomy, Needs
 from mhex.errors import ArgumentError, UnsupportedModelError
 
 NAMES = {
+    "agcam",
+    "attcat",
     "attention",
     "attention-flow",
     "attention-gradcam",
+    "cdam",
+    "cdam-integrated",
+    "cdam-smooth",
     "gae",
     "gradcam",
+    "gradtoken",
     "input-x-gradient",
     "layercam",
     "mhex",
     "rollout",
+    "tokentm",
+    "vit-cx",
 }
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mhex.capture import Outcome
+from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.targets import probabilities, resolve_target
 
@@ -82,3 +83,62 @@ def test_names_need_names():
 
 def test_half_precision_scores_are_float32():
     assert resolve_target(0, LOGITS.bfloat16()).score(Outcome(LOGITS.bfloat16()), 0).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("target", "index", "several"),
+    [(None, [0, 1, 2], True), (2, [2], False), ("pug", [2], False), ([1, "pug"], [1, 2], True)],
+)
+def test_outputs_of_a_regression(target, index, several):
+    resolved = resolve_target(target, LOGITS, NAMES, "regression")
+    assert resolved.index.tolist() == [index, index]
+    assert resolved.several is several
+    assert resolved.scores(Outcome(LOGITS)).equal(LOGITS[:, index])
+    assert resolved.shares(Outcome(LOGITS)).equal(LOGITS[:, index]), "outputs have no probability"
+
+
+def test_the_one_output_of_a_regression_keeps_its_sign():
+    values = torch.tensor([[2.0], [-1.0]])
+    resolved = resolve_target(None, values, task="regression")
+    assert (resolved.index.tolist(), resolved.several) == ([[0], [0]], False)
+    assert resolved.scores(Outcome(values)).equal(values)
+    assert resolved.names == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "outputs", "sentence"),
+    [
+        (None, 17, "because the model has 17 outputs"),
+        ("top2", 3, "rank no classes"),
+        ("top1", 1, "rank no classes"),
+        (1, 1, "from 0 to 0"),
+        (torch.tensor([0, 3]), 3, "holds 3"),
+    ],
+)
+def test_wrong_outputs_get_a_sentence(target, outputs, sentence):
+    with pytest.raises(ArgumentError, match=sentence):
+        resolve_target(target, torch.zeros(2, outputs), task="regression")
+
+
+def test_scores_of_copies_and_variants():
+    """Several copies of a batch, one after the other, and variants of one sample alone."""
+    resolved = resolve_target(torch.tensor([2, 1]), LOGITS)
+    copies = LOGITS.repeat(3, 1)
+    assert resolved.scores(Outcome(copies))[:, 0].tolist() == [1.0, -1.0] * 3
+    variants = torch.arange(12.0).reshape(4, 3)
+    assert resolved.scores(Outcome(variants), sample=1)[:, 0].tolist() == [1.0, 4.0, 7.0, 10.0]
+    shares = resolved.shares(Outcome(variants), sample=0)
+    torch.testing.assert_close(shares[:, 0], variants.softmax(1)[:, 2])
+
+
+def test_concepts_are_resolved_to_their_scores():
+    latent = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    fur, sky = Concept(torch.tensor([1.0, 0.0]), "fur"), Concept(torch.tensor([1.0, 1.0]), "sky")
+    one, both = resolve_target(fur, LOGITS), resolve_target([fur, sky], LOGITS)
+    assert (one.index, one.several, one.names, one.count) == (None, False, ("fur",), 1)
+    assert (both.index, both.several, both.names, both.count) == (None, True, ("fur", "sky"), 2)
+    assert both.scores(Outcome(LOGITS, latent)).tolist() == [[1.0, 3.0], [0.0, 1.0]]
+    assert both.shares(Outcome(LOGITS, latent)).tolist() == [[1.0, 3.0], [0.0, 1.0]]
+    for mixed in ([fur, 1], ["pug", fur]):
+        with pytest.raises(ArgumentTypeError, match="concepts alone, or classes alone"):
+            resolve_target(mixed, LOGITS, NAMES)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mhex._progress import inside
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -57,7 +59,10 @@ def busy(what: str) -> Iterator[None]:
 
 @contextmanager
 def steps(total: int) -> Iterator[Step]:
-    """A progress bar over `total` pieces of work on standard error; silent if nobody watches."""
+    """A progress bar over `total` pieces of work on standard error; silent if nobody watches.
+
+    Long work inside shows a bar of its own below.
+    """
     console = _watcher()
     if console is None:
         yield lambda what: None
@@ -72,7 +77,7 @@ def steps(total: int) -> Iterator[Step]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar, inside(bar):
         task = bar.add_task("", total=total)
         begun = False
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mhex.errors import ArgumentError, unknown_name
 
 if TYPE_CHECKING:
+    from mhex.concept import Concept
     from mhex.registry import Method
+    from mhex.targets import Target, Task
 
+_CONCEPT = "concept:"
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -31,11 +34,12 @@ def parse_methods(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def parse_target(text: str | None, class_names: Sequence[str] | None) -> int | str | list[int | str] | None:
-    """A target: None, a class number, a class name, `top3`, or a list of numbers and names.
+def parse_target(text: str | None, class_names: Sequence[str] | None) -> Target:
+    """A target: None, a class number, a class name, `top3`, a list of numbers and names, or concepts.
 
     Args:
-        text: `NAME`, `3`, `NAME,3` or `top3`. A comma inside a class name is part of it where the whole text is a name.
+        text: `NAME`, `3`, `NAME,3`, `top3`, or `concept:FILE,concept:FILE`. A comma inside a class name is part of it
+            where the whole text is a name.
         class_names: Names of the model's classes; a name that looks like a number or like `top3` is still a name.
     """
     if text is None:
@@ -50,11 +54,38 @@ def parse_target(text: str | None, class_names: Sequence[str] | None) -> int | s
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     if not pieces:
         raise ArgumentError("Expected a class after --target: a name, a number, several with commas, or top3.")
+    files = [piece for piece in pieces if piece.startswith(_CONCEPT) and piece.casefold() not in names]
+    if files and len(files) < len(pieces):
+        raise ArgumentError(
+            f"Expected classes alone, or concepts alone (each {_CONCEPT}FILE), after --target, but got both: {text!r}."
+        )
+    if files:
+        concepts = _concepts(files)
+        return concepts if len(concepts) > 1 else concepts[0]
     if len(pieces) == 1:
         return one(pieces[0])
     if top := [p for p in pieces if re.fullmatch(r"top\d+", p) and p.casefold() not in names]:
         raise ArgumentError(f"Expected {top[0]} alone or a list of classes after --target, but got both: {text!r}.")
     return [one(piece) for piece in pieces]
+
+
+def _concepts(files: Sequence[str]) -> list[Concept]:
+    from mhex.concept import Concept
+
+    paths = [file.removeprefix(_CONCEPT).strip() for file in files]
+    if not all(paths):
+        raise ArgumentError(f"Expected a file after {_CONCEPT}, e.g. --target {_CONCEPT}fur.safetensors, but got none.")
+    return [Concept.load(path) for path in paths]
+
+
+def parse_task(text: str | None) -> Task | None:
+    """What the model's outputs are; None if the model is to say it."""
+    from mhex.targets import Task
+
+    known: dict[str, Task] = {name: name for name in get_args(Task)}
+    if text is not None and text not in known:
+        raise ArgumentError(f"Expected {', '.join(known)} after --task, but got {text!r}.")
+    return None if text is None else known[text]
 
 
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -97,12 +128,15 @@ def _typed(method: Method, key: str, value: str) -> Any:
         return value.lower() in _YES
     parameter = inspect.signature(method.function).parameters.get(key)
     allowed = str(parameter.annotation) if parameter is not None else ""
+    if value.lower() == "none" and default is None:
+        return None
     for kind, words in ((int, "a whole number"), (float, "a number")):
         if isinstance(default, kind) or re.search(rf"\b{kind.__name__}\b", allowed):
             try:
                 return kind(value)
             except ValueError:
-                if type(default) is kind and "str" not in allowed:
+                # A word may be meant only where the signature knows words, or a wider kind of number comes next.
+                if (type(default) is kind and "str" not in allowed) or allowed == f"{kind.__name__} | None":
                     raise ArgumentError(f"Expected {words} for the option {key!r}, but got {value!r}.") from None
     return value
 

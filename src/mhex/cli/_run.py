@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mhex._progress import watched
 from mhex.cli._console import Step
 from mhex.errors import CaptureError, MissingExtraError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
-    from mhex.targets import Target
+    from mhex.targets import Target, Task
 
 # Why a method may be passed over where every method was asked for; other errors are mistakes, and are told.
 _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
@@ -34,6 +35,7 @@ def explain_by(
     step: Step,
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    task: Task | None = None,
     seed: int = 0,
     pass_over: bool = False,
 ) -> Outcome:
@@ -46,23 +48,35 @@ def explain_by(
         target: As for `mhex.explain`.
         step: Told each method as it begins.
         options: By method.
+        task: As for `mhex.explain`.
         seed: For methods that draw random numbers.
         pass_over: Leave out methods that cannot serve the model, instead of raising.
     """
     import mhex
+    from mhex.registry import get_method
 
     outcome = Outcome([])
+    shared: dict[str, Any] = {"task": task, "seed": seed, "progress": watched()}
     for method in methods:
         step(method)
+        if pass_over and get_method(method).target == "class" and _concepts(target):
+            outcome.left_out[method] = "it explains classes, not concepts"
+            continue
         own = dict((options or {}).get(method, {}))
         try:
-            outcome.explanations.append(mhex.explain(bundle, [item], method, target, seed=seed, **own))
+            outcome.explanations.append(mhex.explain(bundle, [item], method, target, **shared, **own))
         except _CANNOT as error:
             if not pass_over:
                 raise
             # What can serve the model instead is shown beside it anyway.
             outcome.left_out[method] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
     return outcome
+
+
+def _concepts(target: Target) -> bool:
+    from mhex import Concept
+
+    return isinstance(target[0] if isinstance(target, list) else target, Concept)
 
 
 def group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:

@@ -72,7 +72,7 @@ class Look:
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
 ) -> None:
-    """Explain photos and texts with the models of the zoo by every method that serves them; offline, under a minute.
+    """Explain photos and texts with models of the zoo by every method that serves them, offline, in a minute or two.
 
     Example: mhex demo --out out/demo
     """

@@ -11,14 +11,15 @@ import typer
 
 from mhex.cli._console import Step, busy, complain, printable, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
-from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target
+from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
 from mhex.cli._photos import check_file, open_photo
 from mhex.cli._run import Outcome, explain_by, group_by_reason
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
-    from mhex.targets import Target
+    from mhex.explanation import Explanation
+    from mhex.targets import Target, Task
     from mhex.viz import Section
 
 
@@ -29,8 +30,15 @@ mhex explain cat.jpg dog.jpg --method gae,rollout --target "Egyptian Mau,Pug" --
 
 mhex explain cat.jpg --model timm:resnet18:weights.safetensors --method all --target top3
 
+mhex explain cat.jpg --method cdam,cdam-integrated --option steps=20 --target concept:whiskers.safetensors
+
 mhex explain --text "A fine film." --model hf:my-bert --option start_block=2
+
+mhex explain --text "A fine film." --model hf:my-stars --task regression --method cdam
+
+A concept is a file that mhex.Concept.save wrote; several have commas between, each with concept: before it.
 """
+_MOST_COLUMNS = 20  # of methods beside each other in one picture
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class Wish:
 
     methods: list[str]
     target: Target
+    task: Task | None
     options: dict[str, dict[str, Any]]
     seed: int
     every: bool
@@ -72,8 +81,16 @@ def explain(
         str | None,
         typer.Option(
             "--target",
-            help="Classes by name or number with commas between, or top3.",
+            help="Classes by name or number with commas between, top3, or concept:FILE.safetensors.",
             show_default="the predicted class",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            help="classification, multi-label or regression: what the model's outputs are.",
+            show_default="as the model says",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("out/explain"),
@@ -89,23 +106,27 @@ def explain(
     with busy(f"Loading {model}"):
         methods = parse_methods(method)
         options = parse_options(option or [], methods)
+        sort = parse_task(task)
         check_device(device)
         out = output_folder(out)
         bundle = _load(model, device, is_text=bool(text))
     every = "all" in (name.strip() for name in method.split(","))
     keep = frozenset(item.source.resolve() for item in items if isinstance(item.source, Path))
-    wish = Wish(methods, parse_target(target, bundle.class_names), options, seed, every, out, keep)
-    rows, sections, left_out = [], [], dict[str, str]()
+    wish = Wish(methods, parse_target(target, bundle.class_names), sort, options, seed, every, out, keep)
+    rows, sections, left_out, said = [], [], dict[str, str](), []
     with steps(len(items) * len(methods)) as step:
         for item in items:
             outcome = _explain_item(bundle, item, wish, step)
             rows += _save(item, outcome, wish)
+            said += [line for explanation in outcome.explanations for line in _diagnostics(item, explanation)]
             left_out |= outcome.left_out
             if html or text:
                 sections.append(_section(item, outcome))
     for reason, names in group_by_reason(left_out).items():
         complain(f"left out {', '.join(names)}: {reason}")
-    show_table(bundle.name, ("input", "method", "class", "probability", "file"), rows)
+    show_table(bundle.name, ("input", "method", *_columns(outcome.explanations[0]), "file"), rows)
+    for line in said:
+        typer.echo(line)
     if sections:
         typer.echo(f"Page: {_write_page(bundle, sections, out)}")
 
@@ -148,6 +169,7 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
         wish.target,
         lambda what: step(f"{item.label}: {what}"),
         options=wish.options,
+        task=wish.task,
         seed=wish.seed,
         pass_over=wish.every,
     )
@@ -158,8 +180,8 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
 
 
 def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str, str, str]]:
-    """Write an item's pictures; one row of the table per method and class."""
-    from mhex.viz import save_figure
+    """Write an item's pictures; one row of the table per method and target."""
+    from mhex.viz import comparison, save_figure
 
     rows = []
     for explanation in outcome.explanations:
@@ -167,15 +189,37 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str,
         file = _file(f"{item.label}.{explanation.method}.png", wish)
         with writing(file):
             save_figure(explanation, file)
-        for name, share in zip(explanation.target_names(0), explanation.target_probabilities(0), strict=True):
-            probability = "" if share is None else f"{100 * share:.1f} %"
-            rows.append((item.name, explanation.method, name, probability, str(file)))
+        for name, value, share in zip(
+            explanation.target_names(0),
+            explanation.target_values(0),
+            explanation.target_probabilities(0),
+            strict=True,
+        ):
+            shown = f"{value:.4g}" if share is None else f"{100 * share:.1f} %"
+            rows.append((item.name, explanation.method, name, shown, str(file)))
     if len(outcome.explanations) > 1:
         file = _file(f"{item.label}.comparison.png", wish)
         with writing(file):
-            save_figure(outcome.explanations, file)
+            save_figure(comparison(outcome.explanations, columns=_MOST_COLUMNS), file)
         rows.append((item.name, "all of these", "", "", str(file)))
     return rows
+
+
+def _columns(explanation: Explanation) -> tuple[str, str]:
+    """Headings of the table's columns of targets and of what the model says of them."""
+    if explanation.target is None:
+        return "concept", "similarity"
+    return ("output", "value") if explanation.task == "regression" else ("class", "probability")
+
+
+def _diagnostics(item: Item, explanation: Explanation) -> list[str]:
+    """What a method found out about its own result, a line each."""
+    lines = []
+    for name, found in explanation.diagnostics.items():
+        of = zip(explanation.target_names(0), found[0].reshape(-1).tolist(), explanation.target_values(0), strict=True)
+        parts = ", ".join(f"{gap:.2g} for {target} (score {value:.4g})" for target, gap, value in of)
+        lines.append(printable(f"{item.name}, {explanation.method}: {name.replace('_', ' ')} {parts}"))
+    return lines
 
 
 def _file(name: str, wish: Wish) -> Path:

@@ -1,4 +1,4 @@
-"""The words around a picture: percentages, titles, what a colour means, and what to say of a map that shows nothing."""
+"""The words around a picture: percentages, values, what a colour means, and what to say of a map that shows nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
-from mhex.registry import all_methods
 
 SCALE_NOTE = "Each map is scaled on its own, so colours compare within a map."
 TEXT_SCALE_NOTE = "Each text is scaled on its own, so colours compare within a text."
@@ -35,11 +34,28 @@ def percent(probability: float) -> str:
     return f"{value:.1f} %" if 0 < value < 0.95 or 99.5 <= value < 100 else f"{value:.0f} %"
 
 
+def number(value: float) -> str:
+    """A value in three digits, written out where that is short: `3.21`, `12400`, `1.2e-05`."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def target_kind(explanation: Explanation) -> str:
+    """What the targets are, in one word: `"class"`, `"output"`, `"concept"`, or `"target"` for a function."""
+    if explanation.target is None:
+        return "concept" if explanation.named else "target"
+    return "output" if explanation.task == "regression" else "class"
+
+
 def target_label(explanation: Explanation, sample: int, target: int) -> tuple[str, str]:
-    """Name of a target and its probability in words; the latter is empty for a target that is a function."""
+    """Name of a target and what the model says of it: a class's probability, an output's value, a similarity."""
     name = " ".join(explanation.target_names(sample)[target].split())
     probability = explanation.target_probabilities(sample)[target]
-    return name, "" if probability is None else percent(probability)
+    if probability is not None:
+        return name, percent(probability)
+    if explanation.values is None:
+        return name, ""
+    mark = "similarity" if target_kind(explanation) == "concept" else "="
+    return name, f"{mark} {number(explanation.target_values(sample)[target])}"
 
 
 def target_scores(explanation: Explanation, sample: int, target: int) -> Tensor:
@@ -60,12 +76,6 @@ def remark(explanation: Explanation, sample: int, target: int) -> str:
     return "constant" if constant else ""
 
 
-def class_specific(explanation: Explanation) -> bool:
-    """False if the method gives every class the same scores, so that a picture must not promise evidence for one."""
-    method = all_methods().get(explanation.method)
-    return method is None or method.class_specific
-
-
 def legend(explanation: Explanation, names: Collection[str] = ()) -> Legend:
     """What the colours of an explanation mean.
 
@@ -73,14 +83,17 @@ def legend(explanation: Explanation, names: Collection[str] = ()) -> Legend:
         explanation: Where the scores come from.
         names: Names of the targets drawn; a single one is named in the legend.
     """
-    name = next(iter(names)) if len(names) == 1 else "the class"
-    if explanation.target is None:
-        name = "the target"
-    if not class_specific(explanation):
-        return Legend(explanation.signed, "least", "most important, for any class")
-    if explanation.signed:
-        return Legend(True, f"against {name}", f"for {name}")
-    return Legend(False, "least", f"most evidence for {name}")
+    kind = target_kind(explanation)
+    name = next(iter(names)) if len(names) == 1 and kind != "target" else f"the {kind}"
+    if not explanation.class_specific:
+        return Legend(explanation.signed, "least", f"most important, for any {kind}")
+    if kind == "concept":
+        low, high, most = f"unlike {name}", f"like {name}", f"most like {name}"
+    elif explanation.task == "regression":
+        low, high, most = f"lowers {name}", f"raises {name}", f"raises {name} most"
+    else:
+        low, high, most = f"against {name}", f"for {name}", f"most evidence for {name}"
+    return Legend(True, low, high) if explanation.signed else Legend(False, "least", most)
 
 
 def target_count(explanation: Explanation) -> int:

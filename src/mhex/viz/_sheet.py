@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
@@ -153,17 +154,27 @@ def _cut(text: str, end: int) -> str:
     return text[:end].rstrip(" ,;") + "…"
 
 
-def wrap(text: str, room: float, size: float, most: int, bold: bool = False) -> list[str]:
-    """Break a text at spaces into at most `most` lines of `room` inches; the last one is shortened."""
+def wrap(text: str, room: float, size: float, most: int, bold: bool = False, hyphens: bool = False) -> list[str]:
+    """Break a text at spaces into at most `most` lines of `room` inches; the last one is shortened.
+
+    Args:
+        text: Its runs of spaces count as one.
+        room: Inches.
+        size: Of the letters, in points.
+        most: Number of lines.
+        bold: Whether the letters are.
+        hyphens: Break after hyphens too.
+    """
     lines: list[str] = []
-    words = text.split()
-    while words and len(lines) < most - 1:
+    # Each piece brings the space that follows it.
+    pieces = re.findall(r"[^\s-]*-+|[^\s-]+ ?| " if hyphens else r"\S+ ?", " ".join(text.split()))
+    while pieces and len(lines) < most - 1:
         count = 1
-        while count < len(words) and text_width(" ".join(words[: count + 1]), size, bold) <= room:
+        while count < len(pieces) and text_width("".join(pieces[: count + 1]).rstrip(), size, bold) <= room:
             count += 1
-        lines.append(shorten(" ".join(words[:count]), room, size, bold))
-        words = words[count:]
-    return [*lines, shorten(" ".join(words), room, size, bold)] if words else lines
+        lines.append(shorten("".join(pieces[:count]).rstrip(), room, size, bold))
+        pieces = pieces[count:]
+    return [*lines, shorten("".join(pieces).rstrip(), room, size, bold)] if pieces else lines
 
 
 def render(figure: Figure, kind: str, dpi: int = 200) -> bytes:

@@ -10,10 +10,10 @@ from mhex.viz._labels import (
     SCALE_NOTE,
     Legend,
     choose,
-    class_specific,
     legend,
     remark,
     target_count,
+    target_kind,
     target_label,
 )
 from mhex.viz._panels import Panel, Row, draw_rows
@@ -67,7 +67,8 @@ def comparison(
             heading = f"sample {sample}" if len(shown) > 1 else "input"
             rows += _band(explanations[part], names[part], sample, chosen, _photo_source(explanations), heading)
     notes = [SCALE_NOTE, clip_note(explanations), agnostic_note(explanations), more_samples, more_targets]
-    return draw_rows(rows, title, legends(explanations), notes)
+    drawn = {target_label(first, sample, target)[0] for sample in shown for target in chosen}
+    return draw_rows(rows, title, legends(explanations, drawn), notes, broken=True)
 
 
 def column_labels(explanations: Sequence[Explanation]) -> list[str]:
@@ -128,8 +129,7 @@ def _band(
         for explanation, name in zip(explanations, names, strict=True):
             said = remark(explanation, sample, target)
             panels.append(Panel(overlay(explanation, sample, target), name if number == 0 else "", said))
-        label, probability = target_label(source, sample, target)
-        rows.append(Row(panels, label, probability))
+        rows.append(Row(panels, *target_label(source, sample, target)))
     return rows
 
 
@@ -138,19 +138,19 @@ def legends(explanations: Sequence[Explanation], names: Collection[str] = ()) ->
     bars = []
     for signed in (False, True):
         group = [e for e in explanations if e.signed == signed]
-        # A class-agnostic method does not speak for the class; where one of the group does, the note names the others.
+        # A class-agnostic method does not speak for the target; where one of the group does, the note names the others.
         if group:
-            bars.append(legend(next(filter(class_specific, group), group[0]), names))
+            bars.append(legend(next((e for e in group if e.class_specific), group[0]), names))
     return bars
 
 
 def agnostic_note(explanations: Sequence[Explanation]) -> str:
-    """A sentence on the methods of a mixed list that do not look at the class."""
-    names = list(dict.fromkeys(e.method for e in explanations if not class_specific(e)))
-    if not names or not any(map(class_specific, explanations)):
+    """A sentence on the methods of a mixed list that do not look at the target."""
+    names = list(dict.fromkeys(e.method for e in explanations if not e.class_specific))
+    if not names or not any(e.class_specific for e in explanations):
         return ""
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{listed} {'gives' if len(names) == 1 else 'give'} every class the same scores."
+    return f"{listed} {'gives' if len(names) == 1 else 'give'} every {target_kind(explanations[0])} the same scores."
 
 
 def _texts(
@@ -162,9 +162,10 @@ def _texts(
     notes: Sequence[str],
 ) -> Sheet:
     blocks: list[Block] = []
+    drawn = {target_label(explanations[0], sample, target)[0] for sample in samples for target in targets}
     for sample in samples:
         for target in targets:
             for explanation, name in zip(explanations, names, strict=True):
                 prefix = f"{name} · sample {sample}" if len(samples) > 1 else name
                 blocks.append(explanation_block(explanation, sample, target, prefix))
-    return draw_blocks(blocks, title, legends(explanations), [*notes, agnostic_note(explanations)])
+    return draw_blocks(blocks, title, legends(explanations, drawn), [*notes, agnostic_note(explanations)])

@@ -16,10 +16,10 @@ from mhex.viz._colour import GREY, Pixels, Scores, blend
 from mhex.viz._labels import (
     SCALE_NOTE,
     choose,
-    class_specific,
     legend,
     remark,
     target_count,
+    target_kind,
     target_label,
     target_scores,
 )
@@ -59,8 +59,8 @@ def image_figure(
 
 
 def _map_panel(explanation: Explanation, sample: int, target: int) -> Panel:
-    name, probability = target_label(explanation, sample, target)
-    tail = ", ".join(filter(None, (probability, remark(explanation, sample, target))))
+    name, said = target_label(explanation, sample, target)
+    tail = ", ".join(filter(None, (said, remark(explanation, sample, target))))
     return Panel(overlay(explanation, sample, target), name, tail)
 
 
@@ -136,13 +136,19 @@ def _display_size(height: int, width: int) -> tuple[int, int]:
 
 def describe(explanation: Explanation, sample: int, target: int) -> str:
     """One map in words, for readers who cannot see it: what it speaks for, and where it is strongest."""
-    name, probability = target_label(explanation, sample, target)
-    about = f"{name} ({probability})" if probability else name
+    name, value = target_label(explanation, sample, target)
+    about = f"{name} ({value})" if value else name
     if said := remark(explanation, sample, target):
         return f"{about}: {said}"
     scores = target_scores(explanation, sample, target)
     row, column = divmod(int(scores.argmax()), scores.shape[1])
     vertical = ("top", "middle", "bottom")[3 * row // scores.shape[0]]
     horizontal = ("left", "centre", "right")[3 * column // scores.shape[1]]
-    kind = f"evidence for {about}" if class_specific(explanation) else f"importance for any class, here {about}"
-    return f"{kind}, strongest at the {vertical} {horizontal}"
+    kind = target_kind(explanation)
+    if not explanation.class_specific:
+        shown = f"importance for any {kind}, here {about}"
+    elif kind == "concept":
+        shown = f"likeness to {about}"
+    else:
+        shown = f"what raises {about}" if explanation.task == "regression" else f"evidence for {about}"
+    return f"{shown}, strongest at the {vertical} {horizontal}"

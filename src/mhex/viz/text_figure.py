@@ -58,9 +58,9 @@ def text_figure(
 
 
 def explanation_block(explanation: Explanation, sample: int, target: int, prefix: str = "") -> Block:
-    """One text of an explanation under its class and probability."""
-    name, probability = target_label(explanation, sample, target)
-    tail = ", ".join(filter(None, (probability, remark(explanation, sample, target))))
+    """One text of an explanation under its target and what the model says of it."""
+    name, said = target_label(explanation, sample, target)
+    tail = ", ".join(filter(None, (said, remark(explanation, sample, target))))
     title = f"{prefix} · {name}" if prefix else name
     return Block(title, tail, units(explanation, sample, target), explanation.signed)
 

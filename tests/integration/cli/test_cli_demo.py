@@ -80,8 +80,8 @@ def test_the_page_shows_photos_heads_and_news(
         assert "<td>bert.encoder.layer.2</td><td>30.0 %</td>" in section
         said = html.unescape(section)
         # Highlighted for two classes each, or left out with the reason.
-        for name in all_methods():
-            if name in ("gradcam", "layercam"):
+        for name, method in all_methods().items():
+            if "text" not in method.modalities:
                 assert re.search(rf"<td>[^<]*{name}[^<]*</td>", said)
             else:
                 assert said.count(f"<strong>{name} · ") == 2

@@ -9,7 +9,7 @@ from torch import Tensor
 from mhex import registry
 from mhex.capture import Needs
 from mhex.cli._output import output_folder, unique_labels
-from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target
+from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
 from mhex.errors import ArgumentError
 
 NAMES = ["Pug", "Egyptian Mau", "cat, tabby", "7", "top2"]
@@ -94,6 +94,63 @@ def test_options_take_the_type_of_their_default(made_up: str) -> None:
     assert isinstance(options["sigma"], float)
     assert parse_options(["sharpness=3"], [made_up])[made_up] == {"sharpness": 3.0}
     assert parse_options(["mode=a=b"], [made_up])[made_up] == {"mode": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("method", "pair", "value"),
+    [
+        ("cdam", "closed_form=true", True),
+        ("cdam", "site=block_input", "block_input"),
+        ("cdam-smooth", "n=5", 5),
+        ("cdam-smooth", "sigma=1e-2", 0.01),
+        ("cdam-smooth", "sigma=0", 0.0),
+        ("cdam-integrated", "rule=right", "right"),
+        ("gradtoken", "per_head=on", True),
+        ("gradtoken", "center_keys=No", False),
+        ("tokentm", "weights=length+direction", "length+direction"),
+        ("tokentm", "ffn=0", False),
+        ("vit-cx", "max_masks=8", 8),
+        ("vit-cx", "max_masks=none", None),
+        ("vit-cx", "distance=0.2", 0.2),
+        ("attention", "head=2", 2),
+        ("attention", "head=None", None),
+        ("mhex", "alpha=1", 1.0),
+        ("mhex", "sharpness=auto", "auto"),
+        ("gradcam", "layer=none", None),
+    ],
+)
+def test_options_of_the_methods(method: str, pair: str, value: Any) -> None:
+    (got,) = parse_options([pair], [method])[method].values()
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("method", "pair", "words"),
+    [
+        ("vit-cx", "max_masks=many", "whole number"),
+        ("vit-cx", "max_masks=2.5", "whole number"),
+        ("vit-cx", "noise=none", "Expected a number"),
+        ("cdam", "closed_form=none", "true or false"),
+        ("cdam-smooth", "n=5.0", "whole number"),
+        ("mhex", "alpha=half", "Expected a number"),
+    ],
+)
+def test_options_of_the_methods_that_cannot_be(method: str, pair: str, words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        parse_options([pair], [method])
+
+
+def test_a_class_named_like_a_concept_is_a_class() -> None:
+    assert parse_target("concept:art", ["Concept:art", "b"]) == "concept:art"
+    assert parse_target("concept:art,b", ["Concept:art", "b"]) == ["concept:art", "b"]
+
+
+def test_tasks() -> None:
+    assert parse_task(None) is None
+    assert [parse_task(t) for t in ("regression", "multi-label")] == ["regression", "multi-label"]
+    with pytest.raises(ArgumentError, match=r"regression after --task, but got 'rank'"):
+        parse_task("rank")
 
 
 def test_an_option_goes_to_the_methods_that_have_it(made_up: str) -> None:

@@ -20,7 +20,7 @@ def count(drawn, label):
 def three(image):
     return [
         image(torch.rand(1, 2, 4, 4)),
-        image(torch.rand(1, 2, 4, 4), method="rollout"),
+        image(torch.rand(1, 2, 4, 4), method="rollout", class_specific=False),
         image(torch.randn(1, 2, 4, 4), method="input-x-gradient", signed=True),
     ]
 
@@ -52,6 +52,35 @@ def test_many_methods_continue_below(image):
     drawn = comparison(many)
     assert count(drawn, "panel") == 2 * 2 * (1 + 5)
     assert "gae start_block=9" in words(drawn)
+
+
+def test_one_band_of_many_methods_with_names_that_can_be_read(image):
+    names = "agcam attention attention-flow attention-gradcam cdam cdam-integrated cdam-smooth gradtoken " * 2
+    methods = [*names.split(), "input-x-gradient", "vit-cx"]
+    many = [image(torch.rand(1, 2, 4, 4), method=f"{name}{n}") for n, name in enumerate(methods)]
+    many[5] = image(torch.zeros(1, 2, 4, 4), method="cdam-integrated5")  # with a remark
+    drawn = comparison(many, columns=20)
+    panels = [axes.get_position() for axes in drawn.axes if axes.get_label() == "panel"]
+    assert len(panels) == 2 * (1 + 18)
+    assert len({round(box.y0, 4) for box in panels}) == 2, "one row per class"
+    drawn.canvas.draw()
+    boxes = [(t.get_text(), t.get_window_extent()) for t in drawn.findobj(Text) if t.get_text()]
+    said = [text for text, _ in boxes]
+    assert {"input", "attention-", "integrated5", "gradcam3"} <= set(said)
+    assert not any("…" in line for line in said)
+    for n, (text, box) in enumerate(boxes):
+        for other, beside in boxes[n + 1 :]:
+            assert not box.padded(-1).overlaps(beside.padded(-1)), (text, other)
+    width = drawn.get_figwidth()
+    assert min(box.width for box in panels) * width > 1, "inches"
+    assert width < 26
+
+
+def test_columns_wrap_if_asked(image):
+    many = [image(torch.rand(1, 4, 4), method=f"m{n}") for n in range(5)]
+    assert count(comparison(many, columns=2), "panel") == 5 + 3
+    with pytest.raises(ArgumentError, match="columns=0"):
+        comparison(many, columns=0)
 
 
 def test_large_batches_say_what_they_leave_out(image):

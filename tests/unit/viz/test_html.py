@@ -48,7 +48,7 @@ def test_description_is_escaped(image, corner):
 
 
 def test_a_list_is_a_comparison(image, corner):
-    got = to_html([image(corner), image(corner, method="rollout")])
+    got = to_html([image(corner), image(corner, method="rollout", class_specific=False)])
     assert got.count("<img") == 1
     assert "rollout: importance for any class" in got
 
