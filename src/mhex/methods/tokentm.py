@@ -14,10 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mhex.capture import Anatomy, BlockTrace, Needs, Trace
+from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._rows import through_heads
-from mhex.methods._tokens import full
+from mhex.methods._transformation import transformation_weights
 from mhex.registry import register
 
 _CHOICES = {
@@ -86,15 +86,15 @@ def tokentm(
     for name, value in chosen.items():
         if value not in _CHOICES[name]:
             raise ArgumentError(f"Expected {name} {' or '.join(map(repr, _CHOICES[name]))}, but got {value!r}.")
-    mixing, changing, lengths = trace.once("weights", lambda: _weights(trace, chosen, value_bias, ffn))
+    mixing, changing, lengths = trace.once("weights", lambda: transformation_weights(trace, chosen, value_bias, ffn))
     z_gradients = trace.gradient(y, *(block.z for block in trace.blocks))
     row = trace.readout
     for number in reversed(range(len(trace.blocks))):
         block = trace.blocks[number]
-        if changing:
+        if changing is not None:
             row = row * (1 + changing[number])
         weighted = block.attention_gradient(z_gradients[number]).clamp_(min=0).mul_(block.attention())
-        if not mixing:
+        if mixing is None:
             row = row + through_heads(row, weighted)
         elif heads == "folded":
             row = row + through_heads(row, weighted) * mixing[number]
@@ -102,70 +102,6 @@ def tokentm(
             row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
         row = _scaled(row)
     return row * lengths if start == "lengths" else row
-
-
-def _weights(
-    trace: Trace, chosen: Mapping[str, str], value_bias: bool, ffn: bool
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Diagonals of `W` and `W_F` of every block, and the lengths of the first block's tokens, (B, N)."""
-    blocks, kind = trace.blocks, chosen["weights"]
-    lengths = _length(full(blocks[0].site("block_input")))
-    counted = kind != "none"
-    mixing = [_attention_weight(trace, block, chosen, value_bias) for block in blocks] if counted else []
-    changing = []
-    if counted and ffn:
-        above = [block.sites["block_input"] for block in blocks[1:]] + [blocks[-1].sites.get("block_output")]
-        changing = [_mlp_weight(trace, *pair, kind) for pair in zip(blocks, above, strict=True)]
-    for block in blocks:
-        block.sites.clear()  # the graph goes on without these copies
-    return mixing, changing, lengths
-
-
-def _attention_weight(trace: Trace, block: BlockTrace, chosen: Mapping[str, str], with_bias: bool) -> Tensor:
-    """Diagonal of `W`, (B, N), or of each head, (B, H, N)."""
-    assert block.block.value_projection is not None  # checked before the pass
-    assert block.block.output_projection is not None
-    token = full(block.site("tokens" if chosen["reference"] == "normed" else "block_input"))
-    values = full(block.attention_record.values())
-    bias = block.block.value_projection()[1]
-    if bias is not None and not with_bias:
-        values = values - bias.to(values).reshape(values.shape[1], 1, values.shape[3])
-    output = block.block.output_projection()[0].to(values)  # (D, H d)
-    scale = 1.0 if block.block.attention_scale is None else block.block.attention_scale.to(values)
-    if chosen["heads"] == "folded":
-        return _weight(trace, token, values.transpose(1, 2).flatten(2) @ output.mT * scale, chosen["weights"])
-    parts = zip(values.unbind(1), output.chunk(values.shape[1], 1), strict=True)
-    return torch.stack([_weight(trace, token, v @ part.mT * scale, chosen["weights"]) for v, part in parts], 1)
-
-
-def _mlp_weight(trace: Trace, block: BlockTrace, above: Tensor | None, kind: str) -> Tensor:
-    """Diagonal of `W_F`, (B, N); `above` is what the block returns, needed if it ends without a norm."""
-    branch = full(block.site("mlp_output"))
-    if block.block.mlp_scale is not None:
-        branch = branch * block.block.mlp_scale.to(branch)
-    # Tokens between attention and MLP: where blocks end in a norm, what enters the MLP; else what it is added to.
-    if above is None or block.shows("mlp_input"):
-        return _weight(trace, full(block.site("mlp_input")), branch, kind)
-    return _weight(trace, full(above) - branch, branch, kind)
-
-
-def _weight(trace: Trace, token: Tensor, changed: Tensor, kind: str) -> Tensor:
-    """`r_j c_j`, (B, N), from tokens before and after, (B, N, D)."""
-    tiny = torch.finfo(token.dtype).tiny
-    before, after = _length(token).clamp_min(tiny), _length(changed)
-    ratio: Tensor = after / before
-    if kind == "length":
-        return ratio
-    alike: Tensor = (torch.linalg.vecdot(token, changed) / (before * after.clamp_min(tiny))).exp()
-    real = trace.real.to(alike.dtype)
-    direction = alike / ((alike * real).sum(1, keepdim=True) / real.sum(1, keepdim=True))
-    return direction if kind == "direction" else ratio * direction
-
-
-def _length(tokens: Tensor) -> Tensor:
-    """Euclidean length, (B, N), of tokens (B, N, D)."""
-    lengths: Tensor = torch.linalg.vector_norm(tokens, dim=-1)
-    return lengths
 
 
 def _scaled(row: Tensor) -> Tensor:
