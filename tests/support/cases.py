@@ -40,7 +40,11 @@ BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
 # Options that make a method cheap enough to be called thousands of times; empty means its defaults.
-QUICK: dict[str, dict[str, Any]] = {}
+QUICK: dict[str, dict[str, Any]] = {
+    "cdam-smooth": {"n": 3},
+    "cdam-integrated": {"steps": 4},
+    "vit-cx": {"max_masks": 3, "batch_size": 4},
+}
 
 # Methods whose result is rounded by definition: the size of a step, times the edges that a cut can cross.
 COARSE = {"attention-flow": 5e-5}
