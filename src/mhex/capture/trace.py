@@ -211,7 +211,8 @@ class Trace:
         """
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + step) % 2**63)
         count = math.prod(shape)
-        drawn = torch.randn(-(-count // 16) * 16, generator=generator)  # torch draws whole groups of 16
+        # Torch draws whole groups of 16, and other numbers in another dtype.
+        drawn = torch.randn(-(-count // 16) * 16, generator=generator, dtype=torch.float32)
         return drawn[:count].reshape(shape).to(self.logits.device, self.logits.dtype)
 
     def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
