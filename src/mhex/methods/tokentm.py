@@ -143,7 +143,10 @@ def _mlp_weight(trace: Trace, block: BlockTrace, above: list[Tensor], number: in
 
 def _weight(trace: Trace, token: Tensor, changed: Tensor, weights: str) -> Tensor:
     """`r_j c_j`, (B, N), from tokens before and after, (B, N, D)."""
-    ratio: Tensor = changed.norm(dim=-1) / token.norm(dim=-1).clamp_min(torch.finfo(token.dtype).tiny)
+    length = token.norm(dim=-1)
+    ratio: Tensor = changed.norm(dim=-1) / length.where(
+        length > 0, torch.inf
+    )  # a token of no length counts for nothing
     alike = F.cosine_similarity(token, changed, dim=-1).exp()
     real = trace.real.to(alike.dtype)
     direction = alike / ((alike * real).sum(1, keepdim=True) / real.sum(1, keepdim=True))
