@@ -286,24 +286,27 @@ def numbered(maps: list[Tensor], groups: list[list[int]]) -> list[list[int]]:
     return sorted(groups, key=lambda group: labels[group[0]])
 
 
+def masks(v: View, distance: float = 0.1, most: int | None = None) -> list[Tensor]:
+    """Masks (H, W) of the clusters, each from 0 to 1."""
+    maps, (height, width) = channel_maps(v), v.family.size
+    grids = [sum(maps[d] for d in group) for group in numbered(maps, clusters(maps, distance, most))]
+    return [scaled(stretch(len(grid), height) @ grid @ stretch(grid.shape[1], width).T) for grid in grids]
+
+
 def vit_cx_scores(
     v: View, target: int, distance: float = 0.1, most: int | None = None, noise: float = 0.1, seed: int = 0
 ) -> Tensor:
     """The map (H, W) before negative scores are cut off."""
-    maps = channel_maps(v)
-    groups = numbered(maps, clusters(maps, distance, most))
-    (height, width), image = v.family.size, v.inputs[0]
-    total, cover = torch.zeros(height, width, dtype=image.dtype), torch.zeros(height, width, dtype=image.dtype)
+    shown, image = masks(v, distance, most), v.inputs[0]
+    total, cover = torch.zeros_like(image[0]), torch.zeros_like(image[0])
     with torch.no_grad():
         plain = call(v.model, v.inputs).softmax(1)[0, target]
-        for k, group in enumerate(groups):
-            grid = sum(maps[d] for d in group)
-            mask = scaled(stretch(grid.shape[0], height) @ grid @ stretch(grid.shape[1], width).T)
+        for k, mask in enumerate(shown):
             hidden = (1 - mask) * noise * drawn(k, *image.shape, seed=seed)
             seen = call(v.model, (image * mask + hidden)[None]).softmax(1)[0, target]
             whole = call(v.model, (image + hidden)[None]).softmax(1)[0, target]
             total, cover = total + (seen - whole + plain) * mask, cover + mask
-    return torch.where(cover > 0, total / cover.where(cover > 0, 1.0), 0.0) / len(groups)
+    return torch.where(cover > 0, total / cover.where(cover > 0, 1.0), 0.0) / len(shown)
 
 
 @formula("vit-cx")

@@ -44,6 +44,7 @@ _HF = ("layernorm_before", ("layernorm_after", "in"), "mlp", "attention.v_proj",
 _DINO = ("norm1", ("norm2", "in"), "mlp", "attention.v_proj", "attention.o_proj")
 _LAMBDAS = ("layer_scale1.lambda1", "layer_scale2.lambda1")
 _BERT = (None, ("attention.output.LayerNorm", "out"), "output.dense", "attention.self.value", "attention.output.dense")
+_TV = ("ln_1", ("ln_2", "in"), "mlp", "self_attention.in_proj", "self_attention.out_proj")
 _ENCODER = Names("encoder.layers.{}")
 
 FAMILY_NAMES: dict[str, Names] = {
@@ -63,10 +64,7 @@ FAMILY_NAMES: dict[str, Names] = {
     "hf_distilbert": Names(
         "distilbert.transformer.layer.{}", None, ("sa_layer_norm", "out"), "ffn", "attention.v_lin", "attention.out_lin"
     ),
-    "tv_vit": Names(
-        "encoder.layers.encoder_layer_{}", "ln_1", ("ln_2", "in"), "mlp", "self_attention.in_proj",
-        "self_attention.out_proj",
-    ),  # fmt: skip
+    "tv_vit": Names("encoder.layers.encoder_layer_{}", *_TV),
     "plain_vit": Names("blocks.{}", "norm_a"),
     "plain_vit_shared": Names("blocks.{}", "norm_a"),
     "encoder_vit": _ENCODER,
