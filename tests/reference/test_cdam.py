@@ -45,6 +45,9 @@ def test_closed_form_equals_the_gradient(name: str) -> None:
     by_gradient = explain(family.model(), inputs, "cdam", target=[1, 4])
     by_attention = explain(family.model(), inputs, "cdam", target=[1, 4], closed_form=True)
     assert_same(by_attention.scores, by_gradient.scores, "cdam", 1e-10)
+    if family.size is None:  # the separator too; only the class token itself has no closed form
+        assert_same(by_attention.special[..., 1:], by_gradient.special[..., 1:], "cdam", 1e-10)
+        assert float(by_attention.special[..., 0].abs().max()) == 0 < float(by_gradient.special[..., 0].abs().min())
 
 
 @pytest.mark.parametrize("name", ["timm_vit", "timm_deit_distilled", "hf_bert"])
