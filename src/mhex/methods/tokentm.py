@@ -144,9 +144,8 @@ def _mlp_weight(trace: Trace, block: BlockTrace, above: list[Tensor], number: in
 def _weight(trace: Trace, token: Tensor, changed: Tensor, weights: str) -> Tensor:
     """`r_j c_j`, (B, N), from tokens before and after, (B, N, D)."""
     length = token.norm(dim=-1)
-    ratio: Tensor = changed.norm(dim=-1) / length.where(
-        length > 0, torch.inf
-    )  # a token of no length counts for nothing
+    # A token of no length counts for nothing.
+    ratio: Tensor = changed.norm(dim=-1) / length.where(length > 0, torch.inf)
     alike = F.cosine_similarity(token, changed, dim=-1).exp()
     real = trace.real.to(alike.dtype)
     direction = alike / ((alike * real).sum(1, keepdim=True) / real.sum(1, keepdim=True))
