@@ -13,7 +13,7 @@ from mhex.errors import ArgumentError
 from support.cases import assert_same
 from support.formulas import view
 from support.formulas_tokens import channel_maps, clusters, masks, vit_cx_scores
-from support.models import FAMILIES, call
+from support.models import CLASSES, FAMILIES, call
 
 cx: Any = __import__("mhex.methods.vit_cx", fromlist=["vit_cx"])
 FAMILY = FAMILIES["timm_vit"]
@@ -79,6 +79,16 @@ def test_model_that_ignores_its_input(name: str) -> None:
     for most in (2, 5):
         got = scores(model, family.inputs(2), max_masks=most)
         assert_same(got, torch.full_like(got, float(p) / most), "vit-cx", 1e-12)
+
+
+def test_scores_below_zero_are_cut_off() -> None:
+    """Strong noise alone may raise the probability of a class by more than the image has."""
+    seen = view(FAMILY, FAMILY.model(), FAMILY.inputs(1))
+    options = {"distance": 0.3, "noise": 3.0}
+    wanted = torch.stack([vit_cx_scores(seen, target, **options) for target in range(CLASSES)])
+    assert float(wanted.min()) < 0 < float(wanted.max())
+    got = scores(target=list(range(CLASSES)), **options)[0]
+    assert_same(got, wanted.clamp_min(0), "vit-cx", 1e-10)
 
 
 def test_constant_and_repeated_channels() -> None:
