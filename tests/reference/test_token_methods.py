@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from support.formulas import View, view
 from support.formulas_tokens import agcam_blocks, gradients, gradtoken_heads, products, tokentm_scores
 from support.insides import FAMILY_NAMES, look
 from support.models import CLASSES, FAMILIES, Family, PlainBlock, PlainViT, enliven
-
-tm: Any = __import__("mhex.methods.tokentm", fromlist=["tokentm"])
 
 
 def seen(name: str, index: int = 0) -> View:
@@ -230,29 +227,45 @@ def test_tokentm_is_refused_where_parts_are_hidden() -> None:
     assert explain(family.model(), family.inputs(1), "tokentm", ffn=False, weights="none").scores.shape == (1, 4, 6)
 
 
-def test_direction_of_tokentm() -> None:
-    """Its mean over real tokens is 1; it is 1 everywhere if all cosines agree."""
-    real = torch.tensor([[True] * 4 + [False] * 2, [True] * 6])
-    trace = SimpleNamespace(real=real)
-    token, changed = torch.randn(2, 2, 6, 5, dtype=torch.float64).unbind(0)
-    direction = tm._weight(trace, token, changed, "direction")
-    means = [float(direction[n][real[n]].mean()) for n in range(2)]
-    assert means == pytest.approx([1, 1], abs=1e-12)
-    assert float(direction.min()) > 0
-    cosine = [
-        float(torch.dot(token[1, j], changed[1, j]) / (token[1, j].norm() * changed[1, j].norm())) for j in (0, 1)
-    ]
-    ratio = float(direction[1, 0] / direction[1, 1])
-    assert ratio == pytest.approx(torch.tensor(cosine[0] - cosine[1], dtype=torch.float64).exp().item(), rel=1e-12)
-    alike = tm._weight(trace, token, 3 * token, "direction")
-    assert_same(alike, torch.ones_like(alike), "tokentm", 1e-12)
-    length = tm._weight(trace, token, 3 * token, "length")
-    assert_same(length, torch.full_like(length, 3), "tokentm", 1e-12)
+ALONE = {"ffn": False, "start": "identity"}  # the attention step of one block: S = w + w A^ W
+
+
+def test_direction_of_tokentm_is_1_on_average() -> None:
+    """Over real tokens, padding left out: seen as the ratio of what W makes of the same attention."""
+    family = FAMILIES["hf_bert"]
+    model = family.fresh()
+    model.bert.encoder.layer = model.bert.encoder.layer[:1]
+    model.config.num_hidden_layers = 1
+    inputs = family.inputs(3)
+    found = {}
+    for kind in ("direction", "none"):
+        # Summed over classes, because every token speaks for some of them.
+        e = explain(model, inputs, "tokentm", target=list(range(CLASSES)), weights=kind, **ALONE)
+        found[kind] = (e.scores + e.special).sum(1)
+        found[kind][:, 0] -= CLASSES  # the read-out's own share
+    for n, length in enumerate((8, 3, 11)):
+        direction = found["direction"][n, :length] / found["none"][n, :length]
+        assert float(direction.mean()) == pytest.approx(1, abs=1e-9)
+        assert float(direction.min()) > 0
+        assert float(direction.max() - direction.min()) > 0.01
+
+
+def test_tokentm_of_tokens_that_keep_their_direction() -> None:
+    """Value and output projection make T three times as long: NECC is 1 everywhere, the ratio of lengths 3."""
+    model = vit(depth=1, global_pool="avg", class_token=False)
+    attention = model.blocks[0].attn
+    attention.qkv.weight.data[64:] = torch.eye(32)
+    attention.proj.weight.data = 3 * torch.eye(32, dtype=torch.float64)
+    scores = {
+        kind: explain(model, images(2), "tokentm", target=2, weights=kind, reference="normed", **ALONE).scores - 1 / 9
+        for kind in ("none", "direction", "length", "length+direction")
+    }
+    assert_same(scores["direction"], scores["none"], "tokentm", 1e-12)
+    assert_same(scores["length"], 3 * scores["none"], "tokentm", 1e-12)
+    assert_same(scores["length+direction"], 3 * scores["none"], "tokentm", 1e-12)
 
 
 def test_rows_of_tokentm_do_not_overflow() -> None:
-    rows = torch.tensor([[2.0**70, 2.0], [3.0, 1.0]])
-    assert tm._scaled(rows).tolist() == [[2.0**10, 2.0**-59], [3.0, 1.0]]
     deep = vit(depth=140)  # every MLP doubles a row, or nearly: about 2^140 in all
     exact = explain(deep, images(2), "tokentm", target=1, weights="direction").scores
     scores = explain(deep.float(), images(2).float(), "tokentm", target=1, weights="direction").scores
