@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
-from support.cases import CORE, METHODS, assert_same, cases, explain, one_per_family, serving
+from support.cases import CORE, METHODS, PERTURBING, assert_same, cases, explain, one_per_family, serving
 from support.models import CLASSES, FAMILIES, Family, PlainCNN, PlainViT, call, enliven, with_heads
 from support.state import Snapshot
 
@@ -115,8 +115,10 @@ def test_bfloat16_weights(method: str, family: Family) -> None:
     exact = family.fresh(torch.float32).to(torch.bfloat16).float()
     inputs = family.inputs(3, torch.float32)
     rounded = inputs.bfloat16().float() if isinstance(inputs, Tensor) else inputs
-    got = explain(model, inputs, method, target=1)
-    wanted = explain(exact, rounded, method, target=1)
+    # Rounding may move a channel to another cluster: with one channel in each, and no noise, nothing jumps.
+    options = {"distance": 0, "noise": 0, "max_masks": None, "batch_size": 64} if method == "vit-cx" else {}
+    got = explain(model, inputs, method, target=1, **options)
+    wanted = explain(exact, rounded, method, target=1, **options)
     assert got.scores.dtype == torch.float32, "maps are accumulated in float32"
     assert bool(torch.isfinite(got.scores).all())
     pair = torch.stack([got.scores.flatten(), wanted.scores.flatten()]).double()
@@ -324,9 +326,11 @@ def test_one_logit_for_two_classes(method: str, squeezed: bool) -> None:
     one.head = nn.Linear(32, 1).double()
     two = FAMILIES["plain_vit"].fresh()
     two.head = nn.Linear(32, 2).double()
+    # Two opposite logits count the evidence twice in the softmax; one logit counts it once.
+    factor = 0.5 if method in PERTURBING else 1.0
     with torch.no_grad():
-        two.head.weight.copy_(torch.cat([-one.head.weight, one.head.weight]))
-        two.head.bias.copy_(torch.cat([-one.head.bias, one.head.bias]))
+        two.head.weight.copy_(factor * torch.cat([-one.head.weight, one.head.weight]))
+        two.head.bias.copy_(factor * torch.cat([-one.head.bias, one.head.bias]))
     inputs = FAMILIES["plain_vit"].inputs(4)
     model = Returning(one, lambda y: y[:, 0]) if squeezed else one
     assert call(one, inputs).shape == (4, 1)
@@ -335,7 +339,6 @@ def test_one_logit_for_two_classes(method: str, squeezed: bool) -> None:
         wanted = explain(two.eval(), inputs, method, target=target)
         assert_same(got.scores, wanted.scores, method)
         assert torch.equal(got.target, wanted.target)
-        # Two opposite logits count the evidence twice in the softmax; one logit counts it once.
         assert got.probabilities.shape == (4, 2)
     assert torch.allclose(got.probabilities[:, 1], call(one, inputs)[:, 0].sigmoid())
 

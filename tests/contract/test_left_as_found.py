@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mhex.errors import MhexError
-from support.cases import CORE, cases, explain, one_per_family
+from mhex.registry import Method
+from support.cases import CORE, PERTURBING, cases, explain, one_per_family
 from support.models import FAMILIES, Family, call
 from support.state import Snapshot
 
@@ -97,7 +98,7 @@ def test_after_a_target_that_is_found_wrong_after_the_pass(method: str, family: 
     before.check()
 
 
-@cases(CORE, where=lambda method, family: method.class_specific and method.target == "score")
+@cases(CORE, where=lambda method, family: method.class_specific and method.target != "class")
 def test_after_an_error_between_forward_and_backward(method: str, family: Family) -> None:
     model, inputs = lived_in(family), family.inputs(2)
 
@@ -110,7 +111,12 @@ def test_after_an_error_between_forward_and_backward(method: str, family: Family
     before.check()
 
 
-@cases(CORE, where=lambda method, family: method.class_specific and method.target == "score")
+def differentiates(method: Method, family: Family) -> bool:
+    """Whether the method runs a backward pass of any score that it is given."""
+    return method.class_specific and method.target != "class" and method.name not in PERTURBING
+
+
+@cases(CORE, where=differentiates)
 def test_after_an_error_in_the_backward_pass(method: str, family: Family) -> None:
     class Explode(torch.autograd.Function):
         @staticmethod

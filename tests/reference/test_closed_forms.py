@@ -9,8 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from support.cases import METHODS, assert_same, explain
+from mhex.capture import Anatomy, Block, Needs, find_anatomy, observe
+from mhex.inputs import prepare
+from support.cases import METHODS, PERTURBING, assert_same, explain
 from support.formulas import view
+from support.formulas_tokens import drawn
 from support.models import CLASSES, FAMILIES, Family, PlainViT, enliven
 
 # --- one block, one head, tokens (1, 2, 3) ---------------------------------------------------------------------------
@@ -73,7 +76,40 @@ def test_fixture_of_one_number(method: str, tall: bool) -> None:
     assert e.scores.flatten().tolist() == pytest.approx(FIXTURE[method], abs=rounding)
 
 
-@pytest.mark.parametrize("method", ["attention-gradcam", "gae"])
+def test_fixture_of_smooth_cdam() -> None:
+    """Without noise it is CDAM; with noise the token moves and the gradient, 1/3, does not."""
+    model, image = OneNumberModel().double().eval(), torch.tensor([[[[2.0, 3.0]]]], dtype=torch.float64)
+    still = explain(model, image, "cdam-smooth", target=0, sigma=0).scores
+    assert still.flatten().tolist() == pytest.approx((2 / 3, 1), abs=1e-12)
+    noise = sum(drawn(draw, 3, 1, seed=5) for draw in range(4)) / 4
+    spread = (2 / 3) ** 0.5  # of the tokens 1, 2, 3
+    wanted = [(x + 0.3 * spread * float(noise[i])) / 3 for i, x in ((1, 2), (2, 3))]
+    moved = explain(model, image, "cdam-smooth", target=0, sigma=0.3, n=4, seed=5).scores
+    assert moved.flatten().tolist() == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("heads", ["folded", "resolved"])
+def test_fixture_of_tokentm(heads: str) -> None:
+    """The attention step alone, W = I because value and output projection change nothing: A_0j dy/dA_0j x_j.
+
+    The projections of an unknown model are not known, so its anatomy is drawn by hand.
+    """
+    model, image = OneNumberModel().double().eval(), torch.tensor([[[[2.0, 3.0]]]], dtype=torch.float64)
+    assert "projection" in METHODS["tokentm"].refusal(
+        find_anatomy(model, prepare(model, image).batch),
+        needs=Needs(keep={"attention": "all"}, projections=True),
+    )
+    unit = (torch.ones(1, 1, dtype=torch.float64), None)
+    block = Block(model.blocks[0], value_projection=lambda: unit, output_projection=lambda: unit)
+    anatomy = Anatomy("fixture", "image", (block,), prefix_tokens=1, patch=(1, 1))
+    method = METHODS["tokentm"]
+    options = {**method.options, "ffn": False, "heads": heads}
+    with observe(model, anatomy, prepare(model, image).batch, method.needs_with(options, anatomy)) as trace:
+        scores = trace.place(method.function(trace, trace.logits[:, 0], **options))
+    assert scores.flatten().tolist() == pytest.approx((4 / 3, 3), abs=1e-12)
+
+
+@pytest.mark.parametrize("method", ["attention-gradcam", "gae", "agcam", "gradtoken"])
 def test_fixture_for_the_opposite_class(method: str) -> None:
     """The score of class 1 is -y: all gradients of attention are negative, and nothing speaks for it."""
     image = torch.tensor([[[[2.0, 3.0]]]], dtype=torch.float64)
@@ -187,24 +223,35 @@ def test_scaling_the_logits_scales_the_map(factor: float) -> None:
     model, scaled = vit(), vit()
     scaled.head.weight.data *= factor
     scaled.head.bias.data *= factor
-    for method in ("attention-gradcam", "gradcam", "layercam", "input-x-gradient"):
+    linear = ("cdam", "cdam-smooth", "cdam-integrated", "attcat", "agcam", "gradtoken")
+    for method in ("attention-gradcam", "gradcam", "layercam", "input-x-gradient", *linear):
         wanted = factor * explain(model, images(), method, target=1).scores
         assert_same(explain(scaled, images(), method, target=1).scores, wanted, method, 1e-11)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if METHODS[m].class_specific and METHODS[m].target == "score"])
+@pytest.mark.parametrize(
+    "method", [m for m in METHODS if METHODS[m].class_specific and METHODS[m].target != "class" and m not in PERTURBING]
+)
 @pytest.mark.parametrize("pool", ["token", "avg"])
 def test_no_gradient_no_map(method: str, pool: str) -> None:
     """A head of zeros: nothing matters for the score, so nothing is shown; no NaN from dividing by zero.
 
-    GAE keeps the identity of its product: on pooled models the tokens that are read keep their own share.
+    GAE keeps the identity of its product: on pooled models the tokens that are read keep their own share. So does
+    TokenTM, and there the share is the token's length at the start.
     """
     model = vit(global_pool=pool)
     model.head.weight.data.zero_()
-    scores = explain(model, images(), method, target=1).scores
+    options = {"ffn": False} if method == "tokentm" and pool == "avg" else {}
+    scores = explain(model, images(), method, target=1, **options).scores
     wanted = torch.zeros_like(scores)
-    if method == "gae" and pool == "avg":
+    if method in ("gae", "tokentm") and pool == "avg":
         wanted += 1 / 9
+    if options:
+        seen: list[Tensor] = []
+        handle = model.blocks[0].register_forward_pre_hook(lambda module, args: seen.append(args[0].detach()))
+        model(images())
+        handle.remove()
+        wanted = wanted * seen[0][:, 1:].norm(dim=-1).reshape(wanted.shape)
     assert_same(scores, wanted, method, 1e-7)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import support.formulas_tokens  # noqa: F401 (registers its formulas)
 from support.cases import METHODS, assert_same, cases, explain
 from support.formulas import FORMULAS, view
 from support.models import Family
@@ -12,20 +13,27 @@ from support.models import Family
 
 def test_every_method_has_a_second_formula() -> None:
     missing = METHODS.keys() - FORMULAS.keys()
-    assert not missing, f"write them in tests/support/formulas.py, with @formula(...): {sorted(missing)}"
+    assert not missing, f"write them in tests/support/formulas*.py, with @formula(...): {sorted(missing)}"
+
+
+# Families on which methods that take long to check are checked in the default run.
+_LONG = {
+    "attention-flow": ("timm_registers", "hf_bert", "tv_vit"),
+    "vit-cx": ("timm_deit_distilled", "hf_dinov2", "tv_vit", "plain_vit_shared"),
+}
 
 
 def _slow_to_check(method: str, family: Family) -> bool:
-    return method == "attention-flow" and family.name not in ("timm_registers", "hf_bert", "tv_vit")
+    return family.name not in _LONG.get(method, (family.name,))
 
 
-@cases(where=lambda method, family: method.name in FORMULAS and not _slow_to_check(method.name, family))
+@cases(where=lambda method, family: method.name in FORMULAS and not _slow_to_check(method.name, family), spare=False)
 def test_agrees(method: str, family: Family) -> None:
     _compare(method, family, samples=(0, 1, 2))
 
 
 @pytest.mark.slow
-@cases(where=lambda method, family: method.name in FORMULAS and _slow_to_check(method.name, family))
+@cases(where=lambda method, family: method.name in FORMULAS and _slow_to_check(method.name, family), spare=False)
 def test_agrees_slowly(method: str, family: Family) -> None:
     _compare(method, family, samples=(1,))
 

@@ -37,10 +37,23 @@ CORE = (
 )
 # On models with heads, beside the method that reads them: one of every kind of the others.
 BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
+# Methods that see a model in the same way as others do: on families beyond these they are run by `-m slow`, but for
+# the second formulas. Those of many passes cost most.
+_MANY_PASSES = ("timm_vit", "hf_bert", "plain_vit_shared")
+_ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("agcam", "attcat", "cdam", "gradtoken", "tokentm"), (*_MANY_PASSES, "hf_dinov2", "tv_vit")),
+    **dict.fromkeys(("cdam-integrated", "cdam-smooth", "vit-cx"), _MANY_PASSES),
+}
+# Methods of blocks whose scores are a map of the image all the same, from probabilities, without a gradient.
+PERTURBING = ("vit-cx",)
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
 # Options that make a method cheap enough to be called thousands of times; empty means its defaults.
-QUICK: dict[str, dict[str, Any]] = {}
+QUICK: dict[str, dict[str, Any]] = {
+    "cdam-smooth": {"n": 3},
+    "cdam-integrated": {"steps": 4},
+    "vit-cx": {"max_masks": 3, "batch_size": 4},
+}
 
 # Methods whose result is rounded by definition: the size of a step, times the edges that a cut can cross.
 COARSE = {"attention-flow": 5e-5}
@@ -57,11 +70,23 @@ def serving(family: str) -> tuple[str, ...]:
 def cases(
     families: Iterable[str] | None = None,
     where: Callable[[Method, Family], bool] = lambda method, family: True,
+    spare: bool = True,
 ) -> pytest.MarkDecorator:
-    """Parametrise `method` and `family` over all pairs that go together and satisfy `where`."""
+    """Parametrise `method` and `family` over all pairs that go together and satisfy `where`.
+
+    Args:
+        families: Names; all if None.
+        where: Which pairs.
+        spare: Whether methods that see a model as others do are slow on most families.
+    """
     names = FAMILIES if families is None else families
     pairs = [
-        pytest.param(method, FAMILIES[name], id=f"{method}-{name}")
+        pytest.param(
+            method,
+            FAMILIES[name],
+            id=f"{method}-{name}",
+            marks=[pytest.mark.slow] if spare and name not in _ELSEWHERE_SLOW.get(method, FAMILIES) else [],
+        )
         for name in names
         for method in serving(name)
         if where(METHODS[method], FAMILIES[name]) and (method in BESIDE_HEADS or not FAMILIES[name].heads)

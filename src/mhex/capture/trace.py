@@ -212,7 +212,7 @@ class Trace:
         device = self.logits.device if self.batch.modality == "image" else torch.device("cpu")
         generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + step) % 2**63)
         count = math.prod(shape)
-        drawn = torch.randn(-(-count // 16) * 16, generator=generator, device=device)
+        drawn = torch.randn(-(-count // 16) * 16, generator=generator, device=device, dtype=torch.float32)
         return drawn[:count].reshape(shape).to(self.logits.device)
 
     def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
