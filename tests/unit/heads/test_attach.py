@@ -24,8 +24,18 @@ BLOCKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("preset", ["identity", "warmup", "probe"])
-@pytest.mark.parametrize("name", HOSTS)
+# Every host is attached to in the default run, the main ones in all ways; the other pairs are slow.
+HERE = [pytest.param(name, marks=() if name in MAIN else pytest.mark.slow) for name in HOSTS]
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        pytest.param(name, preset, marks=() if name in MAIN or preset == "identity" else pytest.mark.slow)
+        for name in HOSTS
+        for preset in ("identity", "warmup", "probe")
+    ],
+)
 def test_attaching_changes_nothing(name, preset):
     model, batch = host(name), inputs(name)
     before = run(model, batch)
@@ -35,7 +45,7 @@ def test_attaching_changes_nothing(name, preset):
     assert all(logits.shape == (3, CLASSES) for logits in scaffold.head_logits.values())
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", HERE)
 def test_the_published_gate_changes_the_output(name):
     model, batch = host(name), inputs(name)
     before = run(model, batch)
@@ -43,7 +53,7 @@ def test_the_published_gate_changes_the_output(name):
     assert not torch.allclose(run(model, batch), before, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", HERE)
 def test_detach_restores_the_host(name):
     model, batch = host(name), inputs(name)
     kinds, before = [type(m) for m in model.modules()], run(model, batch)
@@ -132,7 +142,7 @@ def test_placements(name, where, expected):
     assert set(scaffold.head_logits) == set(expected)
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", HERE)
 def test_names_are_in_order_of_execution(name):
     model = host(name)
     scaffold = mhex.attach(model, CLASSES)

@@ -78,7 +78,9 @@ def test_classifier_keeps_what_the_host_returned():
 
 
 @pytest.mark.parametrize("coupling", ["shared", "separate", "head_only"])
-@pytest.mark.parametrize("preset", ["identity", "paper", "warmup", "probe"])
+@pytest.mark.parametrize(
+    "preset", ["paper", "probe", *(pytest.param(name, marks=pytest.mark.slow) for name in ("identity", "warmup"))]
+)
 @pytest.mark.parametrize(("gate_target", "relu"), [("shortcut", "post"), ("sum", "pre")])
 def test_every_kind_of_block(coupling, preset, gate_target, relu):
     options = {"coupling": coupling, "preset": preset, "gate_target": gate_target, "relu": relu}
