@@ -45,7 +45,9 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
         trace: The observed pass.
         y: Target score, (B,).
         site: `"tokens"` for `T`; `"block_input"` for the tokens before the norm, which the paper finds far worse on
-            class-token models. `"auto"` is `"tokens"`, and `"block_input"` where the head averages the patches.
+            class-token models. A norm does not notice the length of what enters it, so these say nothing of the last
+            attention, only of the skip connection. `"auto"` is `"tokens"`, and `"block_input"` where the head averages
+            the patches, which reach it by the skip connection.
         closed_form: The exact relation to attention instead of a gradient, `S_i = sum_h A_0i [(v_i - b_v) g +
             scale (q_0 (k_i - b_k)) ((v_i - z_0) g)]`, `g = dy/dz_0`. For models that read class tokens, whose own
             scores are then 0.
