@@ -49,7 +49,12 @@ _HOMES = {
 }
 
 
+_ROOMS = ("data", "tuning", "viz")  # of use to users, and loaded on first use too
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"mhex.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'mhex' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -58,4 +63,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_ROOMS})
