@@ -44,7 +44,7 @@ class Method:
         passes: Cost in words of F (forward), B (backward) and t (forward and backward of the last block).
         max_tokens: The longest sequence it can be used on; None for any.
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
-        target: Whether it explains any `"score"`, or the number of a `"class"` only.
+        target: Whether it explains any `"score"`, all `"scores"` at once, or the number of a `"class"` only.
         adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
     """
 
@@ -133,6 +133,8 @@ class Method:
 
 def _hidden(needs: Needs, anatomy: Anatomy) -> str:
     """The first thing that a method needs of every block and the model does not show; empty if there is none."""
+    if "tokens" in needs.keep and any(block.unseen_norm for block in anatomy.blocks):
+        return "the normalised tokens that enter the attention"
     wanted = [site for site in ("attention_output", "mlp_input", "mlp_output") if site in needs.keep]
     wanted += ["value_projection", "output_projection"] if needs.projections else []
     lost = (part for part in wanted if any(getattr(block, part) is None for block in anatomy.blocks))

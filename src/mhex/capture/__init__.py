@@ -12,6 +12,7 @@ from mhex.capture.guard import untouched, unwrap
 from mhex.capture.needs import Needs
 from mhex.capture.observe import observe
 from mhex.capture.outputs import Outcome, read_logits
+from mhex.capture.precision import full
 from mhex.capture.trace import Trace
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Outcome",
     "Trace",
     "find_anatomy",
+    "full",
     "known_anatomy",
     "name_of",
     "observe",

@@ -25,6 +25,7 @@ class Block:
     Attributes:
         module: The block itself; its first argument is the residual stream `X`.
         norm1: The norm before the attention; None in post-norm models, where `X` itself enters it.
+        unseen_norm: True if something else than `X` enters the attention, and no module gives it.
         attention_output: Module whose output is the attention branch before it is added to the stream.
         mlp_input: Module whose input is what enters the MLP.
         mlp_output: Module whose output is the MLP branch before it is added.
@@ -37,6 +38,7 @@ class Block:
 
     module: nn.Module
     norm1: nn.Module | None = None
+    unseen_norm: bool = False
     attention_output: nn.Module | None = None
     mlp_input: nn.Module | None = None
     mlp_output: nn.Module | None = None
@@ -80,6 +82,7 @@ class Anatomy:
         embedding: Token embedding of a text model.
         head: Module whose input is the latent vector that the classifier reads; None if there is no classifier, or
             it is not known, and the latent vector is what the model returns.
+        no_latent: Why a model without `head` has no latent vector to be told; empty if what it returns is one.
         sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
         no_attention: Why the attention methods refuse the model; empty if they do not.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
@@ -97,6 +100,7 @@ class Anatomy:
     features: FeatureLayer | None = None
     embedding: nn.Module | None = None
     head: nn.Module | None = None
+    no_latent: str = ""
     sequence_first: bool = False
     no_attention: str = ""
     heads: int = 0

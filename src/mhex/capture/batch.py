@@ -40,6 +40,14 @@ class Batch:
             raise TypeError("Expected an image batch.")
         return image
 
+    def first(self) -> Batch:
+        """The first sample alone, copied, because the model may write into it; `size` and token roles stay."""
+
+        def one(value: Any) -> Any:
+            return value[:1].clone() if isinstance(value, Tensor) and value.dim() and len(value) == self.size else value
+
+        return replace(self, args=tuple(map(one, self.args)), kwargs={k: one(v) for k, v in self.kwargs.items()})
+
     def with_input(self, value: Tensor) -> Batch:
         """The same batch with other pixels, or with word embeddings instead of token ids."""
         if self.modality == "image":

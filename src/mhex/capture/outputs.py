@@ -40,7 +40,7 @@ def read_latent(output: Any, batch: int | None = None) -> Tensor:
         UnsupportedModelError: If it is something else.
     """
     hidden = getattr(output, "last_hidden_state", None)
-    found = hidden[:, 0] if isinstance(hidden, Tensor) and hidden.dim() == 3 else _candidate(output)
+    found = hidden[:, 0] if isinstance(hidden, Tensor) and hidden.dim() == 3 else find_scores(output)
     if found is None or found.dim() != 2 or (batch is not None and found.shape[0] != batch):
         shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)}"
         raise UnsupportedModelError(
@@ -48,6 +48,20 @@ def read_latent(output: Any, batch: int | None = None) -> Tensor:
             f"'last_hidden_state', but {type(output).__name__} holds {shape}; wrap the model to return it."
         )
     return found
+
+
+def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
+    """Outcome of a model without a known classifier: its latent vector, in place of scores too.
+
+    Args:
+        output: What the model returned.
+        batch: Number of samples B that it was given, if known.
+        refusal: Why what it returned is no latent vector; empty if it is one.
+    """
+    if refusal:
+        raise UnsupportedModelError(refusal)
+    vector = read_latent(output, batch)
+    return Outcome(vector, vector)
 
 
 def read_logits(output: Any, batch: int | None = None) -> Tensor:
@@ -65,7 +79,7 @@ def read_logits(output: Any, batch: int | None = None) -> Tensor:
             f"Expected class scores, but {type(output).__name__} holds hidden states: the model has no classifier. "
             "Give a mhex.Concept as target, or a model with a classifier."
         )
-    found = _candidate(output)
+    found = find_scores(output)
     fits = found is not None and found.is_floating_point() and found.dim() in (1, 2) and found.numel() > 0
     if found is None or not fits or (batch is not None and found.shape[0] != batch):
         shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
@@ -76,7 +90,8 @@ def read_logits(output: Any, batch: int | None = None) -> Tensor:
     return found[:, None] if found.dim() == 1 else found
 
 
-def _candidate(output: Any) -> Tensor | None:
+def find_scores(output: Any) -> Tensor | None:
+    """The tensor that should hold the scores, in whatever a model returns; None if there is none."""
     if isinstance(output, Tensor):
         return output
     if (logits := getattr(output, "logits", None)) is not None:

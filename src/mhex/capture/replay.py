@@ -11,9 +11,14 @@ from torch import Tensor, nn
 
 from mhex.capture.hooks import hook_each
 from mhex.capture.outputs import Outcome
+from mhex.errors import CaptureError
 
 if TYPE_CHECKING:
     from mhex.capture.watch import Watch
+
+
+class CopiesError(CaptureError):
+    """The head of a model answers for the samples of its inputs only, not for copies of them."""
 
 
 class Again:
@@ -47,9 +52,13 @@ class Again:
                     stack,
                     [b.block.module for b in watch.blocks],
                     is_last=lambda: watch.current == len(watch.blocks) - 1,
-                    stand_in=lambda: watch.lower_output,
+                    stand_in=lambda: _copy(watch.lower_output),  # the model may write into it
                 )
-                return watch.forward(watch.batch)
+                outcome = watch.forward(watch.batch)
+            given, got = watch.replaying["block_input"].shape[0], outcome.logits.shape[0]
+            if given != got:
+                raise CopiesError(f"Expected scores of {given} samples from the last block, but the head gave {got}.")
+            return outcome
         finally:
             watch.replaying = None
 
@@ -93,6 +102,14 @@ class _Skipping:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs) if self.is_last() else self.stand_in()
+
+
+def _copy(output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return output.clone()
+    if type(output) in (tuple, list):
+        return type(output)(map(_copy, output))
+    return output
 
 
 def _restore(module: nn.Module, own: Callable[..., Any] | None) -> None:

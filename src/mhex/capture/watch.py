@@ -17,7 +17,7 @@ from mhex.capture.block_trace import BlockTrace, check_kept
 from mhex.capture.guest import Sighting, guests
 from mhex.capture.hooks import hook_each
 from mhex.capture.needs import OUTER_SITES, Needs
-from mhex.capture.outputs import Outcome, as_vector, read_latent, read_logits
+from mhex.capture.outputs import Outcome, as_vector, bare_outcome, read_logits
 from mhex.capture.replay import Again
 from mhex.capture.rules import Composite
 from mhex.capture.tap import FunctionTap
@@ -40,6 +40,7 @@ class Watch:
         self.replaying: dict[str, Tensor] | None = None  # site of the last block -> tensor that stands in
         self.asleep = False  # the model runs on other inputs, and nothing is looked at but the latent
         self.again: Tensor | None = None  # latent of a later pass
+        self.substituted: set[str] = set()  # sites of the replayed block that were reached
         self.lower_output: Any = None  # what a lower block returned, for its structure
         self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
         self.sighting: Sighting | None = None
@@ -79,7 +80,8 @@ class Watch:
                 f"Expected {len(self.blocks)} blocks to run in this {self.anatomy.family}, but saw more."
             )
         if self.replaying is not None:
-            return self._turned(self.replaying["block_input"]) if self.current == len(self.blocks) - 1 else x
+            # Handed on as copies, because blocks may write into what they are given.
+            return self._turned(self.replaying["block_input"]).clone() if self._in_last() else x
         x = self.visit("block_input", x)
         # Post-norm blocks: what enters the block is what enters its attention.
         return self.visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
@@ -105,11 +107,15 @@ class Watch:
         if self.asleep:
             return x
         if self.replaying is not None:
-            substituted = self.current == len(self.blocks) - 1 and site in self.replaying
-            return self._turned(self.replaying[site]) if substituted else x
+            if not self._in_last() or site not in self.replaying or site in self.substituted:
+                return x
+            self.substituted.add(site)
+            return self._turned(self.replaying[site]).clone()
         if not self._wanted(site):
             return x
         outside = site in OUTER_SITES
+        if not outside and site in self.blocks[self._running()].sites:
+            return x  # a module used again in the same block, as a norm before attention and MLP: the first use counts
         x = x if outside else self._turned(x)
         if self.needs.graph == site and self._graph_starts(site):
             x = x.detach().requires_grad_()
@@ -149,7 +155,7 @@ class Watch:
         z = attend(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, **options)
         if starts and self.needs.graph == "attention":
             z = z.detach().requires_grad_()
-        pooling = self.current is None and self.anatomy.readout == "pool"
+        pooling = self.current is None and self.anatomy.readout == "pool" and self.replaying is None
         if not wanted and not pooling:
             return z
         factor = query.shape[-1] ** -0.5 if scale is None else scale
@@ -162,6 +168,9 @@ class Watch:
             self.blocks[self._running()].record = record
         return z.clone() if self.needs.graph else z  # the model may write into it
 
+    def _in_last(self) -> bool:
+        return self.current == len(self.blocks) - 1
+
     def _running(self) -> int:
         if self.current is None:
             raise CaptureError("A site of a block was reached while no block was running.")
@@ -171,8 +180,7 @@ class Watch:
         depth = self.keep.get(site)
         if site in OUTER_SITES:
             return depth is not None
-        last = self.current == len(self.blocks) - 1
-        return self.current is not None and (depth == "all" or (depth == "last" and last))
+        return self.current is not None and (depth == "all" or (depth == "last" and self._in_last()))
 
     def _graph_starts(self, site: str) -> bool:
         """True at the one place where the graph starts."""
@@ -206,6 +214,7 @@ class Watch:
     def forward(self, batch: Batch) -> Outcome:
         """One call of the model: the observed one, or while asleep or replaying another."""
         self.current, self.entered, self.again = None, 0, None
+        self.substituted.clear()
         if batch.modality == "image" and batch is self.batch:
             batch = batch.with_input(batch.pixels.clone())  # the model may write into it
         graph = not self.asleep and (self.needs.graph is not None or self.replaying is not None)
@@ -218,11 +227,8 @@ class Watch:
             output = self.sighting.logits  # heads may have other classes than their host
         # Replayed tokens may be several copies of the batch.
         size = batch.size if self.replaying is None else None
-        if "latent" not in self.keep:
-            return Outcome(read_logits(output, size))
-        if self.anatomy.head is None:  # no classifier is known: the latent vector is what the model returns
-            vector = read_latent(output, size)
-            return Outcome(vector, vector)
+        if "latent" in self.keep and self.anatomy.head is None:  # the latent vector is what the model returns
+            return bare_outcome(output, size, self.anatomy.no_latent)
         latent = self.again if self.replaying is not None or self.asleep else self.outer.get("latent")
         return Outcome(read_logits(output, size), None if latent is None else as_vector(latent))
 

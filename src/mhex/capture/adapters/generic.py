@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex.capture.adapters.entrance import Call, Entrances
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of, name_of
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched
+from mhex.capture.outputs import find_scores
 from mhex.capture.tap import FunctionTap
 from mhex.errors import ArgumentError
 
@@ -62,6 +64,7 @@ def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
         features=seen.features(),
         embedding=seen.embedding,
         head=seen.head,
+        no_latent=seen.no_latent,
         no_attention="no block of it calls torch's scaled_dot_product_attention exactly once, over all tokens",
     )
     blocks = seen.attending_blocks()
@@ -74,7 +77,10 @@ def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
         return replace(found, no_attention=f"it makes {seen.tokens} tokens of {batch.real.shape[1]}")
     return replace(
         found,
-        blocks=tuple(Block(call[0], norm1=seen.norms.get(call)) for call in blocks),
+        blocks=tuple(
+            Block(call[0], norm1=seen.entrances.norms.get(call), unseen_norm=call in seen.entrances.unseen)
+            for call in blocks
+        ),
         prefix_tokens=prefix,
         readout="measured",
         patch=patch,
@@ -83,36 +89,28 @@ def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
     )
 
 
-def _first_sample(batch: Batch) -> Batch:
-    def first(value: Any) -> Any:
-        # Copied, because the model may write into it.
-        return value[:1].clone() if isinstance(value, Tensor) and value.dim() and len(value) == batch.size else value
-
-    return replace(batch, args=tuple(map(first, batch.args)), kwargs={k: first(v) for k, v in batch.kwargs.items()})
-
-
 class _Probe:
     """Notes, during one pass, which modules ran when, where attention was called and which maps were made."""
 
     def __init__(self, model: nn.Module, batch: Batch, attention: bool) -> None:
         self.model = model
         self.attention = attention
-        self.batch = _first_sample(batch)
+        self.batch = batch.first()
         self.running: list[nn.Module] = []
         self.calls: dict[nn.Module, int] = {}
-        self.inputs: dict[tuple[nn.Module, int], Tensor] = {}  # of numbered modules and their calls
-        self.outputs: dict[tuple[nn.Module, int], Tensor] = {}
+        self.inputs: dict[Call, Tensor] = {}  # of numbered modules and their calls
+        self.outputs: dict[Call, Tensor] = {}
         # For every attention: the numbered modules around it, outermost first, each with its call; shape of q k^T.
-        self.attended: list[tuple[list[tuple[nn.Module, int]], tuple[int, int, int]]] = []
+        self.attended: list[tuple[list[Call], tuple[int, int, int]]] = []
         self.maps: tuple[nn.Module, Layout] | None = None
         self.coarsest = 0  # number of pixels of the coarsest maps so far
         self.first_convolution: nn.Conv2d | None = None
         self.patch_convolution: nn.Conv2d | None = None
         self.embedding: nn.Embedding | None = None
-        self.norms: dict[tuple[nn.Module, int], nn.Module] = {}  # that took the input of a call before it attended
-        self.attending: set[tuple[nn.Module, int]] = set()
+        self.entrances = Entrances()
         self.linear: tuple[nn.Linear, Tensor] | None = None  # the last one, and what it gave
         self.head: nn.Linear | None = None
+        self.no_latent = ""
         lists = [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential))]
         self.numbered = {child for parent in lists for child in parent.children()}
         self.spatial = {m for m in model.modules() if any(isinstance(part, _SPATIAL) for part in m.modules())}
@@ -126,9 +124,16 @@ class _Probe:
             stack.enter_context(torch.no_grad())
             stack.enter_context(FunctionTap(self._attend, {}))
             output = self.model(*self.batch.args, **self.batch.kwargs)
-        last = getattr(output, "logits", output)
-        if self.linear is not None and isinstance(last, Tensor) and last.equal(self.linear[1]):
+        scores = find_scores(output)
+        if self.linear is None or scores is None or scores.shape != self.linear[1].shape:
+            return
+        if scores.equal(self.linear[1]):
             self.head = self.linear[0]
+        else:
+            self.no_latent = (
+                f"Expected a linear layer to give the scores of this {type(self.model).__name__}, but they are changed "
+                "after it, so the latent vector cannot be told; wrap the model to return that vector."
+            )
 
     def features(self) -> FeatureLayer | None:
         """The feature maps of a convolutional network; None if blocks attend, or the image entered several times."""
@@ -153,8 +158,8 @@ class _Probe:
         self.calls[module] = self.calls.get(module, 0) + 1
         if module in self.numbered and args and isinstance(args[0], Tensor):
             self.inputs[module, self.calls[module]] = args[0].clone()
-        if type(module).__name__.endswith("Norm") and args and isinstance(args[0], Tensor):
-            self._note_norm(module, args[0])
+        if args and isinstance(args[0], Tensor):
+            self.entrances.enter(self._around(), module, args[0])
         if self.first_convolution is None and isinstance(module, nn.Conv2d) and self.batch.modality == "image":
             self.first_convolution = module
             if args and args[0].shape[1] != module.in_channels:
@@ -163,17 +168,18 @@ class _Probe:
                     f"but got {args[0].shape[1]}."
                 )
 
-    def _note_norm(self, norm: nn.Module, x: Tensor) -> None:
-        """Pre-norm blocks give their input to a norm before they attend."""
-        for around in ((m, self.calls[m]) for m in self.running if m in self.numbered):
-            given = self.inputs.get(around)
-            if given is not None and around not in self.attending and given.shape == x.shape and given.equal(x):
-                self.norms.setdefault(around, norm)
+    def _around(self) -> list[tuple[Call, Tensor]]:
+        """The calls of numbered modules that run, with their inputs."""
+        calls = [(m, self.calls[m]) for m in self.running if m in self.numbered]
+        return [(call, self.inputs[call]) for call in calls if call in self.inputs]
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self.running.pop()
         if isinstance(output, Tensor):
-            self.outputs[module, self.calls[module]] = output
+            if module in self.numbered:
+                self.outputs[module, self.calls[module]] = output.clone()  # the model may write into it later
+            if args and isinstance(args[0], Tensor):
+                self.entrances.leave(self._around(), module, args[0], output)
             if isinstance(module, nn.Linear):
                 self.linear = (module, output)
             if self.batch.modality == "image" and module in self.spatial and output.dim() == 4:
@@ -193,13 +199,13 @@ class _Probe:
 
     def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
-        self.attending.update(around)
+        self.entrances.attend(around)
         samples = query.shape[0] if query.dim() == 4 else 0  # without an axis of heads it cannot be read
         self.attended.append((around, (samples, query.shape[-2], key.shape[-2])))
         result: Tensor = attend(query, key, value, *args, **kwargs)
         return result
 
-    def attending_blocks(self) -> list[tuple[nn.Module, int]]:
+    def attending_blocks(self) -> list[Call]:
         """The calls of blocks, in order: of the outermost numbered modules each call of which attended once."""
         inside = [around for around, _ in self.attended if around]
         shapes = {shape for around, shape in self.attended if around}
@@ -212,7 +218,7 @@ class _Probe:
                 return calls
         return []
 
-    def _is_chain(self, calls: list[tuple[nn.Module, int]], tokens: int) -> bool:
+    def _is_chain(self, calls: list[Call], tokens: int) -> bool:
         """True if every call hands on a stream of all tokens, and takes what the one before it handed on."""
         if any(call not in self.inputs or call not in self.outputs for call in calls):
             return False

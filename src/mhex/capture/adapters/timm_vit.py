@@ -54,6 +54,7 @@ def _block(module: nn.Module) -> Block:
     key, value, output = _projections(attention)
     # Post-norm blocks call `norm1` on the attention's output, so the block's input is what enters it.
     norm1 = None if is_a(module, "timm.models", "ResPostBlock") else getattr(module, "norm1", None)
+    norm1 = norm1 or getattr(module, "in_norm", None)  # blocks with attention and MLP side by side
     return Block(
         module=module,
         norm1=norm1,
@@ -74,9 +75,16 @@ def _projections(attention: nn.Module | None) -> tuple[Projection | None, Projec
     if not isinstance(qkv, nn.Linear) or not isinstance(projection, nn.Linear):
         return None, None, None
     width = qkv.out_features // 3
-    normed = any(not isinstance(getattr(attention, name, nn.Identity()), nn.Identity) for name in ("q_norm", "k_norm"))
-    key = None if normed else linear_rows(qkv, width, 2 * width)
+    key = linear_rows(qkv, width, 2 * width) if _plain(attention, "q_norm", "k_norm") else None
+    # A norm between attention and its output projection makes them another function than the two matrices.
+    if not _plain(attention, "norm"):
+        return key, None, None
     return key, linear_rows(qkv, 2 * width), linear_rows(projection)
+
+
+def _plain(attention: nn.Module | None, *norms: str) -> bool:
+    """True if none of these norms is there."""
+    return all(isinstance(getattr(attention, name, nn.Identity()), nn.Identity) for name in norms)
 
 
 def _gamma(module: nn.Module, name: str) -> Tensor | None:
