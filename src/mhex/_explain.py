@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._settle import check_seed, check_target, feature_layer, has_concept, names_of, task_of
-from mhex.bundle import Bundle
-from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, observe, unwrap
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError
+from mhex._settle import check_seed, check_target, feature_layer, has_concept, lacks_classifier, names_of, task_of
+from mhex.bundle import Bundle, as_bundle
+from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, full, observe, unwrap
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
 from mhex.explanation import Explanation
 from mhex.inputs import check_image, prepare
 from mhex.registry import Method, get_method
@@ -67,33 +67,29 @@ def explain(
         torch.Size([2, 2, 2, 2])
     """
     started = time.perf_counter()
-    if isinstance(model, Bundle):
-        preprocess = preprocess or model.preprocess
-        tokenizer = tokenizer or model.tokenizer
-        class_names = class_names or model.class_names
-        model = model.model
-    if not isinstance(model, nn.Module):
-        raise ArgumentTypeError(
-            f"Expected a torch.nn.Module or a bundle from mhex.load, but got {type(model).__name__}."
-        )
-    inner = unwrap(model)
+    bundle = as_bundle(model)
+    inner = unwrap(bundle.model)
     spec = get_method(method)
     settings = spec.check_options(options)
     check_target(spec, target)
     with torch.inference_mode(False):
-        prepared = prepare(inner, inputs, preprocess, tokenizer)
+        prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
         anatomy, needs = _anatomy(inner, prepared.batch, spec, settings)
         if has_concept(target):
             needs = needs.with_latent()
+        elif isinstance(anatomy.head, nn.Identity) and not callable(target) and "heads" not in needs.keep:
+            raise UnsupportedModelError(
+                f"Expected a classifier, but this {anatomy.family} has none. Give a mhex.Concept as target, or a "
+                "function of what it returns."
+            )
         if "layer" in settings and anatomy.features is not None:
             settings["layer"] = anatomy.features.name
         with observe(inner, anatomy, prepared.batch, needs, progress=progress) as trace:
             trace.seed = check_seed(seed)
             _check_finite(trace.logits)
             sort = task_of(inner, task, trace)
-            # timm puts an identity in the place of a classifier that was left out.
-            bare = has_concept(target) and (anatomy.head is None or isinstance(anatomy.head, nn.Identity))
-            names = None if bare else names_of(inner, class_names, trace.logits, sort)
+            bare = has_concept(target) and lacks_classifier(anatomy)
+            names = None if bare else names_of(inner, class_names or bundle.class_names, trace.logits, sort)
             resolved = resolve_target(target, trace.logits, names, sort)
             for block in trace.blocks:
                 block.targets = resolved.count
@@ -169,7 +165,7 @@ def _scores(
         rows = _one_by_one(spec, trace, target, options)
     else:
         rows = [spec.function(trace, **options)] * target.count
-    rows = [row.detach().to(torch.promote_types(row.dtype, torch.float32)) for row in rows]
+    rows = [full(row.detach()) for row in rows]
     placed = torch.stack([trace.place(row) for row in rows], 1)
     if trace.batch.special is None or trace.batch.real is None:
         return placed, None

@@ -36,15 +36,16 @@ def read_fields(path: str | PathLike[str]) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-            fields = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+            metadata = file.metadata() or {}
     except FileNotFoundError as error:
         raise ArgumentError(f"There is no file {path}; check the path.") from error
     except SafetensorError as error:
         raise ArgumentError(
             f"Expected a safetensors file written by Explanation.save, but {path} is not one: {error}."
         ) from error
-    if "scores" not in tensors or "method" not in fields:
+    if "scores" not in tensors or "method" not in metadata:
         raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
+    fields = {name: json.loads(text) for name, text in metadata.items()}
     fields["size"] = None if fields["size"] is None else tuple(fields["size"])
     for group in _GROUPS:
         inside = [name for name in tensors if name.startswith(f"{group}.")]

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from mhex.capture import FeatureLayer, Trace, name_of
+from mhex.capture import Anatomy, FeatureLayer, Trace, name_of
 from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 from mhex.registry import Method
@@ -24,6 +24,11 @@ def check_target(spec: Method, target: Any) -> None:
         raise ArgumentError(
             f"Method {spec.name!r} explains classes: expected a class number or name as target, but got {what}."
         )
+
+
+def lacks_classifier(anatomy: Anatomy) -> bool:
+    """True if the model ends in its latent vector; timm puts an identity in the place of a classifier left out."""
+    return anatomy.head is None or isinstance(anatomy.head, nn.Identity)
 
 
 def check_seed(seed: Any) -> int:

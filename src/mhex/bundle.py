@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mhex.errors import ArgumentTypeError
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -28,3 +30,14 @@ class Bundle:
     tokenizer: Callable[..., Mapping[str, Any]] | None = field(default=None, repr=False)
     class_names: Sequence[str] | None = field(default=None, repr=False)
     card: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def as_bundle(model: Any) -> Bundle:
+    """A bundle as it is, or a bare model as a bundle without a name."""
+    if isinstance(model, Bundle):
+        return model
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(
+            f"Expected a torch.nn.Module or a bundle from mhex.load, but got {type(model).__name__}."
+        )
+    return Bundle("", model)

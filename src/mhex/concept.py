@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.bundle import Bundle
-from mhex.capture import Needs, Outcome, find_anatomy, observe, unwrap
+from mhex.bundle import Bundle, as_bundle
+from mhex.capture import Needs, Outcome, find_anatomy, full, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs import in_batches, prepare
 
@@ -84,16 +85,11 @@ class Concept:
             batch_size: The most examples at once; the result does not depend on it.
             progress: Draw a progress bar.
         """
-        if isinstance(model, Bundle):
-            preprocess, tokenizer = preprocess or model.preprocess, tokenizer or model.tokenizer
-            model = model.model
-        if not isinstance(model, nn.Module):
-            raise ArgumentTypeError(
-                f"Expected a torch.nn.Module or a bundle from mhex.load, but got {type(model).__name__}."
-            )
+        bundle = as_bundle(model)
+        preprocess, tokenizer = preprocess or bundle.preprocess, tokenizer or bundle.tokenizer
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError(f"Expected a batch_size of at least 1, but got {batch_size!r}.")
-        inner, anatomy = unwrap(model), None
+        inner, anatomy = unwrap(bundle.model), None
         total, count = torch.zeros((), dtype=torch.float64), 0
         needs = Needs(keep={"latent": "last"})
         with torch.inference_mode(False):
@@ -107,6 +103,11 @@ class Concept:
         if not count:
             raise ArgumentError("Expected at least one example of the concept, but got none.")
         return cls((total / count).to(dtype), name, similarity, count)
+
+    @property
+    def label(self) -> str:
+        """Its name, and how it is compared if not by the dot product."""
+        return self.name if self.similarity == "dot" else f"{self.name} ({self.similarity})"
 
     def compared_by(self, similarity: Similarity) -> Concept:
         """The same examples, compared in another way."""
@@ -124,7 +125,7 @@ class Concept:
                 f"Expected a concept of this model, whose latent vectors have {outcome.latent.shape[1]} entries, but "
                 f"{self.name!r} has {len(self.latent)}; make it with Concept.from_examples on the same model."
             )
-        latent = outcome.latent.to(torch.promote_types(outcome.latent.dtype, torch.float32))
+        latent = full(outcome.latent)
         mean = self.latent.to(latent)
         if self.similarity == "dot":
             return latent @ mean
@@ -138,6 +139,8 @@ class Concept:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
+        if Path(path).suffix != ".safetensors":
+            raise ArgumentError(f"Expected a file ending in .safetensors, but got {Path(path).name!r}.")
         header = {"format": _FORMAT, "name": self.name, "similarity": self.similarity, "examples": str(self.examples)}
         try:
             save_file({"latent": self.latent.detach().cpu().contiguous()}, path, metadata=header)

@@ -54,7 +54,7 @@ class Explanation:
         layers: Maps of single layers by name, each on its own grid, from methods that were asked for them: (B, h, w) or
             (B, T), or with the axis of K targets; of text, with the scores of special tokens.
         diagnostics: What a method found out about its own result, per sample (B,), or with the axis of K targets.
-        cost: `forwards`, `backwards` and `seconds` spent on the batch.
+        cost: `forwards`, `backwards` and `seconds` spent on the batch; `tails`, passes and gradients of the last block.
     """
 
     scores: Tensor
@@ -95,7 +95,15 @@ class Explanation:
             >>> e = mhex.explain(model, images, method="mhex", per_layer=True)  # doctest: +SKIP
             >>> mhex.viz.comparison([*e.by_layer().values(), e], labels=[*e.layers, "all"])  # doctest: +SKIP
         """
-        return {name: replace(self, scores=scores, layers={}) for name, scores in self.layers.items()}
+        if self.scored is None or self.real is None:
+            return {name: replace(self, scores=scores, layers={}) for name, scores in self.layers.items()}
+        words, special = self.scored, self.real & ~self.scored
+        if self.several:
+            words, special = words[:, None], special[:, None]
+        return {
+            name: replace(self, scores=scores.where(words, 0.0), special=scores.where(special, 0.0), layers={})
+            for name, scores in self.layers.items()
+        }
 
     def map(self, size: tuple[int, int] | None = None) -> Tensor:
         """Scores at the size of the input image, bilinear and signed: (B, H, W) or (B, K, H, W); text as it is.

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from mhex.capture import Anatomy, Modality, Needs
-from mhex.errors import ArgumentError, UnsupportedModelError, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 
 TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
@@ -88,6 +88,8 @@ class Method:
             if name not in self.options:
                 known = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "none"
                 raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {known}.")
+            if isinstance(self.options[name], bool) and not isinstance(options[name], bool):
+                raise ArgumentTypeError(f"Expected True or False for the option {name!r}, but got {options[name]!r}.")
         return {**self.options, **options}
 
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
@@ -197,6 +199,8 @@ def all_methods() -> dict[str, Method]:
 def get_method(name: str) -> Method:
     """The method called `name`."""
     methods = all_methods()
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"Expected the name of one method, but got {type(name).__name__}.")
     if name not in methods:
         raise unknown_name("method", str(name), methods)
     return methods[name]

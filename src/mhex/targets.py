@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mhex.capture import Outcome
+from mhex.capture import Outcome, full
 from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 
@@ -28,14 +29,14 @@ class ResolvedTarget:
         index: Numbers of classes or outputs, (B, K); None for concepts and functions.
         several: True if the user asked for several targets, so results keep the axis K.
         task: What the model's outputs are.
-        functions: From a pass to one score per sample, (B,), for each target that is no class.
+        functions: For each target that is no class, from a pass, and a sample as for `scores`, to scores (B,).
         names: What these are called.
     """
 
     index: Tensor | None
     several: bool
     task: Task = "classification"
-    functions: tuple[Callable[[Outcome], Tensor], ...] = ()
+    functions: tuple[Callable[[Outcome, int | None], Tensor], ...] = ()
     names: tuple[str, ...] = ()
 
     @property
@@ -44,26 +45,32 @@ class ResolvedTarget:
         return len(self.functions) if self.index is None else self.index.shape[1]
 
     def score(self, outcome: Outcome, k: int) -> Tensor:
-        """Score of target `k`, (B,), in at least float32: the logit of a class, an output, or a function's value.
-
-        A single-output binary classifier has classes 0 and 1 with scores `-logit` and `+logit`.
-        """
-        return self.scores(outcome)[:, k]
+        """Score of target `k` alone, (B,); see `scores`."""
+        if self.index is None:
+            return self.functions[k](outcome, None)
+        return replace(self, index=self.index[:, k : k + 1]).scores(outcome)[:, 0]
 
     def scores(self, outcome: Outcome, sample: int | None = None) -> Tensor:
-        """Scores of all targets, (B, K), in at least float32.
+        """Scores of all targets, (B, K), in at least float32: logits of classes, outputs, values of functions.
+
+        A single-output binary classifier has classes 0 and 1 with scores `-logit` and `+logit`.
 
         Args:
             outcome: Of a pass over the batch, or over several copies of it one after the other.
             sample: If given, of a pass over variants of this sample alone.
         """
-        logits = _full(outcome.logits)
         if self.index is None:
-            return torch.stack([function(outcome) for function in self.functions], 1)
+            return torch.stack([function(outcome, sample) for function in self.functions], 1)
+        logits = full(outcome.logits)
         index = self._index(logits.shape[0], sample)
         if logits.shape[1] == 1 and self.task != "regression":
             return logits * (2 * index - 1)
         return logits.gather(1, index)
+
+    @property
+    def probable(self) -> bool:
+        """True if targets have probabilities."""
+        return self.index is not None and self.task != "regression"
 
     def shares(self, outcome: Outcome, sample: int | None = None) -> Tensor:
         """Probabilities of all targets, (B, K); the scores themselves where a target has none.
@@ -72,7 +79,7 @@ class ResolvedTarget:
             outcome: Of a pass.
             sample: As for `scores`.
         """
-        if self.index is None or self.task == "regression":
+        if not self.probable:
             return self.scores(outcome, sample)
         found = probabilities(outcome.logits, self.task == "multi-label")
         return found.gather(1, self._index(found.shape[0], sample))
@@ -84,10 +91,6 @@ class ResolvedTarget:
         return self.index.repeat(size // self.index.shape[0], 1)
 
 
-def _full(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
 def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
     """Class probabilities (B, C), in at least float32; a single output becomes the two classes 0 and 1.
 
@@ -95,7 +98,7 @@ def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
         logits: (B, C). Outputs that are probabilities already, none negative and each row summing to 1, are kept.
         multi_label: Whether classes are judged one by one, so that each has its own sigmoid.
     """
-    logits = _full(logits.detach())
+    logits = full(logits.detach())
     if multi_label and logits.shape[1] > 1:
         return logits.sigmoid()
     if logits.shape[1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
@@ -120,13 +123,13 @@ def resolve_target(
     batch = logits.shape[0]
     count = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
     if isinstance(target, Concept):
-        return ResolvedTarget(None, False, task, (target.score,), (target.name,))
+        return ResolvedTarget(None, False, task, (_likeness(target),), (target.label,))
     if isinstance(target, (list, tuple)) and any(isinstance(t, Concept) for t in target):
         if not all(isinstance(t, Concept) for t in target):
             raise ArgumentTypeError("Expected concepts alone, or classes alone, in the list given as target, not both.")
-        return ResolvedTarget(None, True, task, tuple(t.score for t in target), tuple(t.name for t in target))
+        return ResolvedTarget(None, True, task, tuple(map(_likeness, target)), tuple(t.label for t in target))
     if callable(target) and not isinstance(target, Tensor):
-        return ResolvedTarget(None, False, task, (lambda o: _checked_scores(target(_full(o.logits)), o.logits),))
+        return ResolvedTarget(None, False, task, (partial(_own_score, target, batch),))
     if target is None and task == "regression":
         return _every_output(logits)
     if target is None:
@@ -201,6 +204,27 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
     if isinstance(target, bool) or not 0 <= index < classes:
         raise ArgumentError(f"Expected a class from 0 to {classes - 1}, but got target {target!r}.")
     return index
+
+
+def _likeness(concept: Concept) -> Callable[[Outcome, int | None], Tensor]:
+    return lambda outcome, _: concept.score(outcome)
+
+
+def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcome, sample: int | None) -> Tensor:
+    """Scores by a function of the user's, which is always given the logits of a whole batch, each sample in its place.
+
+    Args:
+        function: From logits (B, C) to scores (B,).
+        batch: B.
+        outcome: Of the batch, of several copies of it, or of variants of one sample.
+        sample: Which one.
+    """
+    logits = full(outcome.logits)
+    if sample is not None:
+        copies = [one.expand(batch, -1) for one in logits]
+        return torch.stack([_checked_scores(function(copy), copy)[sample] for copy in copies])
+    parts = [logits[start : start + batch] for start in range(0, len(logits), batch)]
+    return torch.cat([_checked_scores(function(part), part) for part in parts])
 
 
 def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:

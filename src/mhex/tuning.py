@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from mhex._explain import explain
 from mhex._progress import track
-from mhex.bundle import Bundle
+from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outcome, read_logits, untouched, unwrap
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.explanation import Explanation
 from mhex.inputs import in_batches, prepare
-from mhex.targets import ResolvedTarget
+from mhex.targets import ResolvedTarget, Task
 
 _POINTS = 21  # of a curve, from nothing removed to everything
 
@@ -57,6 +57,8 @@ def tune_sigma(
     target: Any = None,
     n: int = 50,
     preprocess: Callable[[Any], Tensor] | None = None,
+    class_names: Sequence[str] | Mapping[int, str] | None = None,
+    task: Task | None = None,
     batch_size: int = 16,
     seed: int = 0,
     progress: bool = False,
@@ -71,41 +73,58 @@ def tune_sigma(
         model: An image classifier that `cdam-smooth` can explain, or a bundle from `mhex.load`.
         images: What `mhex.explain` takes, or a loader that gives batches of that.
         sigmas: Levels to try; 0 is CDAM without noise.
-        target: Class to explain; None for the predicted one.
+        target: Class to explain; None for the predicted one; a tensor (N,) for one of each image.
         n: Draws of each map.
         preprocess: From a PIL image to a tensor (C, H, W).
+        class_names: As for `mhex.explain`.
+        task: As for `mhex.explain`.
         batch_size: Images at once.
         seed: Of noise, and of the order of patches with equal scores.
         progress: Draw a progress bar.
     """
-    levels = tuple(float(sigma) for sigma in sigmas)
-    if not levels or len(set(levels)) != len(levels):
-        raise ArgumentError(f"Expected some different levels to try as sigmas, but got {list(sigmas)}.")
-    if isinstance(model, Bundle):
-        preprocess, model = preprocess or model.preprocess, model.model
+    levels = _levels(sigmas)
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ArgumentError(f"Expected a batch_size of at least 1, but got {batch_size!r}.")
+    bundle = as_bundle(model)
+    inner = unwrap(bundle.model)
+    names = class_names or bundle.class_names
     found: list[Tensor] = []
     for part in track(in_batches(images, batch_size), "noise of smooth CDAM", progress):
-        batch = prepare(unwrap(model), part, preprocess).batch
+        if bundle.tokenizer is not None:
+            raise ArgumentError("Expected a model of images, but it reads texts: fidelity is measured by blurring.")
+        batch = prepare(inner, part, preprocess or bundle.preprocess).batch
         if batch.modality != "image":
             raise ArgumentError("Expected images, but got texts: fidelity is measured by blurring patches.")
+        seen = sum(one.shape[1] for one in found)
+        own = target[seen : seen + batch.size] if isinstance(target, Tensor) and target.dim() else target
         by_level = []
         for level in levels:
-            e = explain(model, batch.pixels, "cdam-smooth", target, n=n, sigma=level, seed=seed)
+            e = explain(
+                inner, batch.pixels, "cdam-smooth", own, n=n, sigma=level, seed=seed, class_names=names, task=task
+            )
             if e.target is None or e.several:
                 raise ArgumentError("Expected one class as target, but got several, a concept or a function.")
-            by_level.append(_fidelity(unwrap(model), batch.pixels, e, seed).cpu())
+            by_level.append(_fidelity(inner, batch.pixels, e, seed).cpu())
         found.append(torch.stack(by_level))
     if not found:
         raise ArgumentError("Expected at least one image, but got none.")
     fidelity = torch.cat(found, 1)
     best = levels[int(fidelity.mean(1).argmax())]
-    if best == max(levels) and len(levels) > 1:
+    if best == max(levels):
         warnings.warn(
             f"The largest level that was tried, {best:g}, is the most faithful; try larger ones with sigmas=.",
             MhexWarning,
             stacklevel=2,
         )
     return SigmaStudy(best, levels, fidelity)
+
+
+def _levels(sigmas: Sequence[float]) -> tuple[float, ...]:
+    given = list(sigmas) if isinstance(sigmas, (list, tuple)) else [sigmas]
+    wrong = [s for s in given if isinstance(s, bool) or not isinstance(s, (int, float))]
+    if wrong or len(given) < 2 or len(set(given)) != len(given):
+        raise ArgumentError(f"Expected at least two different levels to try as sigmas, but got {sigmas!r}.")
+    return tuple(float(sigma) for sigma in given)
 
 
 def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, seed: int) -> Tensor:

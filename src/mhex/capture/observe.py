@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched
 from mhex.capture.needs import Needs
+from mhex.capture.precision import full
 from mhex.capture.rules import Composite
 from mhex.capture.trace import Trace
 from mhex.capture.watch import Watch
@@ -47,16 +49,15 @@ def observe(
     """
     with ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks))
-        measured = needs.blocks and anatomy.readout == "measured"
-        readout = _measure_readout(model, anatomy, batch) if measured else None
         watch = Watch(model, anatomy, batch, needs, rules or {})
         stack.callback(watch.clear)
         watch.hook(stack)
         trace = watch.run(progress)
         stack.callback(trace.clear)
-        trace.cost["forwards"] += int(measured)
-        if needs.blocks:
-            trace.readout_row = readout if measured else _readout(trace, watch.pool)
+        if needs.blocks and anatomy.readout != "measured":
+            trace.readout_row = _readout(trace, watch.pool)
+        elif needs.blocks:  # costs a pass, so only for methods that ask for it
+            trace.measure_readout = partial(_measure_readout, model, watch, trace)
         yield trace
 
 
@@ -70,13 +71,24 @@ def _readout(trace: Trace, pool: AttentionRecord | None) -> Tensor:
     return pool.probabilities().mean(1)[:, 0]
 
 
-def _measure_readout(model: nn.Module, anatomy: Anatomy, batch: Batch) -> Tensor:
-    """Read-out of an unknown architecture: the share of each final token in the gradient of the top score, (B, N)."""
+def _measure_readout(model: nn.Module, watch: Watch, seen: Trace) -> Tensor:
+    """Read-out of an unknown architecture: the share of each final token in the gradient of the top score, (B, N).
+
+    Of a model without a classifier, in that of the length of its latent vector.
+    """
+    bare = watch.anatomy.head is None and "latent" in watch.keep
     needs = Needs(keep={"block_output": "last"}, graph="block_output")
-    with observe(model, replace(anatomy, readout="mean"), batch, needs) as trace:
-        tokens = trace.blocks[-1].site("block_output")
-        (gradient,) = trace.gradient(trace.logits.amax(1), tokens)
-        length: Tensor = gradient.to(torch.promote_types(gradient.dtype, torch.float32)).norm(dim=-1)
+    needs = needs.with_latent() if bare else needs
+    watch.asleep = True  # its hooks are still there
+    try:
+        with observe(model, replace(watch.anatomy, readout="mean"), watch.batch, needs) as trace:
+            tokens = trace.blocks[-1].site("block_output")
+            y = full(trace.latent).square().sum(1) if bare else trace.logits.amax(1)
+            (gradient,) = trace.gradient(y, tokens)
+            length: Tensor = full(gradient).norm(dim=-1)
+    finally:
+        watch.asleep = False
+    seen.cost["forwards"] += 1
     total = length.sum(1, keepdim=True)
     if not bool((total > 0).all()):
         raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")

@@ -15,6 +15,7 @@ from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guest import Sighting
 from mhex.capture.outputs import Outcome, as_vector
+from mhex.capture.precision import full
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class Trace:
         self.blocks: list[BlockTrace] = []
         self.outer: dict[str, Tensor] = {}
         self.readout_row: Tensor | None = None
+        self.measure_readout: Callable[[], Tensor] | None = None
         self.replay: Callable[..., Outcome] = _no_replay
         self.rerun: Callable[[Tensor], Outcome] = _no_replay
         self.seed = 0
@@ -110,6 +112,8 @@ class Trace:
     @property
     def readout(self) -> Tensor:
         """The read-out vector `w`, (B, N): which tokens the head reads, non-negative, rows summing to 1."""
+        if self.readout_row is None and self.measure_readout is not None:
+            self.readout_row = self.measure_readout()
         if self.readout_row is None:
             raise CaptureError("The read-out vector is known only to methods that keep something of the blocks.")
         return self.readout_row
@@ -134,7 +138,7 @@ class Trace:
 
     def as_maps(self, tensor: Tensor) -> Tensor:
         """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
-        tensor = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+        tensor = full(tensor.detach())
         if tensor.dim() == 3:
             if self.anatomy.sequence_first:
                 tensor = tensor.transpose(0, 1)
@@ -226,7 +230,7 @@ class Trace:
         self.layers.clear()
         self.diagnostics.clear()
         self._done.clear()
-        self.readout_row = self.sighting = None
+        self.readout_row = self.sighting = self.measure_readout = None
         self.replay = self.rerun = _no_replay
         self.logits = self.logits.detach()
 

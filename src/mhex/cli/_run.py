@@ -76,7 +76,7 @@ def explain_by(
 def _concepts(target: Target) -> bool:
     from mhex import Concept
 
-    return isinstance(target[0] if isinstance(target, list) else target, Concept)
+    return any(isinstance(one, Concept) for one in (target if isinstance(target, list) else [target]))
 
 
 def group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:

@@ -189,6 +189,10 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str,
         file = _file(f"{item.label}.{explanation.method}.png", wish)
         with writing(file):
             save_figure(explanation, file)
+        if layers := explanation.by_layer():
+            single = _file(f"{item.label}.{explanation.method}.layers.png", wish)
+            with writing(single):
+                save_figure(comparison([*layers.values(), explanation], labels=[*layers, "all"]), single)
         for name, value, share in zip(
             explanation.target_names(0),
             explanation.target_values(0),

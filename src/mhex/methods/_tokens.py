@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mhex.capture import Trace
+from mhex.capture import Trace, full
 from mhex.errors import ArgumentError, CaptureError
 from mhex.targets import ResolvedTarget
 
@@ -30,42 +31,48 @@ def settle_site(trace: Trace, site: Site) -> str:
     return chosen
 
 
-def check_count(name: str, value: int) -> None:
+def check_count(name: str, value: object) -> None:
     """Refuse a number of passes below 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
         raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
 
 
-def full(tensor: Tensor) -> Tensor:
+def fixed(tensor: Tensor) -> Tensor:
     """Without a graph, in at least float32."""
-    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    return full(tensor.detach())
 
 
-def replayed(
-    trace: Trace, site: str, target: ResolvedTarget, variants: int, variant: Callable[[int], Tensor], what: str
-) -> Iterator[tuple[int, Tensor, Tensor, list[Tensor]]]:
-    """Run the last block and the head on variants of the last block's tokens.
+def path_scores(
+    trace: Trace,
+    site: str,
+    target: ResolvedTarget,
+    variant: Callable[[int], Tensor],
+    weights: Sequence[float],
+    what: str,
+    factor: Tensor | None = None,
+) -> Tensor:
+    """`sum_v w_v sum_j f_ij dy(T_v)/dT_ij` over variants `T_v` of the last block's tokens, (B, K, N).
 
-    Images are run several variants at a time: two thirds as many as there are blocks, so that their graphs take no more
-    memory than one backward pass through the model.
+    Only the last block and the head are run for each variant. Images of known families are run several variants at a
+    time: two thirds as many as there are blocks, so that their graphs take no more memory than one backward pass
+    through the model. Texts have masks of their own, and unknown heads may answer for the samples of their inputs only.
 
     Args:
         trace: The observed pass.
         site: Which tokens vary.
         target: What is explained.
-        variants: How many.
-        variant: From its number to the tokens, (B, N, D).
+        variant: From its number to the tokens `T_v`, (B, N, D).
+        weights: `w_v`, as many as there are variants.
         what: Words for the progress bar.
-
-    Yields:
-        The number of each variant, its tokens (B, N, D), its scores (B, K), and for each target the gradient (B, N, D).
+        factor: `f`, (B, N, D); None for the variant itself.
     """
-    size = trace.batch.size
-    single = trace.batch.modality == "text" and size > 1  # every text has its own mask
-    together = 1 if single else max(1, 2 * len(trace.blocks) // 3)
+    many = trace.batch.modality == "image" and not trace.batch.kwargs and trace.anatomy.readout != "measured"
+    together = max(1, 2 * len(trace.blocks) // 3) if many else 1
     around = trace.blocks[-1].site("block_input").detach()
-    for start in trace.track(range(0, variants, together), what):
-        numbers = range(start, min(start + together, variants))
+    size, tokens = around.shape[:2]
+    total = fixed(around).new_zeros(size, target.count, tokens)
+    for start in trace.track(range(0, len(weights), together), what):
+        numbers = range(start, min(start + together, len(weights)))
         points = torch.cat([variant(number) for number in numbers]).to(around.dtype).requires_grad_()
         given = {site: points}
         if site != "block_input":
@@ -73,12 +80,11 @@ def replayed(
         scores = target.scores(trace.replay(**given))
         if not scores.requires_grad:
             raise CaptureError("No gradient reaches the tokens of the last block: the forward pass cuts it.")
-        gradients = []
+        multiplier = fixed(points) if factor is None else factor.repeat(len(numbers), 1, 1)
+        share = total.new_tensor([weights[number] for number in numbers])
         for k in range(target.count):
             (gradient,) = torch.autograd.grad(scores[:, k].sum(), points, retain_graph=k < target.count - 1)
-            gradients.append(full(gradient).reshape(len(numbers), *around.shape))
+            products = (multiplier * fixed(gradient)).sum(-1).reshape(len(numbers), size, tokens)
+            total[:, k] += torch.tensordot(share, products, 1)
         trace.cost["tails"] = trace.cost.get("tails", 0) + len(numbers)
-        observed = full(points).reshape(len(numbers), *around.shape)
-        shown = scores.detach().reshape(len(numbers), size, -1)
-        for place, number in enumerate(numbers):
-            yield number, observed[place], shown[place], [gradient[place] for gradient in gradients]
+    return total

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.capture import BlockTrace, Trace
-from mhex.methods._tokens import full
+from mhex.methods._tokens import fixed
 
 
 def transformation_weights(
@@ -28,7 +28,7 @@ def transformation_weights(
         lengths of the tokens that enter the first block, (B, N).
     """
     blocks, kind = trace.blocks, chosen["weights"]
-    lengths = _length(full(blocks[0].site("block_input")))
+    lengths = _length(fixed(blocks[0].site("block_input")))
     mixing = changing = None
     if kind != "none":
         mixing = _weight(torch.stack([_through_attention(b, chosen, value_bias) for b in blocks], 1), trace.real, kind)
@@ -45,8 +45,8 @@ def _through_attention(block: BlockTrace, chosen: Mapping[str, str], with_bias: 
     """Measures of the tokens and of what value and output projection make of them, (3, B, N) or (3, B, H, N)."""
     assert block.block.value_projection is not None  # checked before the pass
     assert block.block.output_projection is not None
-    token = full(block.site("tokens" if chosen["reference"] == "normed" else "block_input"))
-    values = full(block.attention_record.values())  # (B, H, N, d)
+    token = fixed(block.site("tokens" if chosen["reference"] == "normed" else "block_input"))
+    values = fixed(block.attention_record.values())  # (B, H, N, d)
     output = block.block.output_projection()[0].to(values)  # (D, H d)
     if block.block.attention_scale is not None:
         output = output * block.block.attention_scale.to(values)[:, None]
@@ -61,13 +61,13 @@ def _through_attention(block: BlockTrace, chosen: Mapping[str, str], with_bias: 
 
 def _through_mlp(block: BlockTrace, above: Tensor | None) -> Tensor:
     """Measures of the tokens and of what the MLP makes of them, (3, B, N); `above` is what the block returns."""
-    branch = full(block.site("mlp_output"))
+    branch = fixed(block.site("mlp_output"))
     if block.block.mlp_scale is not None:
         branch = branch * block.block.mlp_scale.to(branch)
     # Tokens between attention and MLP: where blocks end in a norm, what enters the MLP; else what it is added to.
     if above is None or block.shows("mlp_input"):
-        return _measures(full(block.site("mlp_input")), branch)
-    return _measures(full(above) - branch, branch)
+        return _measures(fixed(block.site("mlp_input")), branch)
+    return _measures(fixed(above) - branch, branch)
 
 
 def _measures(token: Tensor, changed: Tensor) -> Tensor:

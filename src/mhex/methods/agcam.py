@@ -5,9 +5,10 @@ Gradients run through skip connections and MLPs only, not through attention.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex.capture import Needs, Trace, full
 from mhex.registry import register
 
 
@@ -27,9 +28,12 @@ def agcam(trace: Trace, y: Tensor) -> Tensor:
 
     The gradient treats what enters every attention as a constant; then only the tokens that the head reads have one.
     """
-    scores = trace.readout.new_zeros(trace.readout.shape)
+    scores = torch.zeros_like(full(trace.real.to(trace.logits.dtype)))
     rows = trace.read_rows
     for block, gradient in zip(trace.blocks, trace.gradient(y, *(b.z for b in trace.blocks)), strict=True):
+        record = block.attention_record
         positive = block.attention_gradient(gradient[:, :, rows]).clamp_(min=0)
-        scores += positive.mul_(block.attention_record.logits(rows, masked=False).sigmoid()).sum((1, 2))
+        if record.mask is not None or record.causal:
+            positive.masked_fill_(record.logits(rows).isneginf(), 0.0)  # pairs that do not exist
+        scores += positive.mul_(record.logits(rows, masked=False).sigmoid()).sum((1, 2))
     return scores

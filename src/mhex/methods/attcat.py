@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex.capture import Needs, Trace, full
 from mhex.methods._rows import through_heads
-from mhex.methods._tokens import full
+from mhex.methods._tokens import fixed
 from mhex.registry import register
 
 
@@ -27,11 +28,11 @@ def attcat(trace: Trace, y: Tensor) -> Tensor:
     `X(b)` is the residual stream entering block b, and `m` runs over the N' queries that are not padding. The published
     code also hides the class and separator tokens from the model, which changes the prediction; here it sees them.
     """
-    real = trace.real.to(trace.readout.dtype)
+    real = full(trace.real.to(trace.logits.dtype))
     queries = real / real.sum(1, keepdim=True)
     received = trace.once("received", lambda: [through_heads(queries, block.attention()) for block in trace.blocks])
     tokens = [block.site("block_input") for block in trace.blocks]
-    scores = trace.readout.new_zeros(trace.readout.shape)
+    scores = torch.zeros_like(real)
     for weight, token, gradient in zip(received, tokens, trace.gradient(y, *tokens), strict=True):
-        scores += weight * (full(token) * full(gradient)).sum(-1)
+        scores += weight * (fixed(token) * fixed(gradient)).sum(-1)
     return scores

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._tokens import Site, full, settle_site
+from mhex.methods._tokens import Site, fixed, settle_site
 from mhex.registry import register
 
 # The graph starts at the residual stream, so that both it and the normalised tokens have a gradient.
@@ -23,7 +23,18 @@ _ATTENTION = Needs(keep={"attention": "last"}, graph="attention")
 
 
 def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
-    return _ATTENTION if options["closed_form"] else _TOKENS
+    if not options["closed_form"]:
+        return _TOKENS
+    last = anatomy.blocks[-1] if anatomy.blocks else None
+    plain = last is not None and last.key_projection is not None and last.value_projection is not None
+    if last is not None and not (plain and anatomy.readout in ("class", "class+distilled")):
+        raise ArgumentError(
+            "Expected a model that reads class tokens, with plain projections of keys and values, for "
+            f"closed_form=True, but this {anatomy.family} is none; leave it out."
+        )
+    if options["site"] not in ("auto", "tokens"):
+        raise ArgumentError(f"Expected site 'tokens' with closed_form=True, but got {options['site']!r}.")
+    return _ATTENTION
 
 
 @register(
@@ -47,29 +58,27 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
         site: `"tokens"` for `T`; `"block_input"` for the tokens before the norm, which the paper finds far worse on
             class-token models. A norm does not notice the length of what enters it, so these say nothing of the last
             attention, only of the skip connection. `"auto"` is `"tokens"`, and `"block_input"` where the head averages
-            the patches, which reach it by the skip connection.
+            the patches, as far as the family is known: they reach it by the skip connection.
         closed_form: The exact relation to attention instead of a gradient, `S_i = sum_h A_0i [(v_i - b_v) g +
             scale (q_0 (k_i - b_k)) ((v_i - z_0) g)]`, `g = dy/dz_0`. For models that read class tokens, whose own
             scores are then 0.
     """
+    chosen = settle_site(trace, site)
     if closed_form:
         return _closed_form(trace, y)
-    tokens = trace.blocks[-1].site(settle_site(trace, site))
+    tokens = trace.blocks[-1].site(chosen)
     (gradient,) = trace.gradient(y, tokens)
-    return (full(tokens) * full(gradient)).sum(-1)
+    return (fixed(tokens) * fixed(gradient)).sum(-1)
 
 
 def _closed_form(trace: Trace, y: Tensor) -> Tensor:
     last, rows = trace.blocks[-1], trace.read_rows
-    if rows.stop is None or last.block.key_projection is None or last.block.value_projection is None:
-        raise ArgumentError(
-            "Expected a model that reads class tokens, with plain projections of keys and values, for "
-            f"closed_form=True, but this {trace.anatomy.family} is none; leave it out."
-        )
+    assert last.block.key_projection is not None  # checked before the pass
+    assert last.block.value_projection is not None
     record = last.attention_record
     (z_gradient,) = trace.gradient(y, last.z)
-    gradient, query, z = (full(tensor[:, :, rows]) for tensor in (z_gradient, record.query, last.z))
-    keys, values = full(record.keys()), full(record.values())
+    gradient, query, z = (fixed(tensor[:, :, rows]) for tensor in (z_gradient, record.query, last.z))
+    keys, values = fixed(record.keys()), fixed(record.values())
     key_bias, value_bias = (
         _bias(read()[1], tensor)
         for read, tensor in ((last.block.key_projection, keys), (last.block.value_projection, values))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._tokens import Site, check_count, full, replayed, settle_site
+from mhex.methods._tokens import Site, check_count, fixed, path_scores, settle_site
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -43,14 +43,11 @@ def cdam_smooth(
     if isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma < float("inf"):
         raise ArgumentError(f"Expected sigma to be a number from 0 on, but got {sigma!r}.")
     chosen = settle_site(trace, site)
-    tokens = full(trace.blocks[-1].site(chosen))
+    tokens = fixed(trace.blocks[-1].site(chosen))
     spread = torch.stack([one[real].std(correction=0) for one, real in zip(tokens, trace.real, strict=True)])
     level = sigma * spread[:, None, None]
 
     def noisy(draw: int) -> Tensor:
         return tokens + level * trace.noise(draw, *tokens.shape[1:]).to(tokens)
 
-    total = tokens.new_zeros(len(tokens), target.count, tokens.shape[1])
-    for _, point, _, gradients in replayed(trace, chosen, target, n, noisy, "smooth CDAM"):
-        total += torch.stack([(point * gradient).sum(-1) for gradient in gradients], 1)
-    return total / n
+    return path_scores(trace, chosen, target, noisy, [1 / n] * n, "smooth CDAM")

@@ -11,7 +11,7 @@ from torch import Tensor
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._rows import through_heads
-from mhex.methods._tokens import full
+from mhex.methods._tokens import fixed
 from mhex.registry import register
 
 Aggregation = Literal["average", "rollout", "none"]
@@ -50,7 +50,9 @@ def gradtoken(
     center_keys: bool = False,
     per_head: bool = False,
 ) -> Tensor:
-    r"""`M_hj = k_hj G_h`, `G_h = sum_i dy/dq_hi` of the last block; `S = 1/H sum_h (P M_h)^+`.
+    r"""`S = 1/H sum_h (P M_h)^+`, `M_hj = k_hj G_h` at patches or words and 0 elsewhere, `G_h = sum_i dy/dq_hi`.
+
+    Queries `q` and keys `k` are those of the last block.
 
     `P` joins the head-averaged attention `A(b)` of the blocks `b = s ... L-1` below: their mean (`"average"`), or the
     product of `I + A(b)` (`"rollout"`), multiplied as a matrix or element by element with its read-out row.
@@ -75,15 +77,15 @@ def gradtoken(
             raise ArgumentError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
     record = trace.blocks[-1].attention_record
     (query_gradient,) = trace.gradient(y, record.query)
-    keys = full(record.keys())
+    keys = fixed(record.keys())
     if center_keys:
         row = trace.readout[:, None, None] @ trace.blocks[-1].attention()  # (B, H, 1, N)
         keys = keys - row @ keys
     # Rows of the gradient are zero at tokens that the head does not read.
-    relevance = (keys @ full(query_gradient).sum(2)[..., None])[..., 0]  # (B, H, N)
+    relevance = (keys @ fixed(query_gradient).sum(2)[..., None])[..., 0]  # (B, H, N)
     relevance = relevance * trace.spatial[:, None]
-    below = trace.blocks_from(start_block)[:-1] if aggregation != "none" else []
-    if below:
+    below = trace.blocks_from(start_block)[:-1]
+    if below and aggregation != "none":
         spread = _averaged if aggregation == "average" else _rolled_out
         relevance = spread(trace, below, relevance, propagation)
     trace.signed = head_integration == "average"

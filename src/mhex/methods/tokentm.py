@@ -32,7 +32,7 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     keep: dict[Any, Any] = {"block_input": "all", "attention": "all"}
     if options["reference"] == "normed":
         keep["tokens"] = "all"
-    if options["ffn"]:
+    if options["ffn"] and options["weights"] != "none":
         keep["mlp_output"] = "all"
         if any(block.norm1 is None for block in anatomy.blocks):
             keep["mlp_input"] = "all"

@@ -9,7 +9,7 @@ from torch import Tensor
 from mhex._optional import require
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._tokens import check_count, full
+from mhex.methods._tokens import check_count, fixed
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -38,8 +38,8 @@ def vit_cx(
 
     A mask `M_k` is the sum of the channels of a cluster, each scaled to [0, 1] on the patch grid, as a map of the image
     scaled to [0, 1]. `n_k = (1 - M_k) e_k` is noise where the mask hides the image. Clusters of channels: complete
-    linkage of the distance `1 - cos`. All classes share the passes. Scores below 0, where noise alone raised the
-    probability, are set to 0.
+    linkage of the distance `1 - cos`. All classes share the passes. Of a class, scores below 0, where noise alone
+    raised the probability, are set to 0; other scores may be of either sign, and their maps too.
 
     Args:
         trace: The observed pass.
@@ -47,16 +47,16 @@ def vit_cx(
         distance: Clusters are no wider than this.
         max_masks: The most masks; more clusters are joined further. None for as many as there are.
         noise: Standard deviation of the noise, in units of the normalised image.
-        batch_size: Images in one pass; the result does not depend on it.
+        batch_size: The most images in one pass, two for each mask; the result does not depend on it.
     """
     check_count("batch_size", batch_size)
     if max_masks is not None:
         check_count("max_masks", max_masks)
-    for name, value, most in (("distance", distance, 2.0), ("noise", noise, float("inf"))):
+    for name, value, most in (("distance", distance, 2.0), ("noise", noise, 1e6)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
             raise ArgumentError(f"Expected {name} to be a number from 0 to {most:g}, but got {value!r}.")
     images = trace.batch.pixels
-    channels = trace.on_grid(full(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
+    channels = trace.on_grid(fixed(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
     plain = target.shares(trace.outcome).detach()
     grids = [_masks(one, distance, max_masks) for one in channels]
     jobs = [(n, part) for n, grid in enumerate(grids) for part in range(0, len(grid), max(1, batch_size // 2))]
@@ -69,7 +69,9 @@ def vit_cx(
         cover[n] += masks.sum(0)
     counts = torch.tensor([max(1, len(grid)) for grid in grids], device=images.device)
     trace.cost["forwards"] += 2 * max(map(len, grids))
-    return (weighted / (counts[:, None, None, None] * cover.clamp_min(torch.finfo(cover.dtype).tiny))).clamp_min(0)
+    result = weighted / (counts[:, None, None, None] * cover.clamp_min(torch.finfo(cover.dtype).tiny))
+    trace.signed = not target.probable
+    return result.clamp_min(0) if target.probable else result
 
 
 def _effects(trace: Trace, target: ResolvedTarget, n: int, masks: Tensor, start: int, level: float) -> Tensor:

@@ -9,6 +9,7 @@ from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.viz._colour import INK, MUTED
 from mhex.viz._sheet import MARGIN, Sheet, drawable, font, wrap
+from mhex.viz.grid import check_same_input
 
 _SIDE = 4.2
 _DOT = "#c4662b"
@@ -23,13 +24,14 @@ def scatter(first: Explanation, second: Explanation, *, title: str = "") -> Shee
 
     Args:
         first: Along.
-        second: Up; of the same batch, on the same grid and for the same number of targets.
+        second: Up; of the same batch, on the same grid and for the same targets.
         title: A heading.
 
     Raises:
         ArgumentError: If their scores do not belong together.
     """
-    if first.scores.shape != second.scores.shape or first.modality != second.modality:
+    check_same_input([first, second])
+    if first.scores.shape != second.scores.shape:
         raise ArgumentError(
             f"Expected two explanations of the same input on the same grid, but {first.method!r} has scores "
             f"{tuple(first.scores.shape)} and {second.method!r} {tuple(second.scores.shape)}."

@@ -15,11 +15,13 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     if not is_a(model, "timm.models", "VisionTransformer"):
         return None
     stock: Any = model
-    blocks = tuple(_block(module) for module in stock.blocks)
+    # Blocks of several attentions side by side (ParallelThingsBlock) cannot be read one by one.
+    several = any(isinstance(getattr(module, "attns", None), nn.ModuleList) for module in stock.blocks)
+    blocks = () if several else tuple(_block(module) for module in stock.blocks)
     embed = stock.patch_embed
     rows, columns = embed.feat_ratio(as_scalar=False)  # the patch size, or the stride of a convolutional stem
     image_size = None if getattr(stock, "dynamic_img_size", False) else getattr(embed, "img_size", None)
-    norm = blocks[-1].norm1
+    norm = blocks[-1].norm1 if blocks else None
     return Anatomy(
         family="timm Vision Transformer",
         modality="image",
@@ -32,6 +34,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
         channels=image_channels(model),
         features=None if norm is None else FeatureLayer(norm, "tokens", f"blocks.{len(blocks) - 1}.norm1"),
         head=stock.head,
+        no_attention="its blocks attend several times side by side" if several else "",
     )
 
 
