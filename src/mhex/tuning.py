@@ -119,7 +119,7 @@ def tune_sigma(
     return SigmaStudy(best, levels, fidelity)
 
 
-def _levels(sigmas: Sequence[float]) -> tuple[float, ...]:
+def _levels(sigmas: Any) -> tuple[float, ...]:
     given = list(sigmas) if isinstance(sigmas, (list, tuple)) else [sigmas]
     wrong = [s for s in given if isinstance(s, bool) or not isinstance(s, (int, float))]
     if wrong or len(given) < 2 or len(set(given)) != len(given):

@@ -46,11 +46,11 @@ def test_a_list_of_concepts_equals_one_at_a_time(method: str, family: Family) ->
     together = explain(model, inputs, method, target=both)
     assert together.several
     assert together.target is None
-    assert together.named == ["concept 0", "concept 1"]
+    assert together.named == ["concept 0", "concept 1 (cosine)"]
     for k, one in enumerate(both):
         alone = explain(model, inputs, method, target=one)
         assert not alone.several
-        assert alone.target_names(0) == [one.name]
+        assert alone.target_names(0) == [one.label]
         assert_same(together.scores[:, k], alone.scores, method)
         torch.testing.assert_close(together.values[:, k], alone.values, rtol=1e-10, atol=1e-12)
         assert [together.target_values(n)[k] for n in range(3)] == pytest.approx(alone.values.tolist())
