@@ -206,9 +206,13 @@ def test_smooth_follows_its_seed() -> None:
 
     assert torch.equal(scores(seed=4), scores(seed=4))
     assert float((scores(seed=4) - scores(seed=5)).abs().max()) > 1e-3
-    # Draws are numbered: more of them begin with the same.
-    two, three = scores(n=2), scores(n=3)
-    assert float((two - three).abs().max()) > 1e-3
+    # Draws are numbered: of three draws, the first two are those of two.
+    one, two, three = scores(n=1), scores(n=2), scores(n=3)
+    second, third = 2 * two - one, 3 * three - 2 * two
+    for first, other in ((one, second), (second, third), (one, third)):
+        assert float((first - other).abs().max()) > 1e-3
+    spread = float(torch.stack([one, second, third]).std(0).mean())
+    assert spread < 0.5 * float(one.abs().max()), "a third draw that is no draw"
     assert torch.equal(scores(sigma=0.1), scores())
 
 

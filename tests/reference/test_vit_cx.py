@@ -109,6 +109,7 @@ def test_nothing_varies() -> None:
     got = scores(model, torch.full((2, 3, 32, 48), 0.5, dtype=torch.float64))
     assert got.shape == (2, 32, 48)
     assert bool(torch.isfinite(got).all())
+    assert len(cx._masks(torch.full((6, 4, 5), 0.3).double(), 0.1, None)) == 0
 
 
 def test_masks_are_capped() -> None:

@@ -205,3 +205,14 @@ def test_a_classifier_keeps_its_probabilities() -> None:
     e = mhex.explain(family.model(), family.inputs(2), "cdam", concept("timm_vit"))
     assert e.probabilities.shape == (2, CLASSES)
     assert e.target_probabilities(0) == [None]
+
+
+def test_classes_of_a_backbone_without_a_classifier_are_refused() -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    model = VisionTransformer(img_size=24, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=0).eval()
+    images = torch.randn(2, 3, 24, 24)
+    for target in (None, 3, [0, 1]):
+        with pytest.raises(UnsupportedModelError, match=r"has none\. Give a mhex\.Concept"):
+            mhex.explain(model, images, "cdam", target)
+    assert mhex.explain(model, images, "cdam", lambda features: features[:, 3]).scores.shape == (2, 3, 3)

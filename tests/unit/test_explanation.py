@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mhex.concept import Concept
 from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 
@@ -175,3 +176,11 @@ def test_names_and_probabilities_of_targets():
     e.target = None
     assert e.target_names(0) == ["custom target"]
     assert e.target_probabilities(0) == [None]
+
+
+def test_the_file_of_a_concept_is_no_explanation(tmp_path):
+    Concept(torch.ones(4)).save(tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match=r"written by Explanation\.save"):
+        Explanation.load(tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match=r"ending in \.safetensors"):
+        Concept(torch.ones(4)).save(tmp_path / "c.pt")

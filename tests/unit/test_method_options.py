@@ -1,5 +1,7 @@
 """Options of the methods do what they say."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -77,3 +79,48 @@ def test_layer_can_be_chosen_and_is_recorded():
         mhex.explain(family.model(), x, method="gradcam", layer="layer_4")
     with pytest.raises(TypeError, match="submodule"):
         mhex.explain(family.model(), x, method="gradcam", layer=3)
+
+
+def test_closed_form_is_of_the_tokens_alone():
+    with pytest.raises(ValueError, match="site 'tokens' with closed_form=True, but got 'block_input'"):
+        mhex.explain(VIT.model(), VIT.inputs(1), "cdam", closed_form=True, site="block_input")
+    assert mhex.explain(VIT.model(), VIT.inputs(1), "cdam", closed_form=True).options["site"] == "tokens"
+
+
+def test_start_block_is_checked_where_it_does_not_matter():
+    with pytest.raises(ValueError, match="start_block from 1 to 3"):
+        mhex.explain(VIT.model(), VIT.inputs(1), "gradtoken", aggregation="none", start_block=99)
+
+
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_yes_or_no(value):
+    with pytest.raises(TypeError, match="True or False for the option 'per_head'"):
+        mhex.explain(VIT.model(), VIT.inputs(1), "gradtoken", per_head=value)
+
+
+def test_several_methods_are_no_method():
+    with pytest.raises(TypeError, match="name of one method, but got list"):
+        mhex.explain(VIT.model(), VIT.inputs(1), ["cdam", "gae"])
+
+
+def test_a_gap_that_matters_is_told():
+    with pytest.warns(mhex.errors.MhexWarning, match="do not add up"):
+        mhex.explain(VIT.model(), VIT.inputs(2), "cdam-integrated", target=1, steps=2, site="block_input")
+    with warnings.catch_warnings(action="error", category=mhex.errors.MhexWarning):
+        mhex.explain(VIT.model(), VIT.inputs(2), "cdam-integrated", target=1)
+
+
+def test_integrated_cdam_needs_no_gradient_at_its_beginning():
+    """At zero tokens a norm after the attention has a gradient that float16 cannot hold: it counts for nothing."""
+    model = BERT.fresh(torch.float32)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.data.zero_()
+    e = mhex.explain(model.half(), BERT.inputs(2), "cdam-integrated", target=1)
+    assert bool(torch.isfinite(e.scores).all())
+
+
+def test_unknown_readouts_are_measured_only_where_they_are_asked_for():
+    plain = FAMILIES["plain_vit"]
+    assert mhex.explain(plain.model(), plain.inputs(1), "cdam").cost["forwards"] == 1
+    assert mhex.explain(plain.model(), plain.inputs(1), "gae").cost["forwards"] == 2

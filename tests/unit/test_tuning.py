@@ -65,6 +65,9 @@ def test_best_level_at_the_end_is_a_warning(monkeypatch):
     ("arguments", "message"),
     [
         ({"sigmas": ()}, "different levels"),
+        ({"sigmas": 0.1}, "different levels"),
+        ({"sigmas": "abc"}, "different levels"),
+        ({"batch_size": 0}, "batch_size of at least 1"),
         ({"sigmas": (0.1, 0.1)}, "different levels"),
         ({"target": [0, 1]}, "one class"),
         ({"images": VIT.inputs(1)[:0]}, "at least one image"),
@@ -83,3 +86,13 @@ def test_texts_are_refused():
 
 def test_table_of_one_image_has_no_error():
     assert "nan" in SigmaStudy(0.1, (0.1,), torch.ones(1, 1)).table()
+
+
+def test_a_class_of_each_image_and_by_name():
+    images, labels = VIT.inputs(5), torch.tensor([0, 1, 2, 3, 0])
+    study = tune_sigma(VIT.model(), images, (0.0, 2.0), n=2, target=labels, batch_size=2)
+    whole = tune_sigma(VIT.model(), images, (0.0, 2.0), n=2, target=labels, batch_size=5)
+    torch.testing.assert_close(study.fidelity, whole.fidelity)
+    names = [f"kind {i}" for i in range(7)]
+    named = tune_sigma(VIT.model(), images, (0.0, 2.0), n=2, target="kind 3", class_names=names)
+    torch.testing.assert_close(named.fidelity, tune_sigma(VIT.model(), images, (0.0, 2.0), n=2, target=3).fidelity)

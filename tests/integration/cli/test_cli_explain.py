@@ -163,6 +163,12 @@ def test_a_broken_photo_after_a_good_one(run: Run, zoo: Path, cat: Path, tmp_pat
     assert "broken.png" in one_sentence(run("explain", cat, broken, "--out", tmp_path / "o"))
 
 
+def test_maps_of_single_heads_are_drawn(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    options = ("--method", "gradtoken", "--option", "per_head=true", "--out", tmp_path / "o")
+    assert run("explain", cat, *options).exit_code == 0
+    assert sorted(file.name for file in (tmp_path / "o").iterdir()) == ["cat.gradtoken.layers.png", "cat.gradtoken.png"]
+
+
 def test_ctrl_c_is_quiet(run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -1,5 +1,7 @@
 """Two methods against each other."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -38,7 +40,7 @@ def test_texts_leave_special_tokens_out():
 
 def test_constant_scores_have_no_correlation():
     e = mhex.explain(VIT.model(), VIT.inputs(1), "attention")
-    flat = mhex.Explanation(torch.ones_like(e.scores), e.target, e.logits, e.probabilities, "flat", size=e.size)
+    flat = dataclasses.replace(e, scores=torch.ones_like(e.scores), method="flat")
     assert "No correlation" in words(scatter(flat, e))
 
 
@@ -47,3 +49,9 @@ def test_other_grids_are_refused():
     other = mhex.explain(VIT.model(), VIT.inputs(1), "input-x-gradient")
     with pytest.raises(ValueError, match="same grid"):
         scatter(e, other)
+
+
+def test_other_classes_are_refused():
+    one, two = (mhex.explain(VIT.model(), VIT.inputs(1), "cdam", target=t) for t in (1, 2))
+    with pytest.raises(ValueError, match="same targets"):
+        scatter(one, two)
