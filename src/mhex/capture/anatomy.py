@@ -151,6 +151,16 @@ def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
     return rows, columns
 
 
+def without_prefix(tokens: Tensor, prefix: int, count: int) -> Tensor:
+    """Drop prefix tokens from the last axis; what is left must be the whole patch grid, `count` of them."""
+    if tokens.shape[-1] != prefix + count:
+        raise CaptureError(
+            f"Expected {prefix} prefix tokens and {count} patches, but saw {tokens.shape[-1]} tokens: "
+            "the layer does not hold the patch grid of the image."
+        )
+    return tokens[..., prefix:]
+
+
 def is_a(model: nn.Module, package: str, *names: str) -> bool:
     """True if the model's class, or one it derives from, has one of `names` and lives in `package`.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhex._progress import track
-from mhex.capture.anatomy import Anatomy, grid_of, layout_of
+from mhex.capture.anatomy import Anatomy, grid_of, layout_of, without_prefix
 from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guest import Sighting
@@ -176,7 +176,7 @@ class Trace:
         if self.anatomy.patch is None:
             return scores.reshape(*scores.shape[:-1], *grid_of(scores.shape[-1], self.batch.pixels.shape))
         rows, columns = self.grid()
-        patches = _patches(scores, self.anatomy.prefix_tokens, rows * columns)
+        patches = without_prefix(scores, self.anatomy.prefix_tokens, rows * columns)
         return patches.reshape(*scores.shape[:-1], rows, columns)
 
     def place(self, scores: Tensor) -> Tensor:
@@ -233,16 +233,6 @@ class Trace:
         self.readout_row = self.sighting = self.measure_readout = None
         self.replay = self.rerun = _no_replay
         self.logits = self.logits.detach()
-
-
-def _patches(tokens: Tensor, prefix: int, count: int) -> Tensor:
-    """Drop prefix tokens from the last axis; what is left must be the whole patch grid."""
-    if tokens.shape[-1] != prefix + count:
-        raise CaptureError(
-            f"Expected {prefix} prefix tokens and {count} patches, but saw {tokens.shape[-1]} tokens: "
-            "the layer does not hold the patch grid of the image."
-        )
-    return tokens[..., prefix:]
 
 
 def _no_replay(*_: Tensor, **__: Tensor) -> Outcome:

@@ -68,8 +68,6 @@ class Watch:
         if "input" in keep and self.batch.modality == "text":
             hook_each(stack, [anatomy.embedding], after=partial(self.visit, "input"))
 
-    # --- what hooks and the tap call ---------------------------------------------------------------------------
-
     def _enter_block(self, x: Tensor) -> Tensor:
         if self.asleep:
             return x
@@ -190,8 +188,6 @@ class Watch:
             return True
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
         return self.current == (0 if all_blocks else len(self.blocks) - 1)
-
-    # --- passes ------------------------------------------------------------------------------------------------
 
     def run(self, progress: bool) -> Trace:
         """The observed forward pass."""

@@ -21,22 +21,9 @@ from mhex.errors import ArgumentError
 # Modules whose outputs of four axes are feature maps. Dropout and LayerNorm are not among them: Transformers use them
 # on attention matrices and heads, which have four axes too.
 _SPATIAL = (
-    nn.Conv2d,
-    nn.ConvTranspose2d,
-    nn.BatchNorm2d,
-    nn.GroupNorm,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.ELU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Hardswish,
-)
+    nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish,
+)  # fmt: skip
 
 
 def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
