@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
-from mhex.errors import UnsupportedModelError
+from mhex.capture import Anatomy, Batch, Needs, observe
+from mhex.capture import Block as CaptureBlock
+from mhex.errors import CaptureError, UnsupportedModelError
 from support.cases import assert_same
-from support.models import enliven
+from support.models import FAMILIES, enliven
 
 WIDTH, CLASSES = 16, 5
 
@@ -34,6 +36,9 @@ class Block(nn.Module):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.how == "writes into its input":  # and has no norm, so that nothing it overwrites is needed again
+            x += self.attend(x)
+            return x
         x = x + self.attend(self.normed(x))
         return x + self.mlp(self.normed(x)).tanh()
 
@@ -54,6 +59,8 @@ class ViT(nn.Module):
         x = torch.cat([self.class_token.expand(len(images), -1, -1), self.patches(images).flatten(2).mT], 1)
         for block in self.blocks:
             x = block(x)
+            if self.how == "writes between blocks":
+                x += self.shift
         read = x[torch.arange(len(images)), 0] if self.how == "indexed" else x[:, 0]
         scores = self.head(read)
         if self.how == "dictionary":
@@ -89,6 +96,43 @@ def test_a_norm_used_twice_and_a_head_that_counts_its_inputs(how: str) -> None:
     assert_same(both.scores[:, 0], wanted, "cdam-smooth", 1e-10)
     integrated = mhex.explain(model, x, "cdam-integrated", [1, 2])
     assert float(integrated.diagnostics["completeness_gap"].abs().max()) < 1e-10
+
+
+def watched(model: nn.Module) -> tuple[Anatomy, Batch, Needs]:
+    """All that is needed to observe the model and to replay its last block, whatever a probe thinks of it."""
+    blocks = tuple(CaptureBlock(block) for block in model.blocks)
+    needs = Needs(keep={"block_input": "last", "tokens": "last"})
+    return Anatomy("awkward", "image", blocks, prefix_tokens=1, patch=(8, 8)), Batch("image", (images(),), {}, 2), needs
+
+
+def test_copies_that_a_head_does_not_answer_for() -> None:
+    model = vit("indexed")
+    anatomy, batch, needs = watched(model)
+    with observe(model, anatomy, batch, needs) as trace:
+        stream = trace.blocks[-1].site("block_input")
+        assert trace.replay(block_input=stream).logits.shape == (2, CLASSES)
+        with pytest.raises(CaptureError, match=r"scores of 4 samples .* the head gave 2"):
+            trace.replay(block_input=stream.repeat(2, 1, 1))
+
+
+def test_writing_between_blocks() -> None:
+    """The tokens kept of the last block stay as they were, however often it is replayed; a probe refuses the model."""
+    model = vit("writes between blocks")
+    anatomy, batch, needs = watched(model)
+    with observe(model, anatomy, batch, needs) as trace:
+        before = trace.blocks[-1].site("block_input").clone()
+        for _ in range(3):
+            assert_same(trace.replay().logits, trace.logits, "replay", 1e-12)
+        assert torch.equal(trace.blocks[-1].site("block_input"), before)
+    with pytest.raises(UnsupportedModelError, match="no block of it calls"):
+        mhex.explain(model, images(), "gae")
+
+
+def test_writing_into_the_input_of_a_block() -> None:
+    model, x = vit("writes into its input"), images()
+    wanted = mhex.explain(model, x, "cdam", 1).scores
+    assert float(wanted.abs().max()) > 0
+    assert_same(mhex.explain(model, x, "cdam-smooth", 1, n=3, sigma=0.0).scores, wanted, "cdam-smooth", 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -199,10 +243,12 @@ def test_bare_backbones_of_other_families() -> None:
     assert mhex.explain(model, {"input_ids": ids}, "cdam", concept).cost["forwards"] == 1
 
 
-def test_functions_of_single_samples() -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "timm"])
+def test_functions_of_single_samples(known: bool) -> None:
     """A function that knows its samples: each copy and each variant is given to it in the sample's place."""
-    model, x = vit(), images(3)
-    weights = torch.randn(3, CLASSES, dtype=torch.float64)
+    family = FAMILIES["timm_vit"]  # of a known family, several variants are replayed in one pass
+    model, x = (family.model(), family.inputs(3)) if known else (vit(), images(3))
+    weights = torch.randn(3, 7 if known else CLASSES, dtype=torch.float64)
     own = {"cdam-smooth": {"n": 3}, "cdam-integrated": {"steps": 3}, "vit-cx": {"max_masks": 3, "batch_size": 4}}
     for method, options in own.items():
         together = mhex.explain(model, x, method, lambda logits: (logits * weights).sum(1), **options).scores
