@@ -52,7 +52,7 @@ def page(method: Method) -> str:
 - cost: {method.passes}
 - reads: {method.needs}{limit}
 
-## Options
+{_advice(method)}## Options
 
 {options}
 
@@ -69,6 +69,12 @@ explanation.save("{method.name}.png")
 
 {method.paper}
 """
+
+
+def _advice(method: Method) -> str:
+    """When to use it and when not, where the registry says so."""
+    parts = {"When to use it": method.use, "When not": method.avoid}
+    return "".join(f"## {title}\n\n{text}\n\n" for title, text in parts.items() if text)
 
 
 def _target(method: Method) -> str:

@@ -84,7 +84,8 @@ def explain(
             )
         if "layer" in settings and anatomy.features is not None:
             settings["layer"] = anatomy.features.name
-        with observe(inner, anatomy, prepared.batch, needs, progress=progress) as trace:
+        rules = None if spec.rules is None else spec.rules(settings, anatomy)
+        with observe(inner, anatomy, prepared.batch, needs, rules, progress) as trace:
             trace.seed = check_seed(seed)
             _check_finite(trace.logits)
             sort = task_of(inner, task, trace)

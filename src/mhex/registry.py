@@ -12,11 +12,12 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from mhex.capture import Anatomy, Modality, Needs
+from mhex.capture import Anatomy, Composite, Modality, Needs
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 
 TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
+Rules = Callable[[Mapping[str, Any], Anatomy], Composite]
 MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
 
 
@@ -46,6 +47,9 @@ class Method:
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
         target: Whether it explains any `"score"`, all `"scores"` at once, or the number of a `"class"` only.
         adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
+        rules: From options and the model's anatomy to the relevance rules of its pass; None for plain gradients.
+        use: When to use it, in a sentence or two for its page.
+        avoid: When not to.
     """
 
     name: str
@@ -61,6 +65,9 @@ class Method:
     budget: tuple[float, str] | None = None
     target: TargetKind = "score"
     adapt: Adapt | None = None
+    rules: Rules | None = None
+    use: str = ""
+    avoid: str = ""
 
     def needs_with(self, options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
         """What it reads of a forward pass of this model with these options."""
@@ -160,6 +167,9 @@ def register(
     budget: tuple[float, str] | None = None,
     target: TargetKind = "score",
     adapt: Adapt | None = None,
+    rules: Rules | None = None,
+    use: str = "",
+    avoid: str = "",
 ) -> Callable[[MethodFunction], MethodFunction]:
     """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
 
@@ -180,6 +190,9 @@ def register(
             budget=budget,
             target=target,
             adapt=adapt,
+            rules=rules,
+            use=use,
+            avoid=avoid,
         )
         return function
 

@@ -13,6 +13,7 @@ from mhex.capture.needs import Needs
 from mhex.capture.observe import observe
 from mhex.capture.outputs import Outcome, read_logits
 from mhex.capture.precision import full
+from mhex.capture.rules import Composite
 from mhex.capture.trace import Trace
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Batch",
     "Block",
     "BlockTrace",
+    "Composite",
     "FeatureLayer",
     "Layout",
     "Modality",
