@@ -135,7 +135,7 @@ def explain(
 
 def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any]) -> tuple[Anatomy, Needs]:
     """Anatomy of the model and what the method reads of it, checked against each other and against the batch."""
-    anatomy = find_anatomy(model, batch, attention=spec.needs.blocks)
+    anatomy = find_anatomy(model, batch, attention=spec.needs.blocks or spec.rules is not None)
     if anatomy.modality != batch.modality:
         raise ArgumentError(
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."

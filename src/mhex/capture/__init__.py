@@ -13,28 +13,48 @@ from mhex.capture.needs import Needs
 from mhex.capture.observe import observe
 from mhex.capture.outputs import Outcome, read_logits
 from mhex.capture.precision import full
-from mhex.capture.rules import Composite
+from mhex.capture.rules import (
+    AlphaBeta,
+    Box,
+    Composite,
+    Epsilon,
+    Gamma,
+    Separate,
+    absolute_rules,
+    gradient_rules,
+    guided_rules,
+    relevance_rules,
+)
 from mhex.capture.trace import Trace
 
 __all__ = [
+    "AlphaBeta",
     "Anatomy",
     "AttentionRecord",
     "Batch",
     "Block",
     "BlockTrace",
+    "Box",
     "Composite",
+    "Epsilon",
     "FeatureLayer",
+    "Gamma",
     "Layout",
     "Modality",
     "Needs",
     "Outcome",
+    "Separate",
     "Trace",
+    "absolute_rules",
     "find_anatomy",
     "full",
+    "gradient_rules",
+    "guided_rules",
     "known_anatomy",
     "name_of",
     "observe",
     "read_logits",
+    "relevance_rules",
     "untouched",
     "unwrap",
 ]

@@ -46,23 +46,26 @@ def multi_head_attention(
         raise CaptureError("nn.MultiheadAttention with bias_k, bias_v or add_zero_attn cannot be explained yet.")
     if query.dim() != 3:
         raise CaptureError(f"Expected batched attention inputs of 3 axes, but got {query.dim()}; add a batch axis.")
+    # With samples first, so that rules see one layout everywhere.
     if in_proj_weight is not None and query is key and key is value:
-        projected = list(F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1))
+        projected = list(F.linear(query.transpose(0, 1), in_proj_weight, in_proj_bias).chunk(3, dim=-1))
     else:
         packed = (
             in_proj_weight.chunk(3) if in_proj_weight is not None else (q_proj_weight, k_proj_weight, v_proj_weight)
         )
         biases = in_proj_bias.chunk(3) if in_proj_bias is not None else (None, None, None)
         projected = [
-            F.linear(x, w, b) for x, w, b in zip((query, key, value), packed, biases, strict=True) if w is not None
+            F.linear(x.transpose(0, 1), w, b)
+            for x, w, b in zip((query, key, value), packed, biases, strict=True)
+            if w is not None
         ]
 
     length, batch, _ = query.shape
-    q, k, v = (x.reshape(x.shape[0], batch, num_heads, -1).permute(1, 2, 0, 3) for x in projected)
+    q, k, v = (x.reshape(batch, x.shape[1], num_heads, -1).transpose(1, 2) for x in projected)
     mask = _additive_mask(attn_mask, key_padding_mask, batch, num_heads, q.dtype)
     causal = is_causal and mask is None
     z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-    output = F.linear(z.permute(2, 0, 1, 3).reshape(length, batch, -1), out_proj_weight, out_proj_bias)
+    output = F.linear(z.transpose(1, 2).reshape(batch, length, -1), out_proj_weight, out_proj_bias).transpose(0, 1)
     if not need_weights:
         return output, None
     weights = AttentionRecord(q, k, v, mask, q.shape[-1] ** -0.5, causal, None).probabilities().to(q.dtype)

@@ -48,12 +48,14 @@ def observe(
         The trace. Its tensors are released when the context ends.
     """
     with ExitStack() as stack:
-        stack.enter_context(untouched(model, attention=needs.blocks))
-        watch = Watch(model, anatomy, batch, needs, rules or {})
+        stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
+        watch = Watch(model, anatomy, batch, needs, rules)
         stack.callback(watch.clear)
         watch.hook(stack)
         trace = watch.run(progress)
         stack.callback(trace.clear)
+        if rules is not None:
+            trace.plain = partial(_without_rules, model, watch)
         if needs.blocks and anatomy.readout != "measured":
             trace.readout_row = _readout(trace, watch.pool)
         elif needs.blocks:  # costs a pass, so only for methods that ask for it
@@ -69,6 +71,17 @@ def _readout(trace: Trace, pool: AttentionRecord | None) -> Tensor:
     if pool is None:
         raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
     return pool.probabilities().mean(1)[:, 0]
+
+
+@contextmanager
+def _without_rules(model: nn.Module, watch: Watch) -> Iterator[Trace]:
+    """A second pass of a ruled one, with plain gradients."""
+    watch.asleep = True  # its hooks are still there
+    try:
+        with observe(model, watch.anatomy, watch.batch, watch.needs) as trace:
+            yield trace
+    finally:
+        watch.asleep = False
 
 
 def _measure_readout(model: nn.Module, watch: Watch, seen: Trace) -> Tensor:

@@ -7,13 +7,14 @@ mode sees every one of them, on this thread only, and needs no patching.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from mhex.capture.multihead import multi_head_attention
-from mhex.capture.rules import OPERATIONS, Composite
+from mhex.capture.rules import Flow
 
 SDPA = F.scaled_dot_product_attention
 
@@ -24,13 +25,13 @@ class FunctionTap(TorchFunctionMode):
     Args:
         on_attention: Called as `on_attention(attend, *args, **kwargs)` for every scaled-dot-product attention;
             `attend` is the fused kernel, or the rule that stands for it.
-        rules: Composite of relevance rules; empty for none.
+        flow: Hands operations to their relevance rules; None for none.
     """
 
-    def __init__(self, on_attention: Callable[..., Any], rules: Composite) -> None:
+    def __init__(self, on_attention: Callable[..., Any], flow: Flow | None = None) -> None:
         super().__init__()
         self.on_attention = on_attention
-        self.rules = rules
+        self.flow = flow
 
     def __torch_function__(
         self,
@@ -42,12 +43,9 @@ class FunctionTap(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:
             # The mode is off while it handles a call; entering it again shows the calls inside.
-            with self:
+            with self, self.flow.straight() if self.flow is not None else nullcontext():
                 return multi_head_attention(*args, **kwargs)
         if func is SDPA:
-            rule = self.rules.get("attention")
-            attend = SDPA if rule is None else lambda *a, **k: rule(SDPA, *a, **k)
+            attend = SDPA if self.flow is None else lambda *a, **k: self.flow(SDPA, a, k)
             return self.on_attention(attend, *args, **kwargs)
-        if self.rules and (rule := self.rules.get(OPERATIONS.get(func, ""))) is not None:
-            return rule(func, *args, **kwargs)
-        return func(*args, **kwargs)
+        return func(*args, **kwargs) if self.flow is None else self.flow(func, args, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guest import Sighting
 from mhex.capture.outputs import Outcome, as_vector
 from mhex.capture.precision import full
+from mhex.capture.rules import Flow
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
@@ -50,6 +52,8 @@ class Trace:
         self.measure_readout: Callable[[], Tensor] | None = None
         self.replay: Callable[..., Outcome] = _no_replay
         self.rerun: Callable[[Tensor], Outcome] = _no_replay
+        self.plain: Callable[[], AbstractContextManager[Trace]] = _no_second_pass
+        self.flow: Flow | None = None
         self.seed = 0
         self._done: dict[str, Any] = {}
         self.sighting: Sighting | None = None
@@ -136,6 +140,29 @@ class Trace:
             raise cut
         return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True))
 
+    def relevance(self, y: Tensor, at: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """Relevance of kept tensors under the method's rules; what was lost on the way is left in `diagnostics`.
+
+        Args:
+            y: One score per sample, (B,).
+            at: Where conservation is measured: all of the relevance should arrive here.
+            others: Further kept tensors.
+        """
+        if self.flow is None:
+            raise CaptureError("Relevance needs rules; give the method rules=.")
+        self.flow.lost = None
+        *carried, start = self.gradient(y, at, *others, self.logits)
+        if not self.flow.relevance:
+            carried = [full(tensor.detach()) * full(one) for tensor, one in zip((at, *others), carried, strict=True)]
+        # A concept is told by the latent vector, so that nothing arrives at the logits.
+        given = full(start).sum(1) if self.flow.relevance and bool((start != 0).any()) else full(y.detach())
+        left = full(carried[0]).flatten(1).sum(1)
+        lost = torch.zeros_like(given) if self.flow.lost is None else full(self.flow.lost)
+        gap = (given - left - lost).abs() / given.abs().clamp_min(torch.finfo(given.dtype).tiny)
+        names = ("relevance_in", "relevance_out", "lost_to_biases", "conservation_gap")
+        self.diagnostics |= dict(zip(names, (given, left, lost, gap), strict=True))
+        return tuple(carried)
+
     def as_maps(self, tensor: Tensor) -> Tensor:
         """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
         tensor = full(tensor.detach())
@@ -193,7 +220,10 @@ class Trace:
     @property
     def outcome(self) -> Outcome:
         """Logits and latent of the observed pass, from which targets take their scores."""
-        return Outcome(self.logits, self.latent if "latent" in self.outer else None)
+        latent = self.latent if "latent" in self.outer else None
+        if latent is not None and self.flow is not None:
+            latent = self.flow.started(latent)
+        return Outcome(self.logits, latent)
 
     @property
     def read_rows(self) -> slice:
@@ -232,7 +262,12 @@ class Trace:
         self._done.clear()
         self.readout_row = self.sighting = self.measure_readout = None
         self.replay = self.rerun = _no_replay
+        self.plain = _no_second_pass
         self.logits = self.logits.detach()
+
+
+def _no_second_pass() -> AbstractContextManager[Trace]:
+    raise CaptureError("Only a pass under rules has a second one without, while it is observed.")
 
 
 def _no_replay(*_: Tensor, **__: Tensor) -> Outcome:

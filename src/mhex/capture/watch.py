@@ -19,7 +19,7 @@ from mhex.capture.hooks import hook_each
 from mhex.capture.needs import OUTER_SITES, Needs
 from mhex.capture.outputs import Outcome, as_vector, bare_outcome, read_logits
 from mhex.capture.replay import Again
-from mhex.capture.rules import Composite
+from mhex.capture.rules import Composite, Flow
 from mhex.capture.tap import FunctionTap
 from mhex.capture.trace import Trace
 from mhex.errors import CaptureError
@@ -28,10 +28,11 @@ from mhex.errors import CaptureError
 class Watch:
     """State and hooks of one observed pass."""
 
-    def __init__(self, model: nn.Module, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Composite) -> None:
+    def __init__(self, model: nn.Module, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Composite | None) -> None:
         self.model, self.anatomy, self.batch, self.needs = model, anatomy, batch, needs
         self.keep: dict[str, str] = {str(site): depth for site, depth in needs.keep.items()}
-        self.tap = FunctionTap(self._attend, rules)
+        self.flow = None if rules is None else Flow(rules, batch.size)
+        self.tap = FunctionTap(self._attend, self.flow)
         self.blocks = [BlockTrace(block) for block in anatomy.blocks]
         self.outer: dict[str, Tensor] = {}
         self.pool: AttentionRecord | None = None
@@ -50,8 +51,9 @@ class Watch:
         keep, anatomy = self.keep, self.anatomy
         if self.guest is not None:
             stack.enter_context(self.guest[1].recording(self.guest[0]))
-        if self.needs.blocks:
+        if self.needs.blocks or (self.flow is not None and anatomy.sequence_first):
             hook_each(stack, [b.module for b in anatomy.blocks], self._enter_block, self._leave_block)
+        if self.needs.blocks:
             for site in ("tokens", "attention_output", "mlp_output"):
                 if site in keep:
                     modules = [b.norm1 if site == "tokens" else getattr(b, site) for b in anatomy.blocks]
@@ -73,6 +75,8 @@ class Watch:
             return x
         self.current = self.entered
         self.entered += 1
+        if self.flow is not None:
+            self.flow.turned = self.anatomy.sequence_first
         if self.current >= len(self.blocks):
             raise CaptureError(
                 f"Expected {len(self.blocks)} blocks to run in this {self.anatomy.family}, but saw more."
@@ -88,6 +92,8 @@ class Watch:
         if self.replaying is None:
             x = self.visit("block_output", x)
         self.current = None
+        if self.flow is not None:
+            self.flow.turned = False
         return x
 
     def _note_latent(self, x: Tensor) -> Tensor:
@@ -199,8 +205,11 @@ class Watch:
         if outcome.latent is not None:
             self.outer.setdefault("latent", outcome.latent)
         self._check()
+        if self.flow is not None:
+            self.flow.finish()
         trace = Trace(self.anatomy, self.batch, outcome.logits, progress)
         trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
+        trace.flow = self.flow
         again = Again(self)
         trace.rerun = again.whole
         if "block_input" in self.keep:
@@ -215,7 +224,7 @@ class Watch:
             batch = batch.with_input(batch.pixels.clone())  # the model may write into it
         graph = not self.asleep and (self.needs.graph is not None or self.replaying is not None)
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.
-        tapped = not self.asleep and (self.needs.blocks or self.tap.rules)
+        tapped = not self.asleep and (self.needs.blocks or self.flow is not None)
         with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
             output = self.model(*batch.args, **batch.kwargs)
         if self.guest is not None and not self.asleep:

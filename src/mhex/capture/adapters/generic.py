@@ -109,7 +109,7 @@ class _Probe:
                 stack.callback(module.register_forward_pre_hook(self._enter).remove)
                 stack.callback(module.register_forward_hook(self._leave).remove)
             stack.enter_context(torch.no_grad())
-            stack.enter_context(FunctionTap(self._attend, {}))
+            stack.enter_context(FunctionTap(self._attend))
             output = self.model(*self.batch.args, **self.batch.kwargs)
         scores = find_scores(output)
         if self.linear is None or scores is None or scores.shape != self.linear[1].shape:

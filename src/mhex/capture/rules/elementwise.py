@@ -1,0 +1,123 @@
+"""Rules of norms, activations, gates and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.capture.rules.flow import Flow, node
+from mhex.capture.rules.layer import norm_settings
+from mhex.errors import UnsupportedModelError
+
+Operation = Callable[..., Tensor]
+_RELU = (F.relu, torch.relu, Tensor.relu)
+# Slopes at 0, where value / input is not defined.
+_AT_ZERO: dict[Operation, float] = {
+    **dict.fromkeys(_RELU, 0.0),
+    F.relu6: 0.0,
+    F.gelu: 0.5,
+    F.silu: 0.5,
+    F.hardswish: 0.5,
+    F.mish: 0.6,
+    **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh, F.elu, F.hardtanh, F.leaky_relu), 1.0),
+}
+
+
+def passed(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Relevance flow: what arrives from above is handed down unchanged."""
+    return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, _: [carried], x)
+
+
+def cut(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The value is taken for a constant: attention probabilities, or a gate that others are multiplied with."""
+    with torch.no_grad():
+        return operation(x, *args, **kwargs)
+
+
+def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Gradient flow: the slope is replaced by value / input, so that relevance passes unchanged."""
+    if operation in _RELU:
+        return operation(x, *args, **kwargs)
+    at_zero = _AT_ZERO[operation]
+    return node(
+        flow,
+        lambda: operation(x, *args, **kwargs),
+        lambda carried, y: [carried * torch.where(x == 0, at_zero, y / x)],
+        x,
+    )
+
+
+def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Guided backpropagation: negative gradients stop at a ReLU."""
+    if operation not in _RELU:
+        name = getattr(operation, "__name__", str(operation))
+        reason = f"it is defined for ReLU networks, and this one uses {name}"
+        raise UnsupportedModelError(
+            f"Guided backpropagation cannot explain this model: {reason}; choose smoothgrad or integrated-gradients.",
+            reason,
+        )
+    return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, y: [carried.clamp_min(0) * (y > 0)], x)
+
+
+def frozen_layer_norm(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Tensor:
+    """Gradient flow: `(x - mean) / sigma` with sigma a constant; centring is kept, as the linear map that it is."""
+    axes = tuple(range(-len(normalized_shape), 0))
+    kept: dict[str, Tensor] = {}
+
+    def compute() -> Tensor:
+        y, _, kept["rstd"] = torch.native_layer_norm(input, list(normalized_shape), weight, bias, eps)
+        return y
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        if bias is not None:
+            flow.lose(carried * bias)
+        scaled = carried if weight is None else carried * weight
+        return [(scaled - scaled.mean(axes, keepdim=True)) * kept["rstd"].to(scaled.dtype)]
+
+    return node(flow, compute, back, input)
+
+
+def frozen_rms_norm(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Gradient flow: `x / rms` with the length a constant."""
+    axes = tuple(range(-len(normalized_shape), 0))
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        scaled = carried if weight is None else carried * weight
+        return [scaled * (input.square().mean(axes, keepdim=True) + least).rsqrt()]
+
+    return node(flow, lambda: operation(input, normalized_shape, weight, eps), back, input)
+
+
+def affine_norm(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Gradient flow: a batch norm that follows no layer is linear; its offset absorbs its share."""
+    settings = norm_settings(x, *args, **kwargs)
+    if settings is None:
+        return NotImplemented
+    scale, shift = (one.reshape(-1, *[1] * (x.dim() - 2)) for one in settings)
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        flow.lose(carried * shift)
+        return [carried * scale]
+
+    return node(flow, lambda: operation(x, *args, **kwargs), back, x)

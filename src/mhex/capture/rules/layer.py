@@ -1,0 +1,128 @@
+"""What affine layers compute: linear layers and convolutions, and batch norms to be folded into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`y = W x + b`: a linear layer, or a convolution.
+
+    Attributes:
+        x: What enters.
+        weight, bias: As torch lays them out; with a batch norm folded in, copies.
+        geometry: Stride, padding, dilation and groups of a convolution; None for a linear layer.
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    geometry: tuple[Any, ...] | None = None
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """`W x`, without the bias."""
+        if self.geometry is None:
+            return F.linear(x, weight)
+        stride, padding, dilation, groups = self.geometry
+        return torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+
+    def transposed(self, s: Tensor, weight: Tensor) -> Tensor:
+        """`W^T s`, of the shape of `x`."""
+        if self.geometry is None:
+            return s @ weight
+        stride, padding, dilation, groups = self.geometry
+        back: Tensor = torch.ops.aten.convolution_backward(
+            *(s, self.x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups),
+            [True, False, False],
+        )[0]
+        return back
+
+    def magnitude(self) -> Tensor:
+        """`sum_j |z_ij|`, of the shape of `y`."""
+        return self.forward(self.x.abs(), self.weight.abs())
+
+    def on_outputs(self, channels: Tensor) -> Tensor:
+        """Numbers of output channels (C,), laid out so that they multiply `y`."""
+        return channels if self.geometry is None else channels.reshape(-1, *[1] * len(self.geometry[0]))
+
+    def unbiased(self, y: Tensor) -> Tensor:
+        """`W x` from `y`."""
+        return y if self.bias is None else y - self.on_outputs(self.bias)
+
+    def folded(self, scale: Tensor, shift: Tensor) -> Affine:
+        """`scale y + shift` as one layer."""
+        bias = shift if self.bias is None else self.bias * scale + shift
+        return replace(self, weight=self.weight * scale.reshape(-1, *[1] * (self.weight.dim() - 1)), bias=bias)
+
+
+def norm_settings(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor] | None:
+    """Factor and offset (C,) of a batch norm; None if it depends on the batch."""
+    if training or running_mean is None or running_var is None:
+        return None
+    scale = (running_var + eps).rsqrt()
+    scale = scale if weight is None else scale * weight
+    shift = -running_mean * scale
+    return scale.to(x.dtype), (shift if bias is None else shift + bias).to(x.dtype)
+
+
+def read_layer(operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Affine | None:
+    """What a call computes; None if it is none of the forms known."""
+    if operation is torch.addmm:
+        return _addmm(*args, **kwargs)
+    if operation is F.linear:
+        return _linear(*args, **kwargs)
+    return _convolution(*args, **kwargs)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Affine:
+    return Affine(input, weight, bias)
+
+
+def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Affine | None:
+    if beta != 1 or alpha != 1 or input.dim() != 1 or input.requires_grad:
+        return None
+    return Affine(mat1, mat2.mT, input)
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Affine | None:
+    axes = weight.dim() - 2
+    if input.dim() != weight.dim():
+        return None  # without a batch axis
+    steps, holes = _each(stride, axes), _each(dilation, axes)
+    if padding == "valid":
+        padding = 0
+    elif padding == "same":
+        reach = [hole * (size - 1) for hole, size in zip(holes, weight.shape[2:], strict=True)]
+        if any(total % 2 for total in reach):
+            return None  # padded on one side more than on the other
+        padding = [total // 2 for total in reach]
+    return Affine(input, weight, bias, (steps, _each(padding, axes), holes, groups))
+
+
+def _each(value: Any, axes: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * axes if len(values) == 1 else values

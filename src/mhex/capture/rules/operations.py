@@ -1,0 +1,108 @@
+"""The words of the rule engine: which torch functions carry which operation's name.
+
+A composite is a table from these names to rules. Functions that only move numbers around carry the name `"route"`:
+their own backward is right for relevance too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Function = Callable[..., Any]
+
+_NAMED: dict[str, tuple[Function, ...]] = {
+    "attention": (F.scaled_dot_product_attention,),
+    "linear": (F.linear, torch.addmm),
+    "convolution": (F.conv1d, F.conv2d, F.conv3d),
+    "layer_norm": (F.layer_norm, torch.layer_norm),
+    "rms_norm": (F.rms_norm,),
+    "batch_norm": (F.batch_norm,),
+    "softmax": (F.softmax, torch.softmax, Tensor.softmax),
+    "activation": (
+        *(F.gelu, F.silu, F.relu, F.relu6, F.leaky_relu, F.elu, F.mish, F.hardswish, F.hardtanh, F.tanh),
+        *(torch.relu, torch.tanh, Tensor.relu, Tensor.tanh),
+    ),
+    "gate": (F.sigmoid, F.hardsigmoid, torch.sigmoid, Tensor.sigmoid),
+    "add": (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+    "subtract": (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
+    "multiply": (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__),
+    "divide": (torch.div, Tensor.div, Tensor.__truediv__),
+    "negate": (torch.neg, Tensor.neg, Tensor.__neg__),
+    "matmul": (
+        *(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.mm, Tensor.mm, torch.einsum),
+    ),
+    "pool": (  # linear, without a weight
+        *(torch.mean, Tensor.mean, torch.sum, Tensor.sum, F.interpolate),
+        *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
+        *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
+    ),
+    "concatenate": (torch.cat, torch.concat),
+}
+OPERATIONS: dict[Function, str] = {function: name for name, forms in _NAMED.items() for function in forms}
+# A linear operation's gradient times its input is its relevance already.
+LINEAR = frozenset(("linear", "convolution", "batch_norm", "add", "subtract", "negate", "pool", "concatenate"))
+
+# Written in place, they would change what rules keep for the way back: the same out of place stands in.
+OUT_OF_PLACE: dict[Function, Function] = {
+    torch.relu_: torch.relu,
+    Tensor.relu_: torch.relu,
+    Tensor.tanh_: torch.tanh,
+    Tensor.sigmoid_: torch.sigmoid,
+    Tensor.add_: torch.add,
+    Tensor.__iadd__: torch.add,
+    Tensor.sub_: torch.sub,
+    Tensor.__isub__: torch.sub,
+    Tensor.mul_: torch.mul,
+    Tensor.__imul__: torch.mul,
+    Tensor.div_: torch.div,
+    Tensor.__itruediv__: torch.div,
+}
+
+# By their names alone, since each has many forms.
+_ROUTES = frozenset(
+    (
+        *(
+            "reshape",
+            "view",
+            "reshape_as",
+            "view_as",
+            "flatten",
+            "unflatten",
+            "permute",
+            "transpose",
+            "swapaxes",
+            "movedim",
+        ),
+        *(
+            "t",
+            "contiguous",
+            "clone",
+            "squeeze",
+            "unsqueeze",
+            "expand",
+            "expand_as",
+            "repeat",
+            "repeat_interleave",
+            "tile",
+        ),
+        *("chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "index_select", "gather", "flip"),
+        *("roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_fill"),
+        *("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "amax"),
+        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
+        *("to", "type_as", "type", "float", "double", "half", "bfloat16", "detach", "requires_grad_"),
+        *("__getitem__", "__get__"),
+    )
+)
+
+
+def name_of_operation(function: Function) -> str:
+    """Name of an operation, `"route"` for one that moves numbers around, or empty for one that is not known."""
+    found = OPERATIONS.get(function)
+    if found is not None:
+        return found
+    return "route" if getattr(function, "__name__", "") in _ROUTES else ""

@@ -1,0 +1,125 @@
+"""Rules of additions, averages and joined tensors: whatever is linear and has no weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.capture.rules.flow import Flow, divide, graph_operands, node
+
+Operation = Callable[..., Tensor]
+
+
+def terms_of(operation: Operation, a: Any, b: Any, alpha: float = 1) -> tuple[tuple[Any, Any], tuple[float, float]]:
+    """Both operands of an addition or a subtraction, and the factors that they are added with."""
+    name = operation.__name__
+    if "rsub" in name:
+        return (a, b), (-alpha, 1)
+    return (a, b), (1, -alpha if "sub" in name else alpha)
+
+
+def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    """Gradient flow: the gradient is right; a constant term absorbs its share."""
+    terms, factors = terms_of(operation, *args, **kwargs)
+    places = graph_operands(*terms)
+    if len(places) == 2:
+        return operation(*args, **kwargs)
+    (place,) = places
+    other = 1 - place
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        flow.lose(carried * (terms[other] * factors[other]))
+        return [(carried * factors[place]).sum_to_size(terms[place].shape)]
+
+    return node(flow, lambda: operation(*args, **kwargs), back, terms[place])
+
+
+def summed(split: Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor]]) -> Callable[..., Any]:
+    """Rule of `"add"` and `"subtract"` in the relevance flow.
+
+    Args:
+        split: From the terms, the relevance of their sum and the sum to the relevance of each term, all of the shape
+            of the sum.
+    """
+
+    def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
+        terms, factors = terms_of(operation, *args, **kwargs)
+        places = graph_operands(*terms)
+
+        def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+            pairs = zip(terms, factors, strict=True)
+            values = [torch.as_tensor(term, dtype=y.dtype, device=y.device).detach() * factor for term, factor in pairs]
+            parts = split(flow, [value.expand_as(y) for value in values], carried, y)
+            for place, part in enumerate(parts):
+                if place not in places:
+                    flow.lose(part)
+            return [parts[place].sum_to_size(terms[place].shape) for place in places]
+
+        return node(flow, lambda: operation(*args, **kwargs), back, *(terms[place] for place in places))
+
+    return rule
+
+
+def by_ratio(epsilon: float) -> Callable[..., list[Tensor]]:
+    """Each term has its share in the sum, place by place."""
+
+    def split(flow: Flow, terms: Sequence[Tensor], relevance: Tensor, y: Tensor) -> list[Tensor]:
+        s = divide(relevance, y, epsilon)
+        return [term * s for term in terms]
+
+    return split
+
+
+def renormalised(epsilon: float) -> Callable[..., list[Tensor]]:
+    """The shares place by place, then scaled so that terms get what is theirs of the sample's relevance.
+
+    With `p_a = a R / (a + b)` and sums over the sample, `R_a = p_a / sum p_a * |sum p_a| / (|sum p_a| + |sum p_b|) *
+    sum R`. The sums run over each sample alone.
+    """
+
+    def split(flow: Flow, terms: Sequence[Tensor], relevance: Tensor, y: Tensor) -> list[Tensor]:
+        parts = by_ratio(epsilon)(flow, terms, relevance, y)
+        sums = [flow.total(part) for part in parts]
+        whole = torch.stack(sums).abs().sum(0)
+        scale = divide(flow.total(relevance), whole, 0.0)
+        return [
+            part * flow.spread(torch.where(total < 0, -scale, scale), part)
+            for part, total in zip(parts, sums, strict=True)
+        ]
+
+    return split
+
+
+def by_share(epsilon: float) -> Callable[..., Any]:
+    """Rule of averages and the like in the relevance flow: each input has its share in the output."""
+
+    def rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return NotImplemented
+
+        def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+            with torch.enable_grad():
+                point = x.detach().requires_grad_()
+                (found,) = torch.autograd.grad(operation(point, *args, **kwargs), point, divide(carried, y, epsilon))
+            return [x * found]
+
+        return node(flow, lambda: operation(x, *args, **kwargs), back, x)
+
+    return rule
+
+
+def joined(flow: Flow, operation: Operation, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Rule of `"concatenate"`: the usual way back, and what constants such as class tokens are given is noted."""
+    places = graph_operands(*tensors)
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        parts = torch.split(carried, [tensor.shape[dim] for tensor in tensors], dim)
+        for place, part in enumerate(parts):
+            if place not in places:
+                flow.lose(part if flow.relevance else part * tensors[place])
+        return [parts[place] for place in places]
+
+    return node(flow, lambda: operation(tensors, dim), back, *(tensors[place] for place in places))

@@ -1,0 +1,70 @@
+"""What the methods of relevance propagation share: where they read, their checks, and the conservation of relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
+from mhex.errors import ArgumentError, CaptureError
+
+INPUT = Needs(keep={"input": "last"}, graph="input")
+TOKENS = Needs(keep={"block_input": "all"}, graph="block_input")
+
+
+def check_number(name: str, value: object, low: float = 0.0) -> None:
+    """Refuse what is no number, or below `low`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < float("inf"):
+        raise ArgumentError(f"Expected {name} to be a number from {low:g} on, but got {value!r}.")
+
+
+def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
+    """Refuse what is not among the choices."""
+    if value not in choices:
+        raise ArgumentError(f"Expected {name} to be {' or '.join(map(repr, choices))}, but got {value!r}.")
+
+
+def where_read(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
+    """Reads the tokens that enter the first block, or the input where there are no blocks or the user says so."""
+    level = options["level"]
+    check_choice("level", level, ("auto", "tokens", "input"))
+    if level == "tokens" and not anatomy.blocks:
+        raise ArgumentError(f"Expected level='input' for this {anatomy.family}, because it has no blocks of tokens.")
+    return TOKENS if level != "input" and anatomy.blocks else INPUT
+
+
+def read_relevance(trace: Trace, y: Tensor, strict: bool, max_gap: float) -> Tensor:
+    """Relevance where the method reads, summed over channels: tokens (B, N), or a map of pixels (B, H, W)."""
+    tokens = bool(trace.blocks and trace.blocks[0].shows("block_input"))
+    at = trace.blocks[0].site("block_input") if tokens else trace.input
+    (found,) = trace.relevance(y, at)
+    check_gap(trace, strict, max_gap)
+    return found.sum(1) if not tokens and trace.batch.modality == "image" else found.sum(-1)
+
+
+def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
+    """Refuse a result whose relevance was lost or made on the way, if the user is strict."""
+    check_number("max_gap", max_gap)
+    gap = float(trace.diagnostics["conservation_gap"].max())
+    if strict and not gap <= max_gap:
+        raise CaptureError(
+            f"Expected relevance to be conserved up to {max_gap:g} of it, but {gap:.3g} was lost or made besides what "
+            "biases took; leave strict out, or allow more with max_gap=."
+        )
+
+
+def attention_relevance(block: BlockTrace, z_relevance: Tensor, epsilon: float, rows: slice = slice(None)) -> Tensor:
+    """`R^A = A ((R_z / z) v^T) / 2`, (B, H, N, N), at least float32: half of what enters the product.
+
+    Args:
+        block: With attention kept, in the graph.
+        z_relevance: `R_z`, (B, H, N, d).
+        epsilon: Stabiliser.
+        rows: Only these queries.
+    """
+    z = full(block.z.detach())[:, :, rows]
+    s = full(z_relevance)[:, :, rows] / torch.where(z < 0, z - epsilon, z + epsilon)
+    return block.attention(rows) * block.attention_gradient(s.nan_to_num(0.0, 0.0, 0.0)) / 2

@@ -1,0 +1,58 @@
+"""absLRP: positive contributions over the absolute output of neurons, contrasted with all other classes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhex.capture import Trace, absolute_rules, full
+from mhex.methods._relevance import INPUT
+from mhex.registry import register
+from mhex.targets import ResolvedTarget
+
+
+@register(
+    "abslrp",
+    title="Relevance of positive contributions for the class, minus that for all other classes.",
+    paper="Vukadin et al., Relative Absolute Magnitude LRP, ACM TIST 2024, doi:10.1145/3649458",
+    modalities=("image", "text"),
+    needs=INPUT,
+    signed=True,
+    class_specific=True,
+    passes="F + 2 B",
+    budget=(4.0, "F+B"),
+    target="scores",
+    rules=lambda options, anatomy: absolute_rules(),
+    use="To see what tells a class from the others, at the resolution of pixels, on CNNs and ViTs alike.",
+    avoid="When sizes of scores matter: every operation scales relevance to mass 1, so branches of different strength "
+    "count alike, and nothing is conserved.",
+)
+def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
+    r"""`S = R^+ - R^-`, each by `R_i = 2 sum_j z_ij^+ / |y_j| R_j`, divided by `sum_i |R_i|` at every operation.
+
+    `R^+` starts with 1 at the class, `R^-` with the same share at each of the other classes; concepts, functions and
+    outputs of a regression have no others, and `S = R^+`. Summed over colour channels or the embedding, divided by
+    the largest absolute value of the map. Published code serves timm models with one class token and a square grid
+    and leaves the packed projection of q, k and v without its absolute weights; here these follow the rule too.
+
+    Args:
+        trace: The observed pass.
+        target: What is explained.
+    """
+    maps = []
+    for k in range(target.count):
+        y = target.score(trace.outcome, k)
+        found = _mass(trace, y)
+        if target.probable:
+            logits = full(trace.logits)
+            others = -y if logits.shape[1] == 1 else (logits.sum(1) - y) / (logits.shape[1] - 1)
+            found = found - _mass(trace, others)
+        largest = found.flatten(1).abs().amax(1).clamp_min(torch.finfo(found.dtype).tiny)
+        maps.append(found / largest.reshape(-1, *[1] * (found.dim() - 1)))
+    return torch.stack(maps, 1)
+
+
+def _mass(trace: Trace, y: Tensor) -> Tensor:
+    """Relevance of the input for a score, summed over channels: (B, H, W), or (B, T) of words."""
+    (found,) = trace.gradient(y, trace.input)
+    return full(found).sum(1) if trace.batch.modality == "image" else full(found).sum(-1)

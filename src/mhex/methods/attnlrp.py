@@ -1,0 +1,73 @@
+"""AttnLRP: relevance flows through softmax and both factors of matrix products, by modified gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mhex.capture import Anatomy, Composite, Epsilon, Gamma, Trace, gradient_rules
+from mhex.methods._relevance import INPUT, check_choice, check_number, read_relevance
+from mhex.registry import register
+
+
+def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
+    image = anatomy.modality == "image"
+    attention, linear, convolution = options["attention"], options["gamma_linear"], options["gamma_conv"]
+    check_choice("attention", attention, ("auto", "constant", "shared"))
+    linear = (0.05 if image else 0.0) if linear is None else linear
+    convolution = (0.25 if image else 0.0) if convolution is None else convolution
+    check_number("gamma_linear", linear)
+    check_number("gamma_conv", convolution)
+    return gradient_rules(
+        linear=Gamma(linear) if linear else Epsilon(0.0),
+        convolution=Gamma(convolution) if convolution else Epsilon(0.0),
+        attention=("constant" if image else "shared") if attention == "auto" else attention,
+    )
+
+
+@register(
+    "attnlrp",
+    title="LRP through softmax and both factors of attention's matrix products.",
+    paper="Achtibat et al., AttnLRP, ICML 2024, arXiv:2402.05602",
+    modalities=("image", "text"),
+    needs=INPUT,
+    signed=True,
+    class_specific=True,
+    passes="F + B",
+    budget=(2.0, "F+B"),
+    rules=_rules,
+    use="Text models, where queries and keys carry evidence that `conservative-lrp` cannot see; and ViTs at the "
+    "resolution of pixels, with the gamma rule against noise.",
+    avoid="When scores must sum to the class score: the expansion of softmax has an offset, so it does not conserve, "
+    "and `strict=True` will nearly always raise.",
+)
+def attnlrp(
+    trace: Trace,
+    y: Tensor,
+    *,
+    attention: str = "auto",
+    gamma_linear: float | None = None,
+    gamma_conv: float | None = None,
+    strict: bool = False,
+    max_gap: float = 0.05,
+) -> Tensor:
+    r"""`S = sum_c x_c dy~/dx_c`, `y~` of the same value as `y` with another gradient; pixels, or word embeddings.
+
+    Products share relevance between both factors, which is 1/4, 1/4 and 1/2 of the gradients of q, k and v; softmax
+    keeps its gradient; the sigma of LayerNorm is a constant; activations pass relevance on; linear layers and
+    convolutions follow the epsilon or the gamma rule. Following the published recipe, images have gamma rules and
+    constant attention, texts the full flow.
+
+    Args:
+        trace: The observed pass.
+        y: Target score, (B,).
+        attention: `"shared"` for the full flow through softmax, `"constant"` for attention probabilities held
+            constant; `"auto"` is constant for images and shared for text.
+        gamma_linear: Gamma of linear layers, 0 for the epsilon rule; by default 0.05 for images and 0 for text.
+        gamma_conv: Gamma of convolutions; by default 0.25 for images.
+        strict: Raise an error if more relevance than `max_gap` is lost or made besides what biases took.
+        max_gap: As a share of the class score.
+    """
+    return read_relevance(trace, y, strict, max_gap)

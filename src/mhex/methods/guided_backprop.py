@@ -1,0 +1,35 @@
+"""Guided backpropagation: negative gradients stop at every ReLU."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.capture import Trace, full, guided_rules
+from mhex.methods._relevance import INPUT
+from mhex.registry import register
+
+
+@register(
+    "guided-backprop",
+    title="Gradient of the input, with negative gradients stopped at every ReLU.",
+    paper="Springenberg et al., Striving for Simplicity, 2014, arXiv:1412.6806",
+    modalities=("image", "text"),
+    needs=INPUT,
+    signed=True,
+    class_specific=True,
+    passes="F + B",
+    budget=(1.3, "F+B"),
+    rules=lambda options, anatomy: guided_rules(),
+    use="Sharp pictures of what a ReLU network reacts to.",
+    avoid="As evidence for a class: it is close to an edge detector and barely depends on the class, or even on the "
+    "weights of upper layers. It is not defined for GELU networks, and refuses them.",
+)
+def guided_backprop(trace: Trace, y: Tensor) -> Tensor:
+    r"""`S = sum_c dy/dx_c`, where a ReLU hands down `g [x > 0] [g > 0]`; over colour channels, or the embedding.
+
+    Args:
+        trace: The observed pass.
+        y: Target score, (B,).
+    """
+    (gradient,) = trace.gradient(y, trace.input)
+    return full(gradient).sum(1) if trace.batch.modality == "image" else full(gradient).sum(-1)

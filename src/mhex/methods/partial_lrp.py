@@ -1,0 +1,55 @@
+"""Partial LRP: relevance of the attention probabilities of the last block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mhex.capture import AlphaBeta, Anatomy, Composite, Needs, Trace, relevance_rules
+from mhex.methods._relevance import attention_relevance, check_gap, check_number
+from mhex.registry import register
+
+
+def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
+    check_number("epsilon", options["epsilon"])
+    return relevance_rules(AlphaBeta(1.0, options["epsilon"]), epsilon=options["epsilon"])
+
+
+@register(
+    "partial-lrp",
+    title="LRP down to the attention probabilities of the last block.",
+    paper="Voita et al., Analyzing Multi-Head Self-Attention, ACL 2019, arXiv:1905.09418",
+    modalities=("image", "text"),
+    needs=Needs(keep={"attention": "last"}, graph="attention"),
+    signed=False,
+    class_specific=True,
+    passes="F + t",
+    budget=(2.0, "F+B"),
+    rules=_rules,
+    use="To rank the heads of the last block (`diagnostics['head_relevance']`), and as a baseline.",
+    avoid="To tell classes apart: its maps hardly depend on the class, in our hands as in publications.",
+)
+def partial_lrp(
+    trace: Trace, y: Tensor, *, epsilon: float = 1e-6, strict: bool = False, max_gap: float = 0.05
+) -> Tensor:
+    r"""`S_j = mean_h sum_i (R^A_hij)^+`, `R^A` the relevance of the last block's attention, over the rows read out.
+
+    `R^A = A ((R_z / z) v^T) / 2`: matrix products give half to each factor. Linear layers follow the alpha-1-beta-0
+    rule with joint denominators, where published code divides by separate sums; queries that the head does not read get
+    no relevance. `diagnostics["head_relevance"]` holds `sum_ij R^A_hij`, (B, H).
+
+    Args:
+        trace: The observed pass.
+        y: Target score, (B,).
+        epsilon: Stabiliser.
+        strict: Raise an error if more relevance than `max_gap` is lost or made on the way to the attention.
+        max_gap: As a share of the relevance at the class score.
+    """
+    block = trace.blocks[-1]
+    (z_relevance,) = trace.relevance(y, block.z)
+    check_gap(trace, strict, max_gap)
+    relevance = attention_relevance(block, z_relevance, epsilon, trace.read_rows)
+    trace.diagnostics["head_relevance"] = relevance.sum((2, 3))
+    return relevance.clamp_min(0).sum(2).mean(1)
