@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from mhex.capture.rules.affine import Shares, affine, folded_norm
 from mhex.capture.rules.composite import Composite
 from mhex.capture.rules.elementwise import cut
-from mhex.capture.rules.flow import Flow, divide, graph_operands, node
+from mhex.capture.rules.flow import Flow, divide, graph_operands, node, used_once
 from mhex.capture.rules.layer import Affine
 from mhex.capture.rules.products import as_record, grouped, handed, in_graph
 from mhex.capture.rules.sums import joined, terms_of
@@ -25,9 +26,14 @@ Operation = Callable[..., Tensor]
 _LEAST = 1e-9
 
 
-def mass_one(flow: Flow, relevance: Tensor) -> Tensor:
-    """Relevance whose absolute values sum to 1 in every sample; zeros stay zeros."""
-    mass = flow.total(relevance.abs())
+def mass_one(flow: Flow, relevance: Tensor, x: Tensor) -> Tensor:
+    """Relevance of `x`, whose absolute values sum to 1 in every sample; zeros stay zeros.
+
+    Rules are linear in relevance, so its size matters only where it is added to that from another operation.
+    """
+    if used_once(x):
+        return relevance
+    mass = flow.mass(relevance)
     return relevance * flow.spread(divide(torch.ones_like(mass), mass, 0.0), relevance)
 
 
@@ -41,7 +47,8 @@ def _absolute(value: Any) -> Any:
 
 
 def _weights(relevance: Tensor, y: Tensor) -> Tensor:
-    return relevance / (y.abs() + _LEAST)
+    size = y.abs().add_(_LEAST)
+    return torch.div(relevance, size, out=size)
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Absolute(Shares):
         return s, s
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
-        return mass_one(flow, super().hand_down(flow, layer, carried, y))
+        return mass_one(flow, super().hand_down(flow, layer, carried, y), layer.x)
 
 
 def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
@@ -72,11 +79,9 @@ def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) 
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         s = _weights(carried, y)
-        pairs = zip(places, slopes(s, False), slopes(s, True), strict=True)
-        return [
-            mass_one(flow, args[place].detach() * one + args[place].detach().abs() * other)
-            for place, one, other in pairs
-        ]
+        inputs = [args[place] for place in places]
+        found = zip(inputs, slopes(s, False), slopes(s, True), strict=True)
+        return [mass_one(flow, x.detach() * one + x.detach().abs() * other, x) for x, one, other in found]
 
     return node(flow, lambda: operation(*args, **kwargs), back, *(args[place] for place in places))
 
@@ -90,7 +95,7 @@ def scale_rule(flow: Flow, operation: Operation, *args: Any) -> Any:
     return node(
         flow,
         lambda: operation(*args),
-        lambda carried, y: [mass_one(flow, (carried * (y > 0)).sum_to_size(x.shape))],
+        lambda carried, y: [mass_one(flow, (carried * (y > 0)).sum_to_size(x.shape), x)],
         x,
     )
 
@@ -102,10 +107,9 @@ def sum_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Ten
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         s = _weights(carried, y)
-        shares = [2 * (terms[place].detach() * factors[place]).clamp_min(0) * s for place in places]
-        return [
-            mass_one(flow, share.sum_to_size(terms[place].shape)) for share, place in zip(shares, places, strict=True)
-        ]
+        shares = [(terms[place].detach() * factors[place]).clamp_(min=0).mul_(s) for place in places]
+        found = zip(shares, (terms[place] for place in places), strict=True)
+        return [mass_one(flow, share.sum_to_size(term.shape), term) for share, term in found]
 
     return node(flow, lambda: operation(*args, **kwargs), back, *(terms[place] for place in places))
 
@@ -121,17 +125,46 @@ def layer_norm_rule(
     *_: Any,
 ) -> Tensor:
     """Mean and variance are constants, those of `|x|` for the absolute operation."""
-    axes = tuple(range(-len(normalized_shape), 0))
+    shape = list(normalized_shape)
+    kept: dict[str, Tensor] = {}
 
-    def scale(x: Tensor) -> Tensor:
-        return (x.var(axes, keepdim=True, unbiased=False) + eps).rsqrt()
+    def compute() -> Tensor:
+        y, _, kept["of x"] = torch.native_layer_norm(input, shape, weight, bias, eps)
+        return y
+
+    @cache
+    def scale_of_sizes() -> Tensor:
+        return torch.native_layer_norm(input.detach().abs(), shape, None, None, eps)[2].to(input.dtype)
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         s, x = _weights(carried, y), input.detach()
-        signed, sized = (1.0, 1.0) if weight is None else (weight, weight.abs())
-        return [mass_one(flow, s * (x * signed * scale(x) + x.abs() * sized * scale(x.abs())))]
+        signed, sized = (x * kept["of x"].to(x.dtype), x.abs().mul_(scale_of_sizes()))
+        if weight is not None:
+            signed, sized = signed.mul_(weight), sized.mul_(weight.abs())
+        return [mass_one(flow, signed.add_(sized).mul_(s), input)]
 
-    return node(flow, lambda: operation(input, normalized_shape, weight, bias, eps), back, input)
+    return node(flow, compute, back, input)
+
+
+def _times_slope(operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    with torch.enable_grad():
+        point = x.view_as(x).requires_grad_()
+        return torch.autograd.grad(operation(point, *args, **kwargs), point, x)[0]
+
+
+def activation_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Element by element: `R` times `(x phi'(x) + |x| phi'(|x|)) / |phi(x)|`, kept for several passes."""
+
+    @cache
+    def factor() -> Tensor:
+        return _times_slope(operation, x.detach(), *args, **kwargs).add_(
+            _times_slope(operation, x.detach().abs(), *args, **kwargs)
+        )
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        return [mass_one(flow, _weights(carried, y).mul_(factor()), x)]
+
+    return node(flow, lambda: operation(x, *args, **kwargs), back, x)
 
 
 def softmax_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -140,7 +173,7 @@ def softmax_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwar
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         finite = x.detach().masked_fill(x.isneginf(), 0.0)
         sized = operation(x.detach().abs().masked_fill(x.isneginf(), -torch.inf), *args, **kwargs)
-        return [mass_one(flow, _weights(carried, y) * (finite * y + finite.abs() * sized))]
+        return [mass_one(flow, _weights(carried, y) * (finite * y + finite.abs() * sized), x)]
 
     return node(flow, lambda: operation(x, *args, **kwargs), back, x)
 
@@ -149,23 +182,24 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
     """The matrix products and the softmax of attention by the rules above."""
     record = as_record(q, k, v, **kwargs)
 
-    def product(s: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Relevance of both factors of `a @ b.mT`."""
-        to_a = a * (s @ b) + a.abs() * (s @ b.abs())
-        to_b = b * (s.mT @ a) + b.abs() * (s.mT @ a.abs())
-        return mass_one(flow, to_a), mass_one(flow, to_b)
-
     def back(carried: Tensor, z: Tensor) -> list[Tensor]:
-        dtype = z.dtype
-        probabilities, values, logits = record.probabilities().to(dtype), record.values(), record.logits().to(dtype)
-        to_attention, turned = product(_weights(carried, z), probabilities, values.mT)
-        hidden = logits.isneginf()
-        logits = logits.masked_fill(hidden, 0.0)
-        sized = logits.abs().masked_fill(hidden, -torch.inf).softmax(-1).nan_to_num(0.0)
+        query, keys, values = q.detach(), record.keys(), record.values()
+        logits = record.logits().to(z.dtype)
+        probabilities = logits.softmax(-1).nan_to_num_(0.0)  # of a query that may attend to nothing
+        s, positive = _weights(carried, z), values.clamp_min(0)
+        to_values = mass_one(flow, (probabilities.mT @ s).mul_(positive), values)
+        to_attention = mass_one(flow, (s @ positive.mT).mul_(probabilities), probabilities)
+        hidden = logits.isneginf() if record.mask is not None or record.causal else None
+        logits = logits if hidden is None else logits.masked_fill(hidden, 0.0)
+        sizes = logits.abs()
+        sized = (sizes if hidden is None else sizes.masked_fill(hidden, -torch.inf)).softmax(-1).nan_to_num_(0.0)
         s = _weights(to_attention, probabilities)
-        to_logits = mass_one(flow, s * (logits * probabilities + logits.abs() * sized))
-        to_query, to_keys = product(_weights(to_logits, logits), q.detach(), record.keys())
-        return handed(flow, (to_query, grouped(to_keys, k), grouped(turned.mT, v)), (q, k, v))
+        to_logits = mass_one(flow, torch.addcmul(logits * probabilities, sizes, sized).mul_(s), logits)
+        s = to_logits.div_(sizes.add_(_LEAST))
+        to_query = torch.addcmul((s @ keys).mul_(query), query.abs(), s @ keys.abs())
+        to_keys = torch.addcmul((s.mT @ query).mul_(keys), keys.abs(), s.mT @ query.abs())
+        found = (to_query, grouped(to_keys, k), grouped(to_values, v))
+        return handed(flow, [mass_one(flow, one, x) for one, x in zip(found, (q, k, v), strict=True)], (q, k, v))
 
     return node(flow, lambda: operation(q, k, v, **kwargs), back, *in_graph(q, k, v))
 
@@ -173,11 +207,12 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
 def _rules() -> Mapping[str, Callable[..., Any]]:
     layer = affine(Absolute())
     rules: dict[str, Callable[..., Any]] = dict.fromkeys(("linear", "convolution"), layer)
-    rules |= dict.fromkeys(("activation", "matmul", "pool", "rms_norm"), operation_rule)
+    rules |= dict.fromkeys(("matmul", "pool", "rms_norm"), operation_rule)
     rules |= dict.fromkeys(("multiply", "divide", "negate"), scale_rule)
     rules |= dict.fromkeys(("add", "subtract"), sum_rule)
     return {
         **rules,
+        "activation": activation_rule,
         "layer_norm": layer_norm_rule,
         "batch_norm": folded_norm(operation_rule),
         "softmax": softmax_rule,

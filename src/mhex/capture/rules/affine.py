@@ -33,11 +33,12 @@ class Shares:
         """What the backward pass carries to `x`."""
         a, b = self.shares(flow, layer, carried, y)
         plain = layer.transposed(a, layer.weight)
-        sized = None if b is None else layer.transposed(b, layer.weight.abs())
+        sized = None if b is None else layer.transposed(b, layer.sizes())
         if not flow.relevance:
-            return plain if sized is None else plain + layer.x.sign() * sized
+            return plain if sized is None else plain.addcmul_(layer.x.sign(), sized)
         one, other = self.factors(flow, layer.x)
-        return one * plain if sized is None else one * plain + other * sized
+        plain = plain.mul_(one)
+        return plain if sized is None else plain.addcmul_(other, sized)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Epsilon(Shares):
         exact = self.epsilon == 0 and not flow.relevance  # then the gradient is the rule
         a = carried if exact else divide(flow.incoming(carried, y), y, self.epsilon)
         if layer.bias is not None:
-            flow.lose(a * layer.on_outputs(layer.bias))
+            flow.lose(layer.absorbed(a, layer.bias))
         return a, None
 
 
@@ -62,34 +63,39 @@ class AlphaBeta(Shares):
     epsilon: float = 1e-6
 
     def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        relevance, magnitude, plain = flow.incoming(carried, y), layer.magnitude(), layer.unbiased(y)
-        # Where there is no contribution of a sign, rounding must not be taken for one.
-        least = magnitude * (64 * torch.finfo(y.dtype).eps)
-        positive, negative = (magnitude + plain) / 2, (magnitude - plain) / 2
-        up = (relevance / (positive + self.epsilon)).where(positive > least, 0.0) * (self.alpha / 2)
+        relevance, plain = flow.incoming(carried, y), layer.unbiased(y)
+        # Twice the sums of one sign. Where there is no contribution of it, rounding must not be taken for one: a
+        # share of the magnitude, as large as rounding may be, is added to the divisor.
+        magnitude = layer.magnitude(1 + 64 * torch.finfo(y.dtype).eps).add_(2 * self.epsilon)
         if self.alpha == 1:
+            total = magnitude.add_(plain)
+            up = torch.div(relevance, total, out=total)
             return up, up
-        down = (relevance / (negative + self.epsilon)).where(negative > least, 0.0) * ((self.alpha - 1) / 2)
+        up, down = relevance / (magnitude + plain) * self.alpha, relevance / (magnitude - plain) * (self.alpha - 1)
         return up + down, up - down
 
 
 @dataclass(frozen=True)
 class Gamma(Shares):
-    """LRP-gamma, generalised: contributions of the sign of `y` count `1 + gamma` times, also the bias's."""
+    """LRP-gamma, generalised: contributions of the sign of `y` count `1 + gamma` times, also the bias's.
+
+    The sum of what counts is `sgn(y) ((1 + gamma / 2) |y| + gamma / 2 sum_i |z_ij|)`, bias included in both.
+    """
 
     gamma: float = 0.25
     epsilon: float = 1e-6
 
     def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        sign = torch.where(y < 0, -1.0, 1.0).to(y)
-        favoured = (layer.magnitude() * sign + layer.unbiased(y)) / 2  # the sum of contributions of the sign of y
-        bias = None if layer.bias is None else layer.on_outputs(layer.bias)
-        if bias is not None:
-            favoured = favoured + bias.where(bias * sign > 0, 0.0)
-        s = divide(flow.incoming(carried, y), y + self.gamma * favoured, self.epsilon)
-        if bias is not None:
-            flow.lose(s * (bias + self.gamma * bias.where(bias * sign > 0, 0.0)))
-        return s * (1 + self.gamma / 2), s * sign * (self.gamma / 2)
+        half = self.gamma / 2
+        total = layer.magnitude(half)
+        if layer.bias is not None:
+            total += layer.on_outputs(layer.bias.abs() * half)
+        total = total.add_(y.abs(), alpha=1 + half).add_(self.epsilon)
+        t = torch.div(flow.incoming(carried, y), total, out=total)
+        a, b = torch.copysign(y.new_tensor(1 + half), y).mul_(t), t.mul_(half)
+        if layer.bias is not None:
+            flow.lose(layer.absorbed(a, layer.bias) + layer.absorbed(b, layer.bias.abs()))
+        return a, b
 
 
 @dataclass(frozen=True)
@@ -165,4 +171,12 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ruled(flow: Flow, layer: Affine, shares: Shares, compute: Callable[[], Tensor]) -> Tensor:
-    return node(flow, compute, lambda carried, y: [shares.hand_down(flow, layer, carried, y)], layer.x)
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        part = layer
+        if layer.geometry is None and not flow.relevance:  # queries and keys of constant attention are given nothing
+            given = carried.flatten(0, -2).any(0)
+            if 2 * int(given.sum()) < len(given):
+                part, carried, y = layer.narrowed(given), carried[..., given], y[..., given]
+        return [shares.hand_down(flow, part, carried, y)]
+
+    return node(flow, compute, back, layer.x)

@@ -46,7 +46,7 @@ def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any,
     return node(
         flow,
         lambda: operation(x, *args, **kwargs),
-        lambda carried, y: [carried * torch.where(x == 0, at_zero, y / x)],
+        lambda carried, y: [(y / x).nan_to_num_(at_zero).mul_(carried)],  # 0 / 0 at 0
         x,
     )
 

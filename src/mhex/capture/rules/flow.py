@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,6 +66,7 @@ class Flow:
             found = rule(self, operation, *args, **kwargs)
             if found is not NotImplemented:
                 return found
+        note_uses(args)
         result = operation(*args, **kwargs)
         fine = name == "route" or self.composite.partial or (name in LINEAR and not self.relevance)
         if rule is not None or (not fine and _in_graph(result if isinstance(result, tuple) else (result,))):
@@ -103,11 +105,20 @@ class Flow:
 
     def total(self, tensor: Tensor) -> Tensor:
         """Sum over everything but samples, (B,). Windows of a sample may lie one after the other on the first axis."""
+        return self._per_sample(tensor, torch.sum)
+
+    def mass(self, tensor: Tensor) -> Tensor:
+        """Sum of absolute values over everything but samples, (B,)."""
+        return self._per_sample(tensor, partial(torch.linalg.vector_norm, ord=1))
+
+    def _per_sample(self, tensor: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
         if self._second(tensor):
-            tensor = tensor.transpose(0, 1)
+            return reduce(tensor, dim=(0, 2))
         if tensor.dim() == 0 or tensor.shape[0] % self.size:
             raise CaptureError(f"Expected a tensor of {self.size} samples, but saw one of {tuple(tensor.shape)}.")
-        return tensor.reshape(self.size, -1).sum(1)
+        tensor = tensor[:, None] if tensor.dim() == 1 else tensor
+        rows = reduce(tensor, dim=tuple(range(1, tensor.dim())))
+        return rows if rows.shape[0] == self.size else reduce(rows.reshape(self.size, -1), dim=1)
 
     def spread(self, samples: Tensor, like: Tensor) -> Tensor:
         """One number per sample, (B,), laid out so that it multiplies a tensor."""
@@ -135,6 +146,7 @@ class Flow:
         self.lost = share if self.lost is None else self.lost + share
 
 
+_USES = "_mhex_uses"  # on tensors of the pass alone
 Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
 
 
@@ -163,8 +175,24 @@ def node(flow: Flow, compute: Callable[[], Tensor], back: Back, *inputs: Tensor)
         back: From what the backward pass carries, and the value, to what it hands to each input.
         inputs: Tensors of the graph that the value depends on.
     """
+    note_uses(inputs)
     result: Tensor = _Node.apply(flow, compute, back, *inputs)
+    setattr(result, _USES, 0)
     return result
+
+
+def note_uses(inputs: Sequence[Any]) -> None:
+    """Count how often results of rules are used."""
+    for x in inputs:
+        if isinstance(x, (list, tuple)):
+            note_uses(x)
+        elif (uses := getattr(x, _USES, None)) is not None:
+            setattr(x, _USES, uses + 1)
+
+
+def used_once(x: Tensor) -> bool:
+    """True for the result of a rule that only one operation reads; known after the forward pass."""
+    return getattr(x, _USES, None) == 1
 
 
 def _in_graph(values: Sequence[Any]) -> bool:
@@ -182,7 +210,8 @@ def graph_operands(*values: Any) -> list[int]:
 
 
 def divide(number: Tensor, by: Tensor, epsilon: float) -> Tensor:
-    """`number / (by + epsilon sgn(by))` with `sgn(0) = 1`; 0 where the divisor is 0."""
+    """`number / (by + epsilon sgn(by))` with `sgn(0) = 1`; without epsilon, 0 where the divisor is 0."""
     if epsilon == 0:
-        return (number / by).masked_fill(by == 0, 0.0)
-    return number / torch.where(by < 0, by - epsilon, by + epsilon)
+        return (number / by).masked_fill_(by == 0, 0.0)
+    stable = torch.copysign(by.new_tensor(epsilon), by).add_(by)
+    return torch.div(number, stable, out=stable)

@@ -44,9 +44,13 @@ class Affine:
         )[0]
         return back
 
-    def magnitude(self) -> Tensor:
-        """`sum_j |z_ij|`, of the shape of `y`."""
-        return self.forward(self.x.abs(), self.weight.abs())
+    def magnitude(self, factor: float) -> Tensor:
+        """`factor sum_i |z_ij|`, of the shape of `y`; a new tensor."""
+        return self.forward(self.x.abs(), self.sizes()).mul_(factor)
+
+    def sizes(self) -> Tensor:
+        """`|W|`."""
+        return self.weight.abs()
 
     def on_outputs(self, channels: Tensor) -> Tensor:
         """Numbers of output channels (C,), laid out so that they multiply `y`."""
@@ -55,6 +59,14 @@ class Affine:
     def unbiased(self, y: Tensor) -> Tensor:
         """`W x` from `y`."""
         return y if self.bias is None else y - self.on_outputs(self.bias)
+
+    def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
+        """`sum_j s_j b_j`, with one number for every sample and window or token."""
+        return s @ bias if self.geometry is None else s.flatten(2).sum(2) @ bias
+
+    def narrowed(self, outputs: Tensor) -> Affine:
+        """A linear layer with these of its outputs alone, bool (C,)."""
+        return replace(self, weight=self.weight[outputs], bias=None if self.bias is None else self.bias[outputs])
 
     def folded(self, scale: Tensor, shift: Tensor) -> Affine:
         """`scale y + shift` as one layer."""

@@ -59,7 +59,14 @@ def halved(epsilon: float) -> Callable[..., Any]:
 
 def constant_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
     """Gradient flow: attention probabilities are constants, and relevance flows to the values alone."""
-    return operation(q.detach(), k.detach(), v, **kwargs)
+    if not v.requires_grad:
+        return operation(q.detach(), k.detach(), v, **kwargs)
+    record = as_record(q, k, v, **kwargs)
+
+    def back(carried: Tensor, z: Tensor) -> list[Tensor]:
+        return [grouped(record.probabilities().to(z.dtype).mT @ carried, v)]
+
+    return node(flow, lambda: operation(q, k, v, **kwargs), back, v)
 
 
 def shared_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
@@ -79,14 +86,15 @@ def halved_attention(epsilon: float) -> Callable[..., Any]:
         record = as_record(q, k, v, **kwargs)
 
         def back(carried: Tensor, z: Tensor) -> list[Tensor]:
-            s = divide(carried, z, epsilon) / 2
-            probabilities = record.probabilities().to(z.dtype)
-            to_values = record.values() * (probabilities.mT @ s)
-            to_logits = divide(
-                probabilities * (s @ record.values().mT), record.logits(masked=False).to(z.dtype), epsilon
-            )
-            to_logits = to_logits * (record.scale / 2)
-            to_query, to_keys = q.detach() * (to_logits @ record.keys()), record.keys() * (to_logits.mT @ q.detach())
+            query, keys, values = q.detach(), record.keys(), record.values()
+            s = divide(carried, z, epsilon).mul_(0.5)
+            logits = record.logits(masked=False).to(z.dtype)
+            free = record.mask is None and not record.causal
+            probabilities = logits.softmax(-1) if free else record.probabilities().to(z.dtype)
+            to_values = (probabilities.mT @ s).mul_(values)
+            to_logits = (s @ values.mT).mul_(probabilities)
+            shares = divide(to_logits, logits, epsilon).mul_(record.scale / 2)
+            to_query, to_keys = (shares @ keys).mul_(query), (shares.mT @ query).mul_(keys)
             return handed(flow, (to_query, grouped(to_keys, k), grouped(to_values, v)), (q, k, v))
 
         return node(flow, lambda: operation(q, k, v, **kwargs), back, *in_graph(q, k, v))

@@ -86,7 +86,7 @@ def renormalised(epsilon: float) -> Callable[..., list[Tensor]]:
         whole = torch.stack(sums).abs().sum(0)
         scale = divide(flow.total(relevance), whole, 0.0)
         return [
-            part * flow.spread(torch.where(total < 0, -scale, scale), part)
+            part.mul_(flow.spread(torch.where(total < 0, -scale, scale), part))
             for part, total in zip(parts, sums, strict=True)
         ]
 
