@@ -13,6 +13,7 @@ from mhex._progress import track
 from mhex.capture.anatomy import Anatomy, grid_of, layout_of, without_prefix
 from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace
+from mhex.capture.chunks import in_chunks, sample_width
 from mhex.capture.guest import Sighting
 from mhex.capture.outputs import Outcome, as_vector
 from mhex.capture.precision import full
@@ -49,7 +50,8 @@ class Trace:
         self.readout_row: Tensor | None = None
         self.measure_readout: Callable[[], Tensor] | None = None
         self.replay: Callable[..., Outcome] = _no_replay
-        self.rerun: Callable[[Tensor], Outcome] = _no_replay
+        self.rerun: Callable[..., Outcome] = _no_replay
+        self.embed: Callable[[Tensor], Tensor] = _no_replay
         self.seed = 0
         self._done: dict[str, Any] = {}
         self.sighting: Sighting | None = None
@@ -125,9 +127,7 @@ class Trace:
             y: One score per sample, (B,).
             tensors: Kept tensors.
         """
-        cut = CaptureError(
-            "No gradient reaches what the method reads: the forward pass cuts it (no_grad, quantised layers)."
-        )
+        cut = CaptureError("No gradient reaches what the method reads: the pass cuts it (no_grad, quantised layers).")
         if not y.requires_grad:
             raise cut
         self.cost["backwards"] += 1
@@ -197,7 +197,7 @@ class Trace:
 
     @property
     def read_rows(self) -> slice:
-        """Queries of the last attention that the head reads: the first ones of class-token models, else all."""
+        """Queries of the last attention that the head reads: the first of class-token models, else all."""
         return slice({"class": 1, "class+distilled": 2}.get(self.anatomy.readout))
 
     def once(self, name: str, compute: Callable[[], T]) -> T:
@@ -219,6 +219,16 @@ class Trace:
         drawn = torch.randn(-(-count // 16) * 16, generator=generator, device=device, dtype=torch.float32)
         return drawn[:count].reshape(shape).to(self.logits.device)
 
+    def chunks(
+        self, count: int, run: Callable[[int, int], T], description: str, batch_size: int | None = None
+    ) -> Iterator[tuple[int, int, T]]:
+        """`run(start, stop)` over so many samples for the model, as many at a time as are good for the device.
+
+        Yields the beginning and end of each part, and what `run` returned; see `in_chunks`.
+        """
+        width = sample_width(self.batch, self.anatomy)
+        return in_chunks(count, run, width, self.logits.device, batch_size, self.track(range(count), description))
+
     def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""
         return track(steps, description, self.progress)
@@ -231,12 +241,9 @@ class Trace:
         self.diagnostics.clear()
         self._done.clear()
         self.readout_row = self.sighting = self.measure_readout = None
-        self.replay = self.rerun = _no_replay
+        self.replay = self.rerun = self.embed = _no_replay
         self.logits = self.logits.detach()
 
 
-def _no_replay(*_: Tensor, **__: Tensor) -> Outcome:
-    raise CaptureError(
-        "The model can be run again only while it is observed, and its tail only if 'block_input' of the last block "
-        "is kept."
-    )
+def _no_replay(*_: Any, **__: Any) -> Any:
+    raise CaptureError("The model can be run again only while it is observed, its tail only with 'block_input' kept.")
