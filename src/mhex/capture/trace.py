@@ -125,7 +125,7 @@ class Trace:
 
         Args:
             y: One score per sample, (B,).
-            tensors: Kept tensors.
+            tensors: Kept ones.
         """
         cut = CaptureError("No gradient reaches what the method reads: the pass cuts it (no_grad, quantised layers).")
         if not y.requires_grad:
@@ -220,14 +220,16 @@ class Trace:
         return drawn[:count].reshape(shape).to(self.logits.device)
 
     def chunks(
-        self, count: int, run: Callable[[int, int], T], description: str, batch_size: int | None = None
+        self, count: int, run: Callable[[int, int], T], words: str = "", size: int | None = None, weight: int = 1
     ) -> Iterator[tuple[int, int, T]]:
         """`run(start, stop)` over so many samples for the model, as many at a time as are good for the device.
 
-        Yields the beginning and end of each part, and what `run` returned; see `in_chunks`.
+        Yields the beginning and end of each part, and what `run` returned; see `in_chunks`. `words` stand at the
+        progress bar, if any; `size` is the most at a time, if given; `weight` says how much a sample of them takes.
         """
-        width = sample_width(self.batch, self.anatomy)
-        return in_chunks(count, run, width, self.logits.device, batch_size, self.track(range(count), description))
+        width = weight * sample_width(self.batch, self.anatomy)
+        steps = track(range(count), words, self.progress and bool(words))
+        return in_chunks(count, run, width, self.logits.device, size, steps)
 
     def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""

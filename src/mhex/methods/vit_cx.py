@@ -49,7 +49,7 @@ def vit_cx(
         distance: Clusters are no wider than this.
         max_masks: The most masks; more clusters are joined further. None for as many as there are.
         noise: Standard deviation of the noise, in units of the normalised image.
-        batch_size: The most images in one pass; None for what is good for the device. The result does not depend on it.
+        batch_size: The most images in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("batch_size", batch_size, or_none=True)
     check_count("max_masks", max_masks, or_none=True)
@@ -66,7 +66,7 @@ def vit_cx(
         run = partial(_effects, trace, target, n, grid, noise)
         # Each mask needs two passes, so half as many masks at a time.
         pairs = None if batch_size is None else max(1, batch_size // 2)
-        for _, _, (effect, masks) in trace.chunks(len(grid), run, "ViT-CX", pairs):
+        for _, _, (effect, masks) in trace.chunks(len(grid), run, "ViT-CX", pairs, weight=2):
             weighted[n] += torch.einsum("mk,mhw->khw", effect + plain[n], masks)
             cover[n] += masks.sum(0)
     counts = torch.tensor([max(1, len(grid)) for grid in grids], device=images.device)
