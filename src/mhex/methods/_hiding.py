@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from numbers import Integral, Real
 
 import torch
 import torch.nn.functional as F
@@ -76,16 +76,16 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
         fill: Id of the token that stands for hidden ones. None for the tokenizer's mask token, else the padding token;
             where word embeddings were given, zeros. The choice is written into the result.
     """
-    if fill is not None and (isinstance(fill, bool) or not isinstance(fill, Integral) or int(fill) < 0):
+    if fill is not None and (isinstance(fill, bool) or not isinstance(fill, int) or fill < 0):
         raise ArgumentError(f"Expected fill to be the id of a token for texts, but got {fill!r}.")
     ids, words = trace.batch.kwargs.get("input_ids"), trace.batch.kwargs.get("inputs_embeds")
     if ids is None:
         assert words is not None
         trace.chosen["fill"] = "zero" if fill is None else fill
-        token = torch.tensor([0 if fill is None else int(fill)], device=words.device)
+        token = torch.tensor([0 if fill is None else fill], device=words.device)
         vector = torch.zeros_like(words[0, :1]) if fill is None else trace.embed(token).to(words)
         return lambda masks, samples: torch.where(masks[..., None], vector, words[samples])
-    number = trace.batch.mask_id if fill is None else int(fill)
+    number = trace.batch.mask_id if fill is None else fill
     number = padding_id(trace) if number is None else number
     if number is None:
         raise ArgumentError(
@@ -124,8 +124,8 @@ def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
         trace.chosen["fill"] = "tensor"
         return given.expand_as(pixels)
     trace.chosen["fill"] = fill = "mean" if fill is None else fill
-    if isinstance(fill, Real) and not isinstance(fill, bool):
-        return torch.full_like(pixels, float(fill))
+    if isinstance(fill, (int, float)) and not isinstance(fill, bool) and math.isfinite(fill):
+        return torch.full_like(pixels, fill)
     if fill == "mean":
         return pixels.mean((2, 3), keepdim=True).expand_as(pixels)
     if fill == "blur":

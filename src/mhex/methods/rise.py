@@ -69,7 +69,7 @@ def rise(
     elif fill is not None:
         raise ArgumentError("Expected no fill= for images: RISE multiplies them by its masks, and hides by zeros.")
     else:
-        make, hide = _grids(trace, p, grid), _shaded(trace.batch.pixels, kind)
+        make, hide = _grids(trace, p, grid, kind), _shaded(trace.batch.pixels)
     parts = scored_variants(trace, target, n, make, hide, "RISE", batch_size, shares=True)
     weighted, cover, done = torch.zeros((), dtype=kind, device=trace.logits.device), torch.zeros(()), 0
     for first, masks, table in parts:
@@ -88,19 +88,19 @@ def _hidden_words(special: Tensor, hide: Hide) -> Hide:
     return lambda shown, samples: hide(~(shown | special[samples]), samples)
 
 
-def _shaded(pixels: Tensor, kind: torch.dtype) -> Hide:
+def _shaded(pixels: Tensor) -> Hide:
     """From masks (M, H, W), from 0 to 1, to images times them."""
-    return lambda shown, samples: (pixels[samples].to(kind) * shown[:, None].to(kind)).to(pixels.dtype)
+    return lambda shown, samples: (pixels[samples] * shown[:, None]).to(pixels.dtype)
 
 
-def _grids(trace: Trace, p: float, grid: int) -> Callable[[int, int], Tensor]:
+def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[int, int], Tensor]:
     """From numbers of masks to these, (V, H, W), from 0 to 1."""
     sides = trace.batch.pixels.shape[-2:]
     cells = [math.ceil(side / grid) for side in sides]
 
     def make(first: int, last: int) -> Tensor:
         drawn = torch.stack([trace.noise(k, grid * grid + 2) for k in range(first, last)])
-        shown = (drawn[:, :-2] < NormalDist().inv_cdf(p)).to(drawn).view(-1, 1, grid, grid)
+        shown = (drawn[:, :-2] < NormalDist().inv_cdf(p)).to(kind).view(-1, 1, grid, grid)
         large = [(grid + 1) * cell for cell in cells]
         masks = F.interpolate(shown, size=large, mode="bilinear", align_corners=False)[:, 0]
         shifts = (torch.special.ndtr(drawn[:, -2:]) * drawn.new_tensor(cells)).long().tolist()

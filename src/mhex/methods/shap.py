@@ -20,7 +20,6 @@ from mhex._optional import require
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import Fill, Hide, box_blur, hidden_pixels, hidden_tokens
-from mhex.methods._paths import tell_gap
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -92,8 +91,7 @@ def shap(
             values[n][:, free[n]] = torch.as_tensor(found.values[0].T).to(values)
             base[n] = torch.as_tensor(found.base_values[0]).to(base)
     trace.cost["forwards"] += max_evals
-    change = whole.double() - base
-    tell_gap(trace, "shap", values.flatten(2).sum(-1) - change, change)
+    trace.diagnostics["completeness_gap"] = values.flatten(2).sum(-1) - (whole.double() - base)
     return values.to(whole.dtype)
 
 

@@ -14,8 +14,8 @@ ATTENTION = {"attention", "rollout", "attention-flow", "attention-gradcam", "gae
 ATTENTION |= {"agcam", "attcat", "cdam", "cdam-integrated", "cdam-smooth", "gradtoken"}
 PARTS = {"tokentm"}  # reads MLPs and projections, which unknown models do not show
 MASKS = {"vit-cx"}  # hides parts of images
-MAPS = {"gradcam", "layercam"}
-INPUT = {"input-x-gradient"}
+MAPS = {"gradcam", "gradcam++", "layercam", "scorecam", "eigencam"}
+INPUT = {"input-x-gradient", "smoothgrad", "integrated-gradients", "occlusion", "rise", "shap"}
 HEADS = {"mhex"}
 VIT, TEXT = ATTENTION | PARTS | MASKS | MAPS | INPUT, ATTENTION | PARTS | INPUT
 
