@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -112,7 +113,7 @@ def their_cam(kind: str, model: nn.Module, family: Family, images: Tensor, targe
 @pytest.mark.parametrize("name", FEW)
 def test_gradcam_plus_plus_of_pytorch_grad_cam(name: str) -> None:
     family = SUBJECTS[name]
-    model, images = model_of(family).double(), family.inputs(3)
+    model, images = copy.deepcopy(model_of(family)).double(), family.inputs(3)
     wanted = their_cam("GradCAMPlusPlus", LogitsOnly(model), family, images, 2).clamp_min(0)
     close(mhex.explain(model, images, "gradcam++", 2).scores, wanted)
 
@@ -121,7 +122,7 @@ def test_gradcam_plus_plus_of_pytorch_grad_cam(name: str) -> None:
 def test_eigencam_of_pytorch_grad_cam(name: str) -> None:
     """Up to the sign, which is arbitrary there: ours is the one whose largest value is above zero."""
     family = SUBJECTS[name]
-    model, images = model_of(family).double(), family.inputs(3)
+    model, images = copy.deepcopy(model_of(family)).double(), family.inputs(3)
     wanted = their_cam("EigenCAM", LogitsOnly(model), family, images, 2)
     signs = torch.where(wanted.amin((1, 2)).abs() > wanted.amax((1, 2)).abs(), -1.0, 1.0)
     close(mhex.explain(model, images, "eigencam").scores, (signs[:, None, None] * wanted).clamp_min(0))
@@ -132,7 +133,6 @@ def test_scorecam_of_pytorch_grad_cam(name: str, monkeypatch: pytest.MonkeyPatch
     """It enlarges maps with their corners on the corners of the image, so ours do here too."""
     family = SUBJECTS[name]
     model, images = model_of(family), family.inputs(2, torch.float32)
-    model = model.float()
     wanted = their_cam("ScoreCAM", LogitsOnly(model), family, images, 2).clamp_min(0)
     own = F.interpolate
     monkeypatch.setattr(

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from mhex.bundle import Bundle
 
 MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
-QUICK = {"vit-cx": {"max_masks": 32}}  # the only method that would take longer than all the others together
+# Methods of many passes, with fewer of them: they would take longer than all the others together.
+QUICK: dict[str, dict[str, Any]] = {
+    "vit-cx": {"max_masks": 32},
+    "scorecam": {"max_channels": 64},
+    "smoothgrad": {"n": 10},
+    "integrated-gradients": {"steps": 16},
+    "rise": {"n": 150},
+    "shap": {"max_evals": 150},
+}
 
 
 @dataclass(frozen=True)

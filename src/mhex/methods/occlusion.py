@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import Fill, filled, hidden_pixels, hidden_tokens, scored_variants
+from mhex.methods._hiding import filled, hidden_pixels, hidden_tokens, scored_variants
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -40,7 +40,7 @@ def occlusion(
     *,
     window: int | Sequence[int] | None = None,
     stride: int | Sequence[int] | None = None,
-    fill: Fill = None,
+    fill: str | int | float | Tensor | None = None,
     batch_size: int | None = None,
 ) -> Tensor:
     r"""`S_j = y(x) - y(x without j)` for each window or token `j`.

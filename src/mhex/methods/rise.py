@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import Fill, Hide, hidden_tokens, scored_variants
+from mhex.methods._hiding import Hide, hidden_tokens, scored_variants
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -40,7 +40,7 @@ def rise(
     n: int = 1000,
     p: float = 0.5,
     grid: int = 7,
-    fill: Fill = None,
+    fill: int | None = None,
     batch_size: int | None = None,
 ) -> Tensor:
     r"""`S(u) = sum_k p(x M_k) M_k(u) / sum_k M_k(u)`, random masks `M_k` from 0 to 1.

@@ -19,7 +19,7 @@ from torch import Tensor
 from mhex._optional import require
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import Fill, Hide, box_blur, hidden_pixels, hidden_tokens
+from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -44,7 +44,12 @@ _ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generato
     "hidden part is part of the answer.",
 )
 def shap(
-    trace: Trace, target: ResolvedTarget, *, max_evals: int = 500, fill: Fill = None, batch_size: int | None = None
+    trace: Trace,
+    target: ResolvedTarget,
+    *,
+    max_evals: int = 500,
+    fill: int | None = None,
+    batch_size: int | None = None,
 ) -> Tensor:
     r"""`sum_i phi_i = f(x) - f(hidden x)`, `phi` the Owen values of a tree of halves: pixels (B, K, H, W) or tokens.
 
