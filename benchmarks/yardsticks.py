@@ -84,7 +84,7 @@ class Bench:
             for job in (self.forward, self.both, row.job, *row.peers.values()):
                 job()  # warm up
             made = row.job()
-            passes = made.cost["forwards"] if isinstance(made, mhex.Explanation) else 1
+            passes = int(made.cost["forwards"]) if isinstance(made, mhex.Explanation) else 1
             self.peak, row.peak = max(self.peak, self._peak(self.both)), self._peak(row.job)
             for _ in range(repeats):
                 forward, both, own = self._time(self.forward), self._time(self.both), self._time(row.job)

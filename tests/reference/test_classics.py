@@ -283,12 +283,18 @@ def test_what_is_hidden_by_itself_loses_nothing() -> None:
     assert float(e.scores.abs().max()) < 1e-12
 
 
+class Means(nn.Module):
+    """Colours alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, ::16, ::16].mean((2, 3))
+
+
 @pytest.mark.parametrize(
     ("size", "window"), [((64, 96), 4), ((224, 224), 16), ((299, 299), 23), ((32, 32), 2), ((31, 53), 2), ((5, 9), 1)]
 )
 def test_windows_of_models_without_patches(size: tuple[int, int], window: int) -> None:
-    model = Linear(size)
-    e = mhex.explain(model, torch.zeros(1, 3, *size, dtype=torch.float64), "occlusion", batch_size=1024)
+    e = mhex.explain(Means(), torch.zeros(1, 3, *size), "occlusion", target=0)
     assert e.options["window"] == [window, window]
     assert e.options["stride"] == [window, window]
 
@@ -297,6 +303,45 @@ def test_windows_of_models_with_patches() -> None:
     e = mhex.explain(VIT.model(), VIT.inputs(1), "occlusion")
     assert e.options["window"] == [8, 8]
     assert e.scores.shape == (1, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("timm_vit", "blocks.0"),
+        ("timm_registers", "blocks.0"),
+        ("timm_avg", "blocks.0"),
+        ("hf_deit", "deit.layers.0"),
+        ("hf_dinov2", "dinov2.encoder.layer.0"),
+        ("tv_vit", "encoder.layers.encoder_layer_0"),
+    ],
+)
+def test_dropped_tokens(name: str, first: str) -> None:
+    """Against a hook of our own on the first block, one token at a time."""
+    family = FAMILIES[name]
+    model, x = family.fresh(), family.inputs(2)
+    got = mhex.explain(model, x, "occlusion", [1, 4], drop=True, batch_size=5)
+    wanted = torch.empty(2, 2, *family.grid, dtype=torch.float64)
+    with torch.no_grad():
+        whole = call(model, x)
+        for patch in range(family.grid[0] * family.grid[1]):
+            place = family.prefix + patch
+
+            def cut(module: nn.Module, args: Any, place: int = place) -> Any:
+                return (torch.cat([args[0][:, :place], args[0][:, place + 1 :]], 1), *args[1:])
+
+            handle = model.get_submodule(first).register_forward_pre_hook(cut)
+            wanted.flatten(2)[..., patch] = (whole - call(model, x))[:, [1, 4]]
+            handle.remove()
+    assert_same(got.scores, wanted, "occlusion", 1e-11)
+    with pytest.raises(ArgumentError, match="with drop=True"):
+        mhex.explain(model, x, "occlusion", drop=True, window=8)
+
+
+@pytest.mark.parametrize("name", ["plain_cnn", "hf_bert", "timm_swin"])
+def test_only_tokens_can_be_dropped(name: str) -> None:
+    with pytest.raises(ArgumentError, match="Vision Transformer of a known family for drop=True"):
+        mhex.explain(FAMILIES[name].model(), FAMILIES[name].inputs(1), "occlusion", drop=True)
 
 
 class Cell(nn.Module):

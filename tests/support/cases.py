@@ -39,13 +39,12 @@ CORE = (
 BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
 # Methods that see a model in the same way as others do: on families beyond these they are run by `-m slow`, but for
 # the second formulas. Those of many passes cost most.
+AGAIN = ("smoothgrad", "integrated-gradients", "occlusion", "rise", "shap", "scorecam")  # run the whole model again
 _MANY_PASSES = ("timm_vit", "hf_bert", "plain_vit_shared")
 _ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("agcam", "attcat", "cdam", "gradtoken", "tokentm"), (*_MANY_PASSES, "hf_dinov2", "tv_vit")),
     **dict.fromkeys(("cdam-integrated", "cdam-smooth", "vit-cx"), _MANY_PASSES),
-    **dict.fromkeys(
-        ("smoothgrad", "integrated-gradients", "occlusion", "rise", "shap"), ("timm_vit", "hf_bert", "plain_cnn")
-    ),
+    **dict.fromkeys(AGAIN, ("timm_vit", "hf_bert", "plain_cnn")),
     **dict.fromkeys(("gradcam++", "eigencam", "scorecam"), ("timm_vit", "timm_swin", "plain_cnn")),
 }
 # Methods that ask for probabilities where there are some; their maps are of the image, or of the text.
@@ -81,6 +80,11 @@ def serving(family: str) -> tuple[str, ...]:
     return tuple(name for name, method in METHODS.items() if not method.refusal(anatomy))
 
 
+def usual(method: str, family: str) -> bool:
+    """Whether a method is run on a family in the default run."""
+    return family in _ELSEWHERE_SLOW.get(method, FAMILIES)
+
+
 def cases(
     families: Iterable[str] | None = None,
     where: Callable[[Method, Family], bool] = lambda method, family: True,
@@ -99,7 +103,7 @@ def cases(
             method,
             FAMILIES[name],
             id=f"{method}-{name}",
-            marks=[pytest.mark.slow] if spare and name not in _ELSEWHERE_SLOW.get(method, FAMILIES) else [],
+            marks=[pytest.mark.slow] if spare and not usual(method, name) else [],
         )
         for name in names
         for method in serving(name)

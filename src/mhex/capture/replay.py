@@ -63,13 +63,16 @@ class Again:
         finally:
             watch.replaying = None
 
-    def whole(self, value: Tensor, samples: Tensor | None = None, graph: bool = False) -> Outcome:
+    def whole(
+        self, value: Tensor, samples: Tensor | None = None, graph: bool = False, drop: Tensor | None = None
+    ) -> Outcome:
         """Outcome of the whole model on other inputs.
 
         Args:
             value: Images (M, C, H, W), token ids (M, T) or word embeddings (M, T, D), any number of them.
             samples: Whose variant each row is, (M,); see `Batch.variants`.
             graph: With a graph to `value`, or without any.
+            drop: A token of each row that is taken out before the first block, (M,), counted with prefix tokens.
         """
         watch = self.watch
         batch = watch.batch.variants(value.clone(), samples)  # the model may write into it
@@ -78,6 +81,8 @@ class Again:
             with ExitStack() as stack:
                 if batch.modality == "text" and value.is_floating_point() and "inputs_embeds" not in batch.kwargs:
                     self._embed_by(stack, value)
+                if drop is not None:
+                    self._drop(stack, drop)
                 return watch.forward(batch)
         finally:
             watch.asleep = watch.graph_asleep = False
@@ -95,6 +100,21 @@ class Again:
             return value.to(x.dtype).clone() if uses == self.watch.embedded else x
 
         hook_each(stack, [self.watch.anatomy.embedding], after=stand_in)
+
+    def _drop(self, stack: ExitStack, drop: Tensor) -> None:
+        """Take a token of each row out of what enters the first block."""
+        done = False
+
+        def remove(x: Tensor) -> Tensor:
+            nonlocal done
+            if done:  # the module stands for several blocks
+                return x
+            done = True
+            tokens = self.watch.turned(x)
+            kept = torch.arange(tokens.shape[1], device=tokens.device) != drop[:, None]
+            return self.watch.turned(tokens[kept].view(len(tokens), -1, tokens.shape[2]))
+
+        hook_each(stack, [self.watch.anatomy.blocks[0].module], before=remove)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Word embeddings (..., D) of token ids, as the model's own layer gives them, without a graph."""

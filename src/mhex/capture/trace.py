@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def spatial(self) -> Tensor:
-        """Bool (B, N): True at patches, or at words that are neither special nor padding."""
+        """Bool (B, N): True at patches, or at words neither special nor padding."""
         return self.batch.spatial(self.tokens, self.anatomy.prefix_tokens)
 
     @property
@@ -228,15 +228,15 @@ class Trace:
         progress bar, if any; `size` is the most at a time, if given; `weight` says how much a sample of them takes.
         """
         width = weight * sample_width(self.batch, self.anatomy)
-        steps = track(range(count), words, self.progress and bool(words))
-        return in_chunks(count, run, width, self.logits.device, size, steps)
+        bar = track(range(count), words, self.progress and bool(words))
+        return in_chunks(count, run, width, self.logits.device, size, bar)
 
-    def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
+    def track(self, steps: Sequence[T], words: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""
-        return track(steps, description, self.progress)
+        return track(steps, words, self.progress)
 
     def clear(self) -> None:
-        """Let go of every tensor, so that the graph is freed even if something still refers to the trace."""
+        """Let go of every tensor, so that the graph is freed even if the trace is still referred to."""
         self.blocks.clear()
         self.outer.clear()
         self.layers.clear()

@@ -81,7 +81,7 @@ class Watch:
             )
         if self.replaying is not None:
             # Handed on as copies, because blocks may write into what they are given.
-            return self._turned(self.replaying["block_input"]).clone() if self._in_last() else x
+            return self.turned(self.replaying["block_input"]).clone() if self._in_last() else x
         x = self.visit("block_input", x)
         # Post-norm blocks: what enters the block is what enters its attention.
         return self.visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
@@ -110,22 +110,22 @@ class Watch:
             if not self._in_last() or site not in self.replaying or site in self.substituted:
                 return x
             self.substituted.add(site)
-            return self._turned(self.replaying[site]).clone()
+            return self.turned(self.replaying[site]).clone()
         if not self._wanted(site):
             return x
         self.embedded += site == "input"
         outside = site in OUTER_SITES
         if not outside and site in self.blocks[self._running()].sites:
             return x  # a module used again in the same block, as a norm before attention and MLP: the first use counts
-        x = x if outside else self._turned(x)
+        x = x if outside else self.turned(x)
         if self.needs.graph == site and self._graph_starts(site):
             x = x.detach().requires_grad_()
         kept = self.outer if outside else self.blocks[self._running()].sites
         kept[site] = x
         # Flow on as a copy: the model may write into it, and autograd forbids writing into a leaf.
-        return x.clone() if outside else self._turned(x.clone())
+        return x.clone() if outside else self.turned(x.clone())
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def turned(self, x: Tensor) -> Tensor:
         """Between the model's layout of the residual stream and (B, N, D)."""
         return x.transpose(0, 1) if self.anatomy.sequence_first else x
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex.capture import Trace
+from mhex.capture import Outcome, Trace
 from mhex.errors import ArgumentError
 from mhex.targets import ResolvedTarget
 
@@ -22,7 +22,7 @@ def scored_variants(
     target: ResolvedTarget,
     count: int,
     make: Callable[[int, int], Tensor],
-    hide: Hide,
+    again: Callable[[Tensor, Tensor], Outcome],
     what: str,
     batch_size: int | None,
     shares: bool = False,
@@ -34,7 +34,7 @@ def scored_variants(
         target: What is explained.
         count: Number of variants.
         make: From the first number and the one after the last to what these variants have in common, (V, ...).
-        hide: From that, one row for each input (M, ...), and the numbers of samples (M,), to inputs for the model.
+        again: Runs the model, given that with a row for each input (M, ...) and the numbers of samples (M,).
         what: Words for the progress bar.
         batch_size: The most samples in one pass; None for what is good for the device.
         shares: Whether probabilities are read, where a target has some.
@@ -48,7 +48,7 @@ def scored_variants(
         jobs = torch.arange(start, stop, device=trace.logits.device)
         first, last = start // size, (stop - 1) // size + 1
         common, numbers, samples = make(first, last), jobs // size - first, jobs % size
-        found = read(trace.rerun(hide(common[numbers], samples), samples), samples).detach()
+        found = read(again(common[numbers], samples), samples).detach()
         table = found.new_zeros(last - first, size, target.count)
         table[numbers, samples] = found
         return common, table
@@ -56,6 +56,11 @@ def scored_variants(
     for start, _, (common, table) in trace.chunks(count * size, run, what, batch_size):
         yield start // size, common, table
     trace.cost["forwards"] += count
+
+
+def run_hidden(trace: Trace, hide: Hide) -> Callable[[Tensor, Tensor], Outcome]:
+    """Runs the model on samples (M,) seen through masks (M, ...)."""
+    return lambda masks, samples: trace.rerun(hide(masks, samples), samples)
 
 
 def hidden_pixels(trace: Trace, fill: Tensor) -> Hide:

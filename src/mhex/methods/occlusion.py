@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex.capture import Needs, Outcome, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import filled, hidden_pixels, hidden_tokens, scored_variants
+from mhex.methods._hiding import filled, hidden_pixels, hidden_tokens, run_hidden, scored_variants
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -41,6 +40,7 @@ def occlusion(
     window: int | Sequence[int] | None = None,
     stride: int | Sequence[int] | None = None,
     fill: str | int | float | Tensor | None = None,
+    drop: bool = False,
     batch_size: int | None = None,
 ) -> Tensor:
     r"""`S_j = y(x) - y(x without j)` for each window or token `j`.
@@ -58,15 +58,20 @@ def occlusion(
             averaged over boxes twice the window; `"zero"`, the mean colour of the data after normalisation; a number or
             tensor, normalised. Of texts: the id of a token; by default the tokenizer's mask token, or else the padding
             token (word embeddings: zeros). The result says which.
+        drop: Vision Transformers: take a patch's token out after its position embedding, with nothing in its place.
         batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("batch_size", batch_size, or_none=True)
+    if drop:
+        if window is not None or stride is not None or fill is not None:
+            raise ArgumentError("Expected no window=, stride= and fill= with drop=True, which takes whole tokens out.")
+        return _dropped(trace, target, batch_size)
     if trace.batch.modality == "text":
         if window is not None or stride is not None:
             raise ArgumentError("Expected no window= and stride= for texts, which are hidden token by token.")
         assert trace.batch.real is not None
         masks = torch.eye(trace.batch.real.shape[1], dtype=torch.bool, device=trace.logits.device)
-        return _losses(trace, target, masks, hidden_tokens(trace, fill), batch_size).permute(1, 2, 0)
+        return _losses(trace, target, masks, run_hidden(trace, hidden_tokens(trace, fill)), batch_size).permute(1, 2, 0)
     sides = tuple(trace.batch.pixels.shape[-2:])
     size = _pair("window", window) or _own_window(trace)
     step = _pair("stride", stride) or size
@@ -77,18 +82,41 @@ def occlusion(
     hide = hidden_pixels(trace, filled(trace, fill, (2 * size[0] + 1, 2 * size[1] + 1)))
     places = [_places(side, one, by, trace) for side, one, by in zip(sides, size, step, strict=True)]
     masks = (places[0][:, None, :, None] & places[1][None, :, None, :]).flatten(0, 1)  # (S, H, W)
-    losses = _losses(trace, target, masks, hide, batch_size)
+    losses = _losses(trace, target, masks, run_hidden(trace, hide), batch_size)
     if step == size and (size == trace.anatomy.patch or not any(a % b for a, b in zip(sides, size, strict=True))):
         return losses.permute(1, 2, 0).reshape(*losses.shape[1:], len(places[0]), len(places[1]))
     cover = masks.sum(0).clamp_min(1)
     return torch.einsum("sbk,shw->bkhw", losses, masks.to(losses)) / cover
 
 
-def _losses(trace: Trace, target: ResolvedTarget, masks: Tensor, hide: Any, batch_size: int | None) -> Tensor:
+def _dropped(trace: Trace, target: ResolvedTarget, batch_size: int | None) -> Tensor:
+    """What the score loses without each patch's token, (B, K, h, w)."""
+    anatomy = trace.anatomy
+    if trace.batch.modality == "text" or not anatomy.blocks or anatomy.patch is None:
+        raise ArgumentError(
+            f"Expected a Vision Transformer of a known family for drop=True, but got a {anatomy.family}; leave it out."
+        )
+    rows, columns = trace.grid()
+    numbers = torch.arange(rows * columns, device=trace.logits.device)
+
+    def without(patches: Tensor, samples: Tensor) -> Outcome:
+        return trace.rerun(trace.batch.pixels[samples], samples, drop=patches + anatomy.prefix_tokens)
+
+    losses = _losses(trace, target, numbers, without, batch_size)
+    return losses.permute(1, 2, 0).reshape(*losses.shape[1:], rows, columns)
+
+
+def _losses(
+    trace: Trace,
+    target: ResolvedTarget,
+    masks: Tensor,
+    again: Callable[[Tensor, Tensor], Outcome],
+    batch_size: int | None,
+) -> Tensor:
     """`y(x) - y(x without j)` for every mask, (S, B, K)."""
     whole = target.scores(trace.outcome).detach()
     found = whole.new_zeros(len(masks), *whole.shape)
-    parts = scored_variants(trace, target, len(masks), lambda a, b: masks[a:b], hide, "occlusion", batch_size)
+    parts = scored_variants(trace, target, len(masks), lambda a, b: masks[a:b], again, "occlusion", batch_size)
     for first, _, table in parts:
         found[first : first + len(table)] += table
     return whole - found

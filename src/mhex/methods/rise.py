@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import Hide, hidden_tokens, scored_variants
+from mhex.methods._hiding import Hide, hidden_tokens, run_hidden, scored_variants
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -70,7 +70,7 @@ def rise(
         raise ArgumentError("Expected no fill= for images: RISE multiplies them by its masks, and hides by zeros.")
     else:
         make, hide = _grids(trace, p, grid, kind), _shaded(trace.batch.pixels)
-    parts = scored_variants(trace, target, n, make, hide, "RISE", batch_size, shares=True)
+    parts = scored_variants(trace, target, n, make, run_hidden(trace, hide), "RISE", batch_size, shares=True)
     weighted, cover, done = torch.zeros((), dtype=kind, device=trace.logits.device), torch.zeros(()), 0
     for first, masks, table in parts:
         shown = masks if special is None else masks[:, None] | special  # special tokens are never hidden

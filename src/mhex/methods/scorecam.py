@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
-from mhex.methods._hiding import scored_variants
+from mhex.methods._hiding import run_hidden, scored_variants
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -58,7 +58,9 @@ def scorecam(
 
     channels = maps.transpose(0, 1)  # (K, B, h, w)
     found = maps.new_zeros(len(channels), len(images), target.count)
-    parts = scored_variants(trace, target, len(channels), lambda a, b: channels[a:b], through, "Score-CAM", batch_size)
+    parts = scored_variants(
+        trace, target, len(channels), lambda a, b: channels[a:b], run_hidden(trace, through), "Score-CAM", batch_size
+    )
     for first, _, table in parts:
         found[first : first + len(table)] += table
     return torch.einsum("vbk,vbhw->bkhw", found.softmax(0).to(maps), channels).clamp_min(0)
