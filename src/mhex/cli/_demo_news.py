@@ -21,7 +21,7 @@ TEXTS = (
     "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
 )
 # Methods of many passes, with fewer of them.
-QUICK: dict[str, dict[str, Any]] = {"rise": {"n": 200}, "shap": {"max_evals": 200}}
+QUICK: dict[str, dict[str, Any]] = {"rise": {"n": 100}, "shap": {"max_evals": 100}, "smoothgrad": {"n": 10}}
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,12 @@ MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
 # Methods of many passes, with fewer of them: they would take longer than all the others together.
 QUICK: dict[str, dict[str, Any]] = {
     "vit-cx": {"max_masks": 32},
-    "scorecam": {"max_channels": 64},
-    "smoothgrad": {"n": 10},
-    "integrated-gradients": {"steps": 16},
-    "rise": {"n": 150},
-    "shap": {"max_evals": 150},
+    "scorecam": {"max_channels": 24},
+    "smoothgrad": {"n": 5},
+    "integrated-gradients": {"steps": 24},
+    "occlusion": {"window": 16},
+    "rise": {"n": 60},
+    "shap": {"max_evals": 60},
 }
 
 
