@@ -62,8 +62,12 @@ def resnet(batch: int, device: str) -> list[Bench]:
     small.add("scorecam", _cam_peers(small, model.layer1[-1], "ScoreCAM"), layer="layer1")
     small.add("occlusion", _captum(small, "Occlusion", _OCCLUSION), window=16, fill="zero")
     small.add("rise", n=50)
-    small.add("smoothgrad", _captum(small, "NoiseTunnel", {"nt_type": "smoothgrad", "nt_samples": 10}), n=10)
-    small.add("integrated-gradients", _captum(small, "IntegratedGradients", {"n_steps": 20}), steps=20)
+    small.add("smoothgrad", _captum(small, "NoiseTunnel", {"nt_type": "smoothgrad", "nt_samples": 25}), n=25)
+    small.add(
+        "integrated-gradients",
+        _captum(small, "IntegratedGradients", {"n_steps": 20, "return_convergence_delta": True}),
+        steps=20,
+    )
     return [bench, small]
 
 

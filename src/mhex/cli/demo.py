@@ -82,7 +82,7 @@ class Look:
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
 ) -> None:
-    """Explain photos and texts with models of the zoo by every method that serves them, offline, in half a minute.
+    """Explain photos and texts with models of the zoo by every method that serves them, offline, in a minute.
 
     Example: mhex demo --out out/demo
     """

@@ -54,7 +54,8 @@ def scorecam(
         own = grids[torch.arange(len(samples), device=samples.device), samples]  # every sample has its own maps
         masks = F.interpolate(own[:, None], size=images.shape[-2:], mode="bilinear", align_corners=False)
         low, high = masks.amin((2, 3), keepdim=True), masks.amax((2, 3), keepdim=True)
-        return (images[samples].to(masks) * (masks - low) / (high - low + _STABILISER)).to(images.dtype)
+        masks = (masks - low) / (high - low + _STABILISER)
+        return (images[samples] * masks).to(images.dtype)
 
     channels = maps.transpose(0, 1)  # (K, B, h, w)
     found = maps.new_zeros(len(channels), len(images), target.count)
