@@ -15,6 +15,7 @@ import copy
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import timm
 import torch
@@ -31,7 +32,9 @@ def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int 
     model = timm.create_model(name, num_classes=1000).to(device)
     bench = Bench(f"{name}, batch {batch}", model, torch.randn(batch, 3, size, size, device=device))
     for method in all_methods().values():
-        if method.budget is not None and "image" in method.modalities and "heads" not in method.needs.keep:
+        if method.budget is None or method.budget[1] == "passes":  # those of many passes are measured on the ResNet
+            continue
+        if "image" in method.modalities and "heads" not in method.needs.keep:
             # Feature maps of a ViT lie inside its last block, so the CAM methods are last-block methods there.
             budget = (1.35, "F") if "features" in method.needs.keep else None
             bench.add(method.name, _input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
@@ -43,14 +46,29 @@ def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int 
 
 
 def resnet(batch: int, device: str) -> list[Bench]:
-    """ResNet-18 at 224 px: the CAM methods beside captum and pytorch-grad-cam."""
+    """ResNet-18 at 224 px: the CAM methods beside captum and pytorch-grad-cam; at 64 px, those of many passes."""
     model = timm.create_model("resnet18", num_classes=1000).to(device)
     bench = Bench(f"resnet18, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
     bench.add("gradcam", _cam_peers(bench, model.layer4[-1], "GradCAM"))
     bench.add("layercam", _cam_peers(bench, model.layer4[-1], "LayerCAM"))
     bench.add("input-x-gradient", _input_peers(bench))
+    bench.add("gradcam++", _cam_peers(bench, model.layer4[-1], "GradCAMPlusPlus"))
+    bench.add("eigencam", _cam_peers(bench, model.layer4[-1], "EigenCAM"))
     bench.add("gradcam", classes=10)
-    return [bench]
+    bench.add("scorecam", max_channels=4)
+    bench.add("occlusion", window=112)
+    bench.add("rise", n=4)
+    small = Bench("resnet18, 64 px, batch 2", model, torch.randn(2, 3, 64, 64, device=device))
+    small.add("scorecam", _cam_peers(small, model.layer1[-1], "ScoreCAM"), layer="layer1")
+    small.add("occlusion", _captum(small, "Occlusion", _OCCLUSION), window=16, fill="zero")
+    small.add("rise", n=50)
+    small.add("smoothgrad", _captum(small, "NoiseTunnel", {"nt_type": "smoothgrad", "nt_samples": 25}), n=25)
+    small.add(
+        "integrated-gradients",
+        _captum(small, "IntegratedGradients", {"n_steps": 20, "return_convergence_delta": True}),
+        steps=20,
+    )
+    return [bench, small]
 
 
 def heads(batch: int, device: str) -> list[Bench]:
@@ -67,6 +85,19 @@ def heads(batch: int, device: str) -> list[Bench]:
     maps.add("mhex")
     maps.rows.append(Row("mhex, 10 classes", partial(mhex.explain, model, x, "mhex", list(range(10))), None))
     return [cost, maps]
+
+
+_OCCLUSION = {"sliding_window_shapes": (3, 16, 16), "strides": (3, 16, 16), "perturbations_per_eval": 16}
+
+
+def _captum(bench: Bench, kind: str, options: dict[str, Any]) -> dict[str, Job]:
+    """A method of captum on the same work; a noise tunnel is one around plain gradients."""
+    if find_spec("captum") is None:
+        return {}
+    from captum import attr
+
+    theirs = getattr(attr, kind)(attr.Saliency(bench.model) if kind == "NoiseTunnel" else bench.model)
+    return {"captum": lambda: theirs.attribute(_leaf(bench.x), target=0, **options)}
 
 
 def _input_peers(bench: Bench) -> dict[str, Job]:

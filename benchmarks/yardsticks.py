@@ -17,7 +17,7 @@ import mhex
 from mhex.registry import all_methods
 
 Job = Callable[[], object]
-_UNITS = {"F": "F", "F+B": "(F + B)", "F+KB": "B, and F"}
+_UNITS = {"F": "F", "F+B": "(F + B)", "F+KB": "B, and F", "passes": "F a pass"}
 
 
 @dataclass
@@ -32,6 +32,11 @@ class Row:
     over_both: list[float] = field(default_factory=list)
     peer_over_forward: dict[str, list[float]] = field(default_factory=dict)
     peak: float = 0.0
+
+    @property
+    def unit(self) -> str:
+        """What its budget is counted in."""
+        return "" if self.budget is None else self.budget[1]
 
 
 class Bench:
@@ -78,15 +83,15 @@ class Bench:
         for row in track(self.rows, f"{self.title}", transient=True):
             for job in (self.forward, self.both, row.job, *row.peers.values()):
                 job()  # warm up
+            made = row.job()
+            passes = int(made.cost["forwards"]) if isinstance(made, mhex.Explanation) else 1
             self.peak, row.peak = max(self.peak, self._peak(self.both)), self._peak(row.job)
             for _ in range(repeats):
                 forward, both, own = self._time(self.forward), self._time(self.both), self._time(row.job)
                 self.seconds["F"].append(forward)
                 self.seconds["F+B"].append(both)
                 row.over_forward.append(own / forward)
-                # For K classes at once the yardstick is F + K B; the ratio kept is (time - F) / B.
-                over = (own - forward) / (both - forward) if row.budget and row.budget[1] == "F+KB" else own / both
-                row.over_both.append(over)
+                row.over_both.append(_over(row.unit, own, forward, both, passes))
                 for name, job in row.peers.items():
                     row.peer_over_forward.setdefault(name, []).append(self._time(job) / forward)
 
@@ -129,6 +134,14 @@ class Bench:
             peers = ", ".join(f"{n} {statistics.median(v):.2f}" for n, v in row.peer_over_forward.items())
             budget = "" if row.budget is None else f"{row.budget[0]:.3g} {_UNITS[row.budget[1]]}"
             memory = f"{row.peak / self.peak:.2f}" if self.peak else "not measured"
-            shown = f"{both:.2f}" if row.budget is None or row.budget[1] != "F+KB" else f"(t - F) / B = {both:.2f}"
+            words = {"F+KB": "(t - F) / B = ", "passes": "t / passes / F = "}
+            shown = f"{words.get(row.unit, '')}{both:.2f}"
             table.add_row(row.name, f"{forward:.2f}", shown, budget, verdict, peers, memory)
         return table, over
+
+
+def _over(unit: str, own: float, forward: float, both: float, passes: int) -> float:
+    """How many times the yardstick a job takes, beside F itself."""
+    if unit == "F+KB":  # for K classes at once it is F + K B; the ratio is (time - F) / B
+        return (own - forward) / (both - forward)
+    return own / (passes * forward) if unit == "passes" else own / both

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 
 # The models are tiny: threads cost more than they give, and several test processes share the machine.
 torch.set_num_threads(1)
+# shap compiles its loops when it is first used, which takes longer than all its tests.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
 
 @pytest.fixture(autouse=True)

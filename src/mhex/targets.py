@@ -18,6 +18,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 
 Target = None | int | str | Tensor | Concept | Sequence[int | str] | Sequence[Concept] | Callable[[Tensor], Tensor]
 Task = Literal["classification", "multi-label", "regression"]
+Samples = int | Tensor | None
 _MOST_OUTPUTS = 16  # of a regression that are explained unasked
 
 
@@ -36,7 +37,7 @@ class ResolvedTarget:
     index: Tensor | None
     several: bool
     task: Task = "classification"
-    functions: tuple[Callable[[Outcome, int | None], Tensor], ...] = ()
+    functions: tuple[Callable[[Outcome, Samples], Tensor], ...] = ()
     names: tuple[str, ...] = ()
 
     @property
@@ -50,14 +51,14 @@ class ResolvedTarget:
             return self.functions[k](outcome, None)
         return replace(self, index=self.index[:, k : k + 1]).scores(outcome)[:, 0]
 
-    def scores(self, outcome: Outcome, sample: int | None = None) -> Tensor:
+    def scores(self, outcome: Outcome, sample: Samples = None) -> Tensor:
         """Scores of all targets, (B, K), in at least float32: logits of classes, outputs, values of functions.
 
         A single-output binary classifier has classes 0 and 1 with scores `-logit` and `+logit`.
 
         Args:
             outcome: Of a pass over the batch, or over several copies of it one after the other.
-            sample: If given, of a pass over variants of this sample alone.
+            sample: If given, of a pass over variants of this sample alone; or the sample of each row, (M,).
         """
         if self.index is None:
             return torch.stack([function(outcome, sample) for function in self.functions], 1)
@@ -72,7 +73,7 @@ class ResolvedTarget:
         """True if targets have probabilities."""
         return self.index is not None and self.task != "regression"
 
-    def shares(self, outcome: Outcome, sample: int | None = None) -> Tensor:
+    def shares(self, outcome: Outcome, sample: Samples = None) -> Tensor:
         """Probabilities of all targets, (B, K); the scores themselves where a target has none.
 
         Args:
@@ -84,8 +85,10 @@ class ResolvedTarget:
         found = probabilities(outcome.logits, self.task == "multi-label")
         return found.gather(1, self._index(found.shape[0], sample))
 
-    def _index(self, size: int, sample: int | None) -> Tensor:
+    def _index(self, size: int, sample: Samples) -> Tensor:
         assert self.index is not None
+        if isinstance(sample, Tensor):
+            return self.index.index_select(0, sample.to(self.index.device))
         if sample is not None:
             return self.index[sample].expand(size, -1)
         return self.index.repeat(size // self.index.shape[0], 1)
@@ -206,23 +209,25 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
     return index
 
 
-def _likeness(concept: Concept) -> Callable[[Outcome, int | None], Tensor]:
+def _likeness(concept: Concept) -> Callable[[Outcome, Samples], Tensor]:
     return lambda outcome, _: concept.score(outcome)
 
 
-def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcome, sample: int | None) -> Tensor:
+def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcome, sample: Samples) -> Tensor:
     """Scores by a function of the user's, which is always given the logits of a whole batch, each sample in its place.
 
     Args:
         function: From logits (B, C) to scores (B,).
         batch: B.
-        outcome: Of the batch, of several copies of it, or of variants of one sample.
-        sample: Which one.
+        outcome: Of the batch, of several copies of it, or of variants of some samples.
+        sample: Which one, or whose variant each row is, (M,).
     """
     logits = full(outcome.logits)
     if sample is not None:
+        places = sample.tolist() if isinstance(sample, Tensor) else [sample] * len(logits)
         copies = [one.expand(batch, -1) for one in logits]
-        return torch.stack([_checked_scores(function(copy), copy)[sample] for copy in copies])
+        found = [_checked_scores(function(copy), copy)[n] for copy, n in zip(copies, places, strict=True)]
+        return torch.stack(found)
     parts = [logits[start : start + batch] for start in range(0, len(logits), batch)]
     return torch.cat([_checked_scores(function(part), part) for part in parts])
 

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
-from support.cases import CORE, METHODS, PERTURBING, assert_same, cases, explain, one_per_family, serving
+from mhex.registry import Method
+from support.cases import CORE, METHODS, PERTURBING, SHARES, assert_same, cases, explain, one_per_family, serving
+from support.formulas_classics import plus_plus, principal
 from support.models import CLASSES, FAMILIES, Family, PlainCNN, PlainViT, call, enliven, with_heads
 from support.state import Snapshot
 
@@ -78,7 +80,12 @@ def test_writing_in_place_and_shared_modules(method: str, family: Family) -> Non
     assert_same(explain(family.model(), inputs, method).scores, explain(model, inputs, method).scores, method)
 
 
-@cases(["tv_resnet", "plain_cnn"], where=lambda method, family: "features" in method.needs.keep)
+def reads_once(method: Method, family: Family) -> bool:
+    """Whether the method reads feature maps and runs nothing else."""
+    return "features" in method.needs.keep and method.name not in PERTURBING
+
+
+@cases(["tv_resnet", "plain_cnn"], where=reads_once)
 @pytest.mark.parametrize("layer", ["in-place", "before in-place"])
 def test_chosen_layer_that_is_written_over(method: str, family: Family, layer: str) -> None:
     """The maps are those at the time of the call, though the next operation writes into the same memory."""
@@ -95,8 +102,13 @@ def test_chosen_layer_that_is_written_over(method: str, family: Family, layer: s
     y = call(model, inputs)[:, 2].sum()
     handle.remove()
     (gradient,) = torch.autograd.grad(y, kept[-1])
-    weight = gradient.mean((2, 3), keepdim=True) if method == "gradcam" else gradient.clamp_min(0)
-    wanted = (weight * kept[-1]).sum(1).clamp_min(0).detach()
+    maps = kept[-1].detach()
+    wanted = {
+        "gradcam": lambda: (gradient.mean((2, 3), keepdim=True) * maps).sum(1).clamp_min(0),
+        "layercam": lambda: (gradient.clamp_min(0) * maps).sum(1).clamp_min(0),
+        "gradcam++": lambda: plus_plus(maps[0], gradient[0])[None],
+        "eigencam": lambda: principal(maps[0])[None],
+    }[method]()
     assert_same(explain(model, inputs, method, target=2, layer=name).scores, wanted, method)
 
 
@@ -107,6 +119,17 @@ def _plain_kernels() -> Iterator[None]:
         yield
 
 
+# Samples at which a method jumps, so that rounding decides: Eigen-CAM turns its map over where its least and greatest
+# value are as large.
+JUMPS = {("eigencam", "timm_swin"): 0}
+# Options with which nothing jumps: all channels, one in each cluster, no noise or much of it.
+STEADY: dict[str, dict[str, Any]] = {
+    "vit-cx": {"distance": 0, "noise": 0, "max_masks": None, "batch_size": 64},
+    "scorecam": {"max_channels": None},
+    "smoothgrad": {"n": 30},
+}
+
+
 @pytest.mark.usefixtures("_plain_kernels")
 @cases(CORE)
 def test_bfloat16_weights(method: str, family: Family) -> None:
@@ -115,13 +138,15 @@ def test_bfloat16_weights(method: str, family: Family) -> None:
     exact = family.fresh(torch.float32).to(torch.bfloat16).float()
     inputs = family.inputs(3, torch.float32)
     rounded = inputs.bfloat16().float() if isinstance(inputs, Tensor) else inputs
-    # Rounding may move a channel to another cluster: with one channel in each, and no noise, nothing jumps.
-    options = {"distance": 0, "noise": 0, "max_masks": None, "batch_size": 64} if method == "vit-cx" else {}
+    if method == "gradcam++" and family.layout == "tokens":
+        pytest.skip("features of either sign: a weight has no limit where its denominator vanishes")
+    options = STEADY.get(method, {})
     got = explain(model, inputs, method, target=1, **options)
     wanted = explain(exact, rounded, method, target=1, **options)
     assert got.scores.dtype == torch.float32, "maps are accumulated in float32"
     assert bool(torch.isfinite(got.scores).all())
-    pair = torch.stack([got.scores.flatten(), wanted.scores.flatten()]).double()
+    kept = [n for n in range(3) if n != JUMPS.get((method, family.name))]
+    pair = torch.stack([got.scores[kept].flatten(), wanted.scores[kept].flatten()]).double()
     assert float(torch.corrcoef(pair)[0, 1]) > 0.97
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
@@ -327,7 +352,7 @@ def test_one_logit_for_two_classes(method: str, squeezed: bool) -> None:
     two = FAMILIES["plain_vit"].fresh()
     two.head = nn.Linear(32, 2).double()
     # Two opposite logits count the evidence twice in the softmax; one logit counts it once.
-    factor = 0.5 if method in PERTURBING else 1.0
+    factor = 0.5 if method in SHARES else 1.0
     with torch.no_grad():
         two.head.weight.copy_(factor * torch.cat([-one.head.weight, one.head.weight]))
         two.head.bias.copy_(factor * torch.cat([-one.head.bias, one.head.bias]))

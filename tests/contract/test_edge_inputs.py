@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from support.cases import METHODS, PERTURBING, assert_same, cases, explain, serving
+from support.cases import METHODS, PERTURBING, assert_same, cases, explain, native_grid, serving
 from support.models import CLASSES, FAMILIES, Family, PlainViT, call, enliven
 
 NO_PREFIX, ONE, TWO, FIVE = "timm_avg", "timm_vit", "timm_deit_distilled", "timm_registers"
@@ -40,10 +40,8 @@ def test_text_without_words(method: str, family: Family) -> None:
 @cases(where=lambda method, family: family.size is not None)
 def test_scores_lie_on_the_native_grid(method: str, family: Family) -> None:
     e = explain(family.model(), family.inputs(2), method, target=[0, 1])
-    needs = METHODS[method].needs
-    grid = family.feature_grid if "features" in needs.keep else family.size
-    grid = family.grid if needs.blocks and method not in PERTURBING else grid
-    grid = family.head_grid or family.size if "heads" in needs.keep else grid
+    grid = native_grid(method, family.size, family.feature_grid, family.grid)
+    grid = family.head_grid or family.size if "heads" in METHODS[method].needs.keep else grid
     assert e.scores.shape == (2, 2, *grid)
     assert e.map().shape == (2, 2, *family.size)
 
@@ -54,10 +52,8 @@ def test_another_image_size(method: str, family: Family) -> None:
     size, grid = family.other_size
     inputs = family.inputs(2, size=size)
     e = explain(family.model(), inputs, method)
-    keep = METHODS[method].needs.keep
-    blocks = METHODS[method].needs.blocks and method not in PERTURBING
-    native = blocks or "features" in keep or ("heads" in keep and family.head_grid is not None)
-    assert e.scores.shape[1:] == (grid if native else size)
+    heads = "heads" in METHODS[method].needs.keep and family.head_grid is not None
+    assert e.scores.shape[1:] == (grid if heads else native_grid(method, size, grid, grid))
     assert e.map().shape == (2, *size)
     assert_same(e.logits, call(family.model(), inputs).detach(), method, 1e-12)
 

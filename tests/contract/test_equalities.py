@@ -36,7 +36,7 @@ def test_special_tokens_and_padding_score_zero(method: str, family: Family) -> N
         silent = e.scores[row, [0, *range(length - 1, e.scores.shape[1])]]
         assert float(silent.abs().max()) == 0
     assert float(e.special.masked_fill(special, 0).abs().max()) == 0, "only special tokens are reported apart"
-    assert float(e.special.abs().max()) > 0
+    assert (float(e.special.abs().max()) > 0) == (method != "shap"), "shap never hides them"
 
 
 @cases(where=lambda method, family: family.explicit is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import support.formulas_classics
 import support.formulas_tokens  # noqa: F401 (registers its formulas)
 from support.cases import METHODS, assert_same, cases, explain
 from support.formulas import FORMULAS, view
@@ -20,6 +21,12 @@ def test_every_method_has_a_second_formula() -> None:
 _LONG = {
     "attention-flow": ("timm_registers", "hf_bert", "tv_vit"),
     "vit-cx": ("timm_deit_distilled", "hf_dinov2", "tv_vit", "plain_vit_shared"),
+    **dict.fromkeys(("gradcam++", "scorecam", "eigencam"), ("timm_vit", "timm_swin", "tv_convnext", "plain_cnn")),
+    **dict.fromkeys(
+        ("smoothgrad", "integrated-gradients", "occlusion", "rise"),
+        ("timm_vit", "timm_registers", "hf_bert", "hf_roberta", "encoder_text", "plain_cnn"),
+    ),
+    "shap": ("timm_registers", "hf_bert", "encoder_text", "plain_cnn"),
 }
 
 

@@ -39,13 +39,18 @@ CORE = (
 BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
 # Methods that see a model in the same way as others do: on families beyond these they are run by `-m slow`, but for
 # the second formulas. Those of many passes cost most.
+AGAIN = ("smoothgrad", "integrated-gradients", "occlusion", "rise", "shap", "scorecam")  # run the whole model again
 _MANY_PASSES = ("timm_vit", "hf_bert", "plain_vit_shared")
 _ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("agcam", "attcat", "cdam", "gradtoken", "tokentm"), (*_MANY_PASSES, "hf_dinov2", "tv_vit")),
     **dict.fromkeys(("cdam-integrated", "cdam-smooth", "vit-cx"), _MANY_PASSES),
+    **dict.fromkeys(AGAIN, ("timm_vit", "hf_bert", "plain_cnn")),
+    **dict.fromkeys(("gradcam++", "eigencam", "scorecam"), ("timm_vit", "timm_swin", "plain_cnn")),
 }
-# Methods of blocks whose scores are a map of the image all the same, from probabilities, without a gradient.
-PERTURBING = ("vit-cx",)
+# Methods that ask for probabilities where there are some; their maps are of the image, or of the text.
+SHARES = ("vit-cx", "rise", "shap")
+# Methods without a gradient, which run changed inputs.
+PERTURBING = (*SHARES, "occlusion", "scorecam")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
 # Options that make a method cheap enough to be called thousands of times; empty means its defaults.
@@ -53,7 +58,15 @@ QUICK: dict[str, dict[str, Any]] = {
     "cdam-smooth": {"n": 3},
     "cdam-integrated": {"steps": 4},
     "vit-cx": {"max_masks": 3, "batch_size": 4},
+    "scorecam": {"max_channels": 4},
+    "smoothgrad": {"n": 2},
+    "integrated-gradients": {"steps": 3},
+    "rise": {"n": 6},
+    "shap": {"max_evals": 12},
 }
+# The same for images, and for texts without a tokenizer that would name the mask token.
+QUICK_IMAGES: dict[str, dict[str, Any]] = {"occlusion": {"window": 16}}
+QUICK_TEXTS: dict[str, dict[str, Any]] = {name: {"fill": 3} for name in ("occlusion", "rise", "shap")}
 
 # Methods whose result is rounded by definition: the size of a step, times the edges that a cut can cross.
 COARSE = {"attention-flow": 5e-5}
@@ -65,6 +78,11 @@ def serving(family: str) -> tuple[str, ...]:
     model = FAMILIES[family].model()
     anatomy = find_anatomy(model, prepare(model, FAMILIES[family].inputs(1)).batch)
     return tuple(name for name, method in METHODS.items() if not method.refusal(anatomy))
+
+
+def usual(method: str, family: str) -> bool:
+    """Whether a method is run on a family in the default run."""
+    return family in _ELSEWHERE_SLOW.get(method, FAMILIES)
 
 
 def cases(
@@ -85,7 +103,7 @@ def cases(
             method,
             FAMILIES[name],
             id=f"{method}-{name}",
-            marks=[pytest.mark.slow] if spare and name not in _ELSEWHERE_SLOW.get(method, FAMILIES) else [],
+            marks=[pytest.mark.slow] if spare and not usual(method, name) else [],
         )
         for name in names
         for method in serving(name)
@@ -103,7 +121,31 @@ def one_per_family(families: Iterable[str] | None = None, prefer: str = "gae") -
 
 def explain(model: Any, inputs: Any, method: str, **options: Any) -> mhex.Explanation:
     """`mhex.explain` with the method's quick options."""
-    return mhex.explain(model, inputs, method=method, **{**QUICK.get(method, {}), **options})
+    return mhex.explain(model, inputs, method=method, **{**quick(method, inputs), **options})
+
+
+def quick(method: str, inputs: Any) -> dict[str, Any]:
+    """Options that make a method cheap on these inputs."""
+    text = isinstance(inputs, dict) and "pixel_values" not in inputs
+    return {**QUICK.get(method, {}), **(QUICK_TEXTS if text else QUICK_IMAGES).get(method, {})}
+
+
+def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], blocks: tuple[int, int]) -> Any:
+    """Height and width of a method's maps, on a model with these feature maps and patches.
+
+    Args:
+        method: Its name.
+        size: Of the image.
+        features: Grid of the feature maps.
+        blocks: Grid of the patches.
+    """
+    needs = METHODS[method].needs
+    if method == "occlusion":  # windows that fill the image
+        window = QUICK_IMAGES[method]["window"]
+        return size if size[0] % window or size[1] % window else (size[0] // window, size[1] // window)
+    if "features" in needs.keep:
+        return features
+    return blocks if needs.blocks and method not in PERTURBING else size
 
 
 def assert_same(got: Tensor, wanted: Tensor, method: str, tolerance: float = 1e-9) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 import mhex
 from mhex import Concept, Explanation
 from mhex.errors import ArgumentError
-from support.cases import METHODS, assert_same, cases, explain
+from support.cases import METHODS, SHARES, assert_same, cases, explain
 from support.models import FAMILIES, Family, call
 
 READERS = {"timm_vit": ("head", 32), "hf_bert": ("classifier", 32), "plain_cnn": ("head", 12)}
@@ -41,7 +41,7 @@ def test_a_single_output_is_explained_as_it_is(method: str, family: Family) -> N
     torch.testing.assert_close(e.values, outputs)
     by_function = explain(model, inputs, method, target=lambda values: values[:, 0])
     assert_same(e.scores, by_function.scores, method)
-    if method != "vit-cx":  # of a class it explains the probability
+    if method not in SHARES:  # of a class these explain the probability
         raised = explain(model, inputs, method, target=1)
         assert_same(e.scores, raised.scores, method)
         lowered = explain(model, inputs, method, target=0)

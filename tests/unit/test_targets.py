@@ -142,3 +142,24 @@ def test_concepts_are_resolved_to_their_scores():
     for mixed in ([fur, 1], ["pug", fur]):
         with pytest.raises(ArgumentTypeError, match="concepts alone, or classes alone"):
             resolve_target(mixed, LOGITS, NAMES)
+
+
+@pytest.mark.parametrize("kind", ["classes", "per sample", "one logit", "function", "concept"])
+def test_rows_of_several_samples(kind):
+    """Variants of any samples in one pass score as those of each sample alone."""
+    logits = torch.randn(5, 1 if kind == "one logit" else 4, dtype=torch.float64)
+    outcome = Outcome(logits, torch.randn(5, 3, dtype=torch.float64))
+    target = {
+        "classes": [3, 1],
+        "per sample": torch.tensor([2, 0, 1]),
+        "one logit": torch.tensor([1, 0, 1]),
+        "function": lambda rows: rows[:, 0] * torch.arange(1.0, 4.0, dtype=torch.float64),
+        "concept": Concept(torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64)),
+    }[kind]
+    resolved = resolve_target(target, torch.zeros(3, logits.shape[1], dtype=torch.float64))
+    samples = torch.tensor([2, 0, 0, 1, 2])
+    for read in (resolved.scores, resolved.shares):
+        together = read(outcome, samples)
+        for row, n in enumerate(samples.tolist()):
+            one = Outcome(outcome.logits[row : row + 1], outcome.latent[row : row + 1])
+            assert torch.equal(together[row : row + 1], read(one, n))

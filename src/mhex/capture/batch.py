@@ -23,6 +23,9 @@ class Batch:
         size: Number of samples B.
         real: Text only: bool (B, T), False at padding.
         special: Text only: bool (B, T), True at class, separator and padding tokens.
+        mask_id: Text only: the token that stands for a hidden one, if the tokenizer has one.
+        pad_id: Text only: the padding token, if it is known.
+        scale: Images only: mean and spread (C,) by which colours from 0 to 1 were normalised, if they are known.
     """
 
     modality: Modality
@@ -31,6 +34,9 @@ class Batch:
     size: int = 0
     real: Tensor | None = None
     special: Tensor | None = None
+    mask_id: int | None = None
+    pad_id: int | None = None
+    scale: tuple[Tensor, Tensor] | None = None
 
     @property
     def pixels(self) -> Tensor:
@@ -55,15 +61,45 @@ class Batch:
         kwargs = {k: v for k, v in self.kwargs.items() if k != "input_ids"}
         return replace(self, kwargs={**kwargs, "inputs_embeds": value})
 
-    def with_images(self, pixels: Tensor) -> Batch:
-        """Other images (B', C, H, W), any number of them; further arguments must be the same for all samples."""
+    def variants(self, value: Tensor, samples: Tensor | None = None) -> Batch:
+        """Changed samples, any number of them.
+
+        Args:
+            value: Images (M, C, H, W), token ids (M, T) or, where the model was given word embeddings, those (M, T, D).
+                Embeddings in place of token ids enter elsewhere: here the ids are those of the samples.
+            samples: Whose variant each row is, (M,), so that every argument with one row per sample goes with it.
+                None: of nobody in particular, where images are all that is given; of texts, one for each sample.
+        """
+        if samples is None and self.modality == "text":
+            samples = torch.arange(self.size, device=value.device)
+        if samples is None:
+            self._check_alone()
+        elif len(samples) != len(value):
+            raise ArgumentError(f"Expected a sample for each of {len(value)} variants, but got {len(samples)}.")
+
+        def rows(given: Any) -> Any:
+            if samples is None or not isinstance(given, Tensor) or not given.dim() or len(given) != self.size:
+                return given
+            return given.index_select(0, samples.to(given.device))
+
+        kwargs = {name: rows(given) for name, given in self.kwargs.items()}
+        if self.modality == "image":
+            args = (value, *map(rows, self.args[1:]))
+        else:
+            args = tuple(map(rows, self.args))
+            if not value.is_floating_point():
+                kwargs["input_ids"] = value
+            elif self.kwargs.get("input_ids") is None:
+                kwargs["inputs_embeds"] = value
+        return replace(self, args=args, kwargs=kwargs, size=len(value))
+
+    def _check_alone(self) -> None:
         per_sample = [name for name, value in self.kwargs.items() if isinstance(value, Tensor) and value.dim()]
         if per_sample:
             raise ArgumentError(
                 f"Expected images alone, but the model is also given {', '.join(per_sample)}, which cannot be repeated "
-                "for changed images; leave them out, or choose a method that does not change the image."
+                "for changed images; say whose variants they are, or leave them out."
             )
-        return replace(self, args=(pixels, *self.args[1:]), size=pixels.shape[0])
 
     def tokens(self, anatomy: Anatomy) -> int | None:
         """Number of tokens N that the model will make of it; None if it has none, or that is not known."""

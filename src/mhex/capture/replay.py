@@ -1,4 +1,4 @@
-"""Running the model again: the last block and the head on other tokens, or the whole of it on other images."""
+"""Running the model again: the last block and the head on other tokens, or the whole of it on other inputs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from mhex.capture.hooks import hook_each
@@ -62,16 +63,69 @@ class Again:
         finally:
             watch.replaying = None
 
-    def whole(self, pixels: Tensor) -> Outcome:
-        """Outcome of the whole model on other images, without a graph.
+    def whole(
+        self, value: Tensor, samples: Tensor | None = None, graph: bool = False, drop: Tensor | None = None
+    ) -> Outcome:
+        """Outcome of the whole model on other inputs.
 
         Args:
-            pixels: (B', C, H, W), any number of them.
+            value: Images (M, C, H, W), token ids (M, T) or word embeddings (M, T, D), any number of them.
+            samples: Whose variant each row is, (M,); see `Batch.variants`.
+            graph: With a graph to `value`, or without any.
+            drop: A token of each row that is taken out before the first block, (M,), counted with prefix tokens.
         """
         watch = self.watch
+        batch = watch.batch.variants(value.clone(), samples)  # the model may write into it
+        watch.asleep, watch.graph_asleep = True, graph
+        try:
+            with ExitStack() as stack:
+                if batch.modality == "text" and value.is_floating_point() and "inputs_embeds" not in batch.kwargs:
+                    self._embed_by(stack, value)
+                if drop is not None:
+                    self._drop(stack, drop)
+                return watch.forward(batch)
+        finally:
+            watch.asleep = watch.graph_asleep = False
+            watch.again = None
+
+    def _embed_by(self, stack: ExitStack, value: Tensor) -> None:
+        """Let word embeddings stand for what the embedding layer returns, at the use of it that is kept."""
+        if not self.watch.embedded:
+            raise CaptureError("Word embeddings can stand in only where 'input' is kept; add it to the method's Needs.")
+        uses = 0
+
+        def stand_in(x: Tensor) -> Tensor:
+            nonlocal uses
+            uses += 1
+            return value.to(x.dtype).clone() if uses == self.watch.embedded else x
+
+        hook_each(stack, [self.watch.anatomy.embedding], after=stand_in)
+
+    def _drop(self, stack: ExitStack, drop: Tensor) -> None:
+        """Take a token of each row out of what enters the first block."""
+        done = False
+
+        def remove(x: Tensor) -> Tensor:
+            nonlocal done
+            if done:  # the module stands for several blocks
+                return x
+            done = True
+            tokens = self.watch.turned(x)
+            kept = torch.arange(tokens.shape[1], device=tokens.device) != drop[:, None]
+            return self.watch.turned(tokens[kept].view(len(tokens), -1, tokens.shape[2]))
+
+        hook_each(stack, [self.watch.anatomy.blocks[0].module], before=remove)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Word embeddings (..., D) of token ids, as the model's own layer gives them, without a graph."""
+        watch = self.watch
+        if watch.anatomy.embedding is None:
+            raise CaptureError("No embedding of the token ids was seen.")
         watch.asleep = True
         try:
-            return watch.forward(watch.batch.with_images(pixels))
+            with torch.no_grad():
+                found: Tensor = watch.anatomy.embedding(ids)
+            return found
         finally:
             watch.asleep = False
 

@@ -14,6 +14,7 @@ from mhex._progress import track
 from mhex.capture.anatomy import Anatomy, grid_of, layout_of, without_prefix
 from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace
+from mhex.capture.chunks import in_chunks, sample_width
 from mhex.capture.guest import Sighting
 from mhex.capture.outputs import Outcome, as_vector
 from mhex.capture.precision import full
@@ -51,7 +52,8 @@ class Trace:
         self.readout_row: Tensor | None = None
         self.measure_readout: Callable[[], Tensor] | None = None
         self.replay: Callable[..., Outcome] = _no_replay
-        self.rerun: Callable[[Tensor], Outcome] = _no_replay
+        self.rerun: Callable[..., Outcome] = _no_replay
+        self.embed: Callable[[Tensor], Tensor] = _no_replay
         self.plain: Callable[[], AbstractContextManager[Trace]] = _no_second_pass
         self.flow: Flow | None = None
         self.seed = 0
@@ -105,7 +107,7 @@ class Trace:
 
     @property
     def spatial(self) -> Tensor:
-        """Bool (B, N): True at patches, or at words that are neither special nor padding."""
+        """Bool (B, N): True at patches, or at words neither special nor padding."""
         return self.batch.spatial(self.tokens, self.anatomy.prefix_tokens)
 
     @property
@@ -127,11 +129,9 @@ class Trace:
 
         Args:
             y: One score per sample, (B,).
-            tensors: Kept tensors.
+            tensors: Kept ones.
         """
-        cut = CaptureError(
-            "No gradient reaches what the method reads: the forward pass cuts it (no_grad, quantised layers)."
-        )
+        cut = CaptureError("No gradient reaches what the method reads: the pass cuts it (no_grad, quantised layers).")
         if not y.requires_grad:
             raise cut
         self.cost["backwards"] += 1
@@ -227,7 +227,7 @@ class Trace:
 
     @property
     def read_rows(self) -> slice:
-        """Queries of the last attention that the head reads: the first ones of class-token models, else all."""
+        """Queries of the last attention that the head reads: the first of class-token models, else all."""
         return slice({"class": 1, "class+distilled": 2}.get(self.anatomy.readout))
 
     def once(self, name: str, compute: Callable[[], T]) -> T:
@@ -249,19 +249,31 @@ class Trace:
         drawn = torch.randn(-(-count // 16) * 16, generator=generator, device=device, dtype=torch.float32)
         return drawn[:count].reshape(shape).to(self.logits.device)
 
-    def track(self, steps: Sequence[T], description: str) -> Iterator[T]:
+    def chunks(
+        self, count: int, run: Callable[[int, int], T], words: str = "", size: int | None = None, weight: int = 1
+    ) -> Iterator[tuple[int, int, T]]:
+        """`run(start, stop)` over so many samples for the model, as many at a time as are good for the device.
+
+        Yields the beginning and end of each part, and what `run` returned; see `in_chunks`. `words` stand at the
+        progress bar, if any; `size` is the most at a time, if given; `weight` says how much a sample of them takes.
+        """
+        width = weight * sample_width(self.batch, self.anatomy)
+        bar = track(range(count), words, self.progress and bool(words))
+        return in_chunks(count, run, width, self.logits.device, size, bar)
+
+    def track(self, steps: Sequence[T], words: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""
-        return track(steps, description, self.progress)
+        return track(steps, words, self.progress)
 
     def clear(self) -> None:
-        """Let go of every tensor, so that the graph is freed even if something still refers to the trace."""
+        """Let go of every tensor, so that the graph is freed even if the trace is still referred to."""
         self.blocks.clear()
         self.outer.clear()
         self.layers.clear()
         self.diagnostics.clear()
         self._done.clear()
         self.readout_row = self.sighting = self.measure_readout = None
-        self.replay = self.rerun = _no_replay
+        self.replay = self.rerun = self.embed = _no_replay
         self.plain = _no_second_pass
         self.logits = self.logits.detach()
 
@@ -270,8 +282,5 @@ def _no_second_pass() -> AbstractContextManager[Trace]:
     raise CaptureError("Only a pass under rules has a second one without, while it is observed.")
 
 
-def _no_replay(*_: Tensor, **__: Tensor) -> Outcome:
-    raise CaptureError(
-        "The model can be run again only while it is observed, and its tail only if 'block_input' of the last block "
-        "is kept."
-    )
+def _no_replay(*_: Any, **__: Any) -> Any:
+    raise CaptureError("The model can be run again only while it is observed, its tail only with 'block_input' kept.")

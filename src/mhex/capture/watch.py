@@ -39,7 +39,9 @@ class Watch:
         self.current: int | None = None  # index of the block that is running
         self.entered = 0  # counts calls rather than modules, so that a block used twice is two blocks
         self.replaying: dict[str, Tensor] | None = None  # site of the last block -> tensor that stands in
-        self.asleep = False  # the model runs on other inputs, and nothing is looked at but the latent
+        # While asleep the model runs on other inputs, and nothing is looked at but the latent.
+        self.asleep = self.graph_asleep = False
+        self.embedded = 0  # uses of the embedding layer in the observed pass
         self.again: Tensor | None = None  # latent of a later pass
         self.substituted: set[str] = set()  # sites of the replayed block that were reached
         self.lower_output: Any = None  # what a lower block returned, for its structure
@@ -83,7 +85,7 @@ class Watch:
             )
         if self.replaying is not None:
             # Handed on as copies, because blocks may write into what they are given.
-            return self._turned(self.replaying["block_input"]).clone() if self._in_last() else x
+            return self.turned(self.replaying["block_input"]).clone() if self._in_last() else x
         x = self.visit("block_input", x)
         # Post-norm blocks: what enters the block is what enters its attention.
         return self.visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
@@ -114,21 +116,22 @@ class Watch:
             if not self._in_last() or site not in self.replaying or site in self.substituted:
                 return x
             self.substituted.add(site)
-            return self._turned(self.replaying[site]).clone()
+            return self.turned(self.replaying[site]).clone()
         if not self._wanted(site):
             return x
+        self.embedded += site == "input"
         outside = site in OUTER_SITES
         if not outside and site in self.blocks[self._running()].sites:
             return x  # a module used again in the same block, as a norm before attention and MLP: the first use counts
-        x = x if outside else self._turned(x)
+        x = x if outside else self.turned(x)
         if self.needs.graph == site and self._graph_starts(site):
             x = x.detach().requires_grad_()
         kept = self.outer if outside else self.blocks[self._running()].sites
         kept[site] = x
         # Flow on as a copy: the model may write into it, and autograd forbids writing into a leaf.
-        return x.clone() if outside else self._turned(x.clone())
+        return x.clone() if outside else self.turned(x.clone())
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def turned(self, x: Tensor) -> Tensor:
         """Between the model's layout of the residual stream and (B, N, D)."""
         return x.transpose(0, 1) if self.anatomy.sequence_first else x
 
@@ -188,9 +191,7 @@ class Watch:
 
     def _graph_starts(self, site: str) -> bool:
         """True at the one place where the graph starts."""
-        if site in OUTER_SITES:
-            return True
-        if self.needs.start == "each":
+        if site in OUTER_SITES or self.needs.start == "each":
             return True
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
         return self.current == (0 if all_blocks else len(self.blocks) - 1)
@@ -211,7 +212,7 @@ class Watch:
         trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
         trace.flow = self.flow
         again = Again(self)
-        trace.rerun = again.whole
+        trace.rerun, trace.embed = again.whole, again.embed
         if "block_input" in self.keep:
             trace.replay = again.tail
         return trace
@@ -222,7 +223,7 @@ class Watch:
         self.substituted.clear()
         if batch.modality == "image" and batch is self.batch:
             batch = batch.with_input(batch.pixels.clone())  # the model may write into it
-        graph = not self.asleep and (self.needs.graph is not None or self.replaying is not None)
+        graph = self.graph_asleep if self.asleep else self.needs.graph is not None or self.replaying is not None
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.
         tapped = not self.asleep and (self.needs.blocks or self.flow is not None)
         with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
@@ -249,8 +250,8 @@ class Watch:
 
     def clear(self) -> None:
         """Let go of every tensor."""
-        self.blocks, self.outer, self.pool, self.lower_output, self.sighting = [], {}, None, None, None
-        self.again = None
+        self.blocks, self.outer = [], {}
+        self.pool = self.lower_output = self.sighting = self.again = None
         self.tap.on_attention = _gone
 
 

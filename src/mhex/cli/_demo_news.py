@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mhex.cli._console import Step
 from mhex.cli._demo_heads import Opinion, head_opinions
@@ -20,6 +20,8 @@ TEXTS = (
     "with cameras.",
     "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
 )
+# Methods of many passes, with fewer of them.
+QUICK: dict[str, dict[str, Any]] = {"rise": {"n": 100}, "shap": {"max_evals": 100}, "smoothgrad": {"n": 10}}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Read
     if bundle.tokenizer is None:
         raise ArgumentError(f"Expected a model that reads texts, but {bundle.name} does not.")
     outcome = explain_by(
-        bundle, text, methods, "top2", lambda what: step(f"news, {bundle.name}: {what}"), pass_over=True
+        bundle, text, methods, "top2", lambda what: step(f"news, {bundle.name}: {what}"), options=QUICK, pass_over=True
     )
     opinions = head_opinions(bundle, bundle.tokenizer(text, return_tensors="pt"))
     return Reading(bundle, text, opinions, outcome)

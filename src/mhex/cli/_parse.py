@@ -122,14 +122,14 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
 def _typed(method: Method, key: str, value: str) -> Any:
     """`value` in the type of the option's default; where the signature allows a number beside None or a word, that."""
     default = method.options[key]
-    if isinstance(default, bool):
+    if value.lower() == "none" and default is None:
+        return None
+    parameter = inspect.signature(method.function).parameters.get(key)
+    allowed = str(parameter.annotation) if parameter is not None else ""
+    if isinstance(default, bool) or allowed == "bool | None":
         if value.lower() not in (*_YES, *_NO):
             raise ArgumentError(f"Expected true or false for the option {key!r}, but got {value!r}.")
         return value.lower() in _YES
-    parameter = inspect.signature(method.function).parameters.get(key)
-    allowed = str(parameter.annotation) if parameter is not None else ""
-    if value.lower() == "none" and default is None:
-        return None
     for kind, words in ((int, "a whole number"), (float, "a number")):
         if isinstance(default, kind) or re.search(rf"\b{kind.__name__}\b", allowed):
             try:

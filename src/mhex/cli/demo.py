@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from mhex.bundle import Bundle
 
 MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
-QUICK = {"vit-cx": {"max_masks": 32}}  # the only method that would take longer than all the others together
+# Methods of many passes, with fewer of them: they would take longer than all the others together.
+QUICK: dict[str, dict[str, Any]] = {
+    "vit-cx": {"max_masks": 32},
+    "scorecam": {"max_channels": 24},
+    "smoothgrad": {"n": 5},
+    "integrated-gradients": {"steps": 24},
+    "occlusion": {"window": 16},
+    "rise": {"n": 60},
+    "shap": {"max_evals": 60},
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Look:
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
 ) -> None:
-    """Explain photos and texts with models of the zoo by every method that serves them, offline, in half a minute.
+    """Explain photos and texts with models of the zoo by every method that serves them, offline, in a minute.
 
     Example: mhex demo --out out/demo
     """

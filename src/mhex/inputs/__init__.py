@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs._common import Prepared
 from mhex.inputs.batches import in_batches
-from mhex.inputs.images import check_image, images, photos
+from mhex.inputs.images import check_image, images, photos, with_scale
 from mhex.inputs.texts import texts, token_inputs
 
 __all__ = ["Prepared", "check_image", "in_batches", "prepare"]
@@ -23,6 +23,16 @@ def prepare(
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Prepared:
     """Build a batch on the model's device and in its dtype. See `mhex.explain` for what `inputs` may be."""
+    prepared = _prepare(model, inputs, preprocess, tokenizer)
+    return with_scale(prepared, preprocess) if prepared.batch.modality == "image" else prepared
+
+
+def _prepare(
+    model: nn.Module,
+    inputs: Any,
+    preprocess: Callable[[Any], Tensor] | None,
+    tokenizer: Callable[..., Mapping[str, Any]] | None,
+) -> Prepared:
     if isinstance(inputs, str) or (
         isinstance(inputs, (list, tuple)) and inputs and all(isinstance(i, str) for i in inputs)
     ):

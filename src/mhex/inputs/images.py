@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,6 +58,26 @@ def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Te
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
     return images(model, torch.stack(tensors), {}, pictures if whole else None)
+
+
+def with_scale(prepared: Prepared, preprocess: Any) -> Prepared:
+    """The same, and how its colours were normalised, where the preprocessing says so.
+
+    Args:
+        prepared: Images.
+        preprocess: Has `mean` and `std` for colours from 0 to 1, as those of mhex and torchvision's presets have, or
+            is a sequence of `transforms` of which one has them.
+    """
+    pixels = prepared.batch.pixels
+    steps = [preprocess, *(getattr(preprocess, "transforms", None) or ())]
+    pairs = [(getattr(step, "mean", None), getattr(step, "std", None)) for step in steps]
+    known = [(mean, std) for mean, std in pairs if mean is not None and std is not None]
+    if len(known) != 1:
+        return prepared
+    mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten().to(pixels.device) for values in known[0])
+    if len(mean) != pixels.shape[1] or len(std) != pixels.shape[1]:
+        return prepared
+    return replace(prepared, batch=replace(prepared.batch, scale=(mean, std)))
 
 
 def check_image(batch: Batch, anatomy: Anatomy) -> None:

@@ -85,8 +85,22 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
             "Expected at least one real token in every sample, but the attention mask of one is all zero."
         )
     special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer)
-    batch = Batch("text", (), kwargs, main.shape[0], real=real, special=special)
+    batch = Batch(
+        "text",
+        (),
+        kwargs,
+        main.shape[0],
+        real=real,
+        special=special,
+        mask_id=_token(tokenizer, "mask_token_id"),
+        pad_id=_token(tokenizer, "pad_token_id", _token(getattr(model, "config", None), "pad_token_id")),
+    )
     return Prepared(batch, tokens=_token_strings(inputs, ids, real, tokenizer), words=_word_indices(inputs, real))
+
+
+def _token(owner: Any, name: str, otherwise: int | None = None) -> int | None:
+    found = getattr(owner, name, None)
+    return found if isinstance(found, int) else otherwise
 
 
 def _check_vocabulary(model: nn.Module, ids: Tensor | None) -> None:

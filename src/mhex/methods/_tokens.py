@@ -31,8 +31,16 @@ def settle_site(trace: Trace, site: Site) -> str:
     return chosen
 
 
-def check_count(name: str, value: object) -> None:
-    """Refuse a number of passes below 1."""
+def check_count(name: str, value: object, or_none: bool = False) -> None:
+    """Refuse a number of passes below 1.
+
+    Args:
+        name: Of the option.
+        value: What the user gave.
+        or_none: Whether None will do.
+    """
+    if value is None and or_none:
+        return
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
         raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
 

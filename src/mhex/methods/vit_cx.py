@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,7 +34,7 @@ def vit_cx(
     distance: float = 0.1,
     max_masks: int | None = None,
     noise: float = 0.1,
-    batch_size: int = 32,
+    batch_size: int | None = None,
 ) -> Tensor:
     r"""`S(u) = 1/K sum_k s_k M_k(u) / sum_l M_l(u)`, `s_k = p(x M_k + n_k) - p(x + n_k) + p(x)`.
 
@@ -47,11 +49,10 @@ def vit_cx(
         distance: Clusters are no wider than this.
         max_masks: The most masks; more clusters are joined further. None for as many as there are.
         noise: Standard deviation of the noise, in units of the normalised image.
-        batch_size: The most images in one pass, two for each mask; the result does not depend on it.
+        batch_size: The most images in one pass; None for what is good for the device. It does not change the result.
     """
-    check_count("batch_size", batch_size)
-    if max_masks is not None:
-        check_count("max_masks", max_masks)
+    check_count("batch_size", batch_size, or_none=True)
+    check_count("max_masks", max_masks, or_none=True)
     for name, value, most in (("distance", distance, 2.0), ("noise", noise, 1e6)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
             raise ArgumentError(f"Expected {name} to be a number from 0 to {most:g}, but got {value!r}.")
@@ -59,14 +60,15 @@ def vit_cx(
     channels = trace.on_grid(fixed(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
     plain = target.shares(trace.outcome).detach()
     grids = [_masks(one, distance, max_masks) for one in channels]
-    jobs = [(n, part) for n, grid in enumerate(grids) for part in range(0, len(grid), max(1, batch_size // 2))]
     weighted = images.new_zeros(len(images), target.count, *images.shape[-2:], dtype=plain.dtype)
     cover = torch.zeros_like(weighted[:, :1])
-    for n, start in trace.track(jobs, "ViT-CX"):
-        masks = _on_image(grids[n][start : start + max(1, batch_size // 2)], images)
-        effect = _effects(trace, target, n, masks, start, noise) + plain[n]  # (M, K)
-        weighted[n] += torch.einsum("mk,mhw->khw", effect, masks)
-        cover[n] += masks.sum(0)
+    for n, grid in enumerate(grids):
+        run = partial(_effects, trace, target, n, grid, noise)
+        # Each mask needs two passes, so half as many masks at a time.
+        pairs = None if batch_size is None else max(1, batch_size // 2)
+        for _, _, (effect, masks) in trace.chunks(len(grid), run, "ViT-CX", pairs, weight=2):
+            weighted[n] += torch.einsum("mk,mhw->khw", effect + plain[n], masks)
+            cover[n] += masks.sum(0)
     counts = torch.tensor([max(1, len(grid)) for grid in grids], device=images.device)
     trace.cost["forwards"] += 2 * max(map(len, grids))
     result = weighted / (counts[:, None, None, None] * cover.clamp_min(torch.finfo(cover.dtype).tiny))
@@ -74,14 +76,17 @@ def vit_cx(
     return result.clamp_min(0) if target.probable else result
 
 
-def _effects(trace: Trace, target: ResolvedTarget, n: int, masks: Tensor, start: int, level: float) -> Tensor:
-    """`p(x M + n) - p(x + n)` for each mask and target, (M, K)."""
+def _effects(
+    trace: Trace, target: ResolvedTarget, n: int, grid: Tensor, level: float, start: int, stop: int
+) -> tuple[Tensor, Tensor]:
+    """`p(x M + n) - p(x + n)` for some masks and all targets, (M, K), and these masks."""
     image = trace.batch.pixels[n]
-    drawn = torch.stack([trace.noise(start + m, *image.shape) for m in range(len(masks))])
+    masks = _on_image(grid[start:stop], trace.batch.pixels)
+    drawn = torch.stack([trace.noise(m, *image.shape) for m in range(start, stop)])
     hidden = (1 - masks[:, None]) * level * drawn.to(masks)
     pairs = torch.cat([image.to(masks) * masks[:, None] + hidden, image.to(masks) + hidden]).to(image.dtype)
-    shares = target.shares(trace.rerun(pairs), sample=n)
-    return shares[: len(masks)] - shares[len(masks) :]
+    shares = target.shares(trace.rerun(pairs, torch.full((len(pairs),), n, device=pairs.device)), sample=n)
+    return shares[: len(masks)] - shares[len(masks) :], masks
 
 
 def _masks(channels: Tensor, distance: float, most: int | None) -> Tensor:

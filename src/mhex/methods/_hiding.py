@@ -1,0 +1,154 @@
+"""Inputs with parts hidden, and the scores of many of them: what the perturbation methods share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.capture import Outcome, Trace
+from mhex.errors import ArgumentError
+from mhex.targets import ResolvedTarget
+
+Fill = str | float | Tensor | None
+Hide = Callable[[Tensor, Tensor], Tensor]
+
+
+def scored_variants(
+    trace: Trace,
+    target: ResolvedTarget,
+    count: int,
+    make: Callable[[int, int], Tensor],
+    again: Callable[[Tensor, Tensor], Outcome],
+    what: str,
+    batch_size: int | None,
+    shares: bool = False,
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Scores of so many variants of every sample, a few at a time.
+
+    Args:
+        trace: The observed pass.
+        target: What is explained.
+        count: Number of variants.
+        make: From the first number and the one after the last to what these variants have in common, (V, ...).
+        again: Runs the model, given that with a row for each input (M, ...) and the numbers of samples (M,).
+        what: Words for the progress bar.
+        batch_size: The most samples in one pass; None for what is good for the device.
+        shares: Whether probabilities are read, where a target has some.
+
+    Yields:
+        The first number, what `make` made, and scores (V, B, K): zero where a sample is not in this part.
+    """
+    size, read = trace.batch.size, target.shares if shares else target.scores
+
+    def run(start: int, stop: int) -> tuple[Tensor, Tensor]:
+        jobs = torch.arange(start, stop, device=trace.logits.device)
+        first, last = start // size, (stop - 1) // size + 1
+        common, numbers, samples = make(first, last), jobs // size - first, jobs % size
+        found = read(again(common[numbers], samples), samples).detach()
+        table = found.new_zeros(last - first, size, target.count)
+        table[numbers, samples] = found
+        return common, table
+
+    for start, _, (common, table) in trace.chunks(count * size, run, what, batch_size):
+        yield start // size, common, table
+    trace.cost["forwards"] += count
+
+
+def run_hidden(trace: Trace, hide: Hide) -> Callable[[Tensor, Tensor], Outcome]:
+    """Runs the model on samples (M,) seen through masks (M, ...)."""
+    return lambda masks, samples: trace.rerun(hide(masks, samples), samples)
+
+
+def hidden_pixels(trace: Trace, fill: Tensor) -> Hide:
+    """From masks (M, H, W), True at what is hidden, to images with `fill` (B, C, H, W) there."""
+    pixels = trace.batch.pixels
+
+    def hide(masks: Tensor, samples: Tensor) -> Tensor:
+        return torch.where(masks[:, None], fill[samples], pixels[samples])
+
+    return hide
+
+
+def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
+    """From masks (M, T), True at what is hidden, to token ids with another token there, or to word embeddings.
+
+    Args:
+        trace: The observed pass.
+        fill: Id of the token that stands for hidden ones. None for the tokenizer's mask token, else the padding token;
+            where word embeddings were given, zeros. The choice is written into the result.
+    """
+    if fill is not None and (isinstance(fill, bool) or not isinstance(fill, int) or fill < 0):
+        raise ArgumentError(f"Expected fill to be the id of a token for texts, but got {fill!r}.")
+    ids, words = trace.batch.kwargs.get("input_ids"), trace.batch.kwargs.get("inputs_embeds")
+    if ids is None:
+        assert words is not None
+        trace.chosen["fill"] = "zero" if fill is None else fill
+        token = torch.tensor([0 if fill is None else fill], device=words.device)
+        vector = torch.zeros_like(words[0, :1]) if fill is None else trace.embed(token).to(words)
+        return lambda masks, samples: torch.where(masks[..., None], vector, words[samples])
+    number = trace.batch.mask_id if fill is None else fill
+    number = padding_id(trace) if number is None else number
+    if number is None:
+        raise ArgumentError(
+            "Expected to know the token that stands for a hidden one: give tokenizer=, or fill=, the id of the mask "
+            "token."
+        )
+    most = getattr(trace.anatomy.embedding, "num_embeddings", None)
+    if isinstance(most, int) and number >= most:
+        raise ArgumentError(f"Expected fill to be a token id from 0 to {most - 1}, but got {number}.")
+    trace.chosen["fill"] = number
+    return lambda masks, samples: ids[samples].masked_fill(masks, number)
+
+
+def padding_id(trace: Trace) -> int | None:
+    """The padding token, by the tokenizer, the model's configuration or its embedding layer; None if none says."""
+    own = getattr(trace.anatomy.embedding, "padding_idx", None)
+    return trace.batch.pad_id if trace.batch.pad_id is not None else own if isinstance(own, int) else None
+
+
+def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
+    """What stands for hidden pixels, (B, C, H, W); the choice is written into the result.
+
+    Args:
+        trace: The observed pass.
+        fill: `"mean"` (also None) for the mean colour of each image, `"blur"`, `"zero"`, a number or a tensor.
+        blur: Height and width of the box that `"blur"` averages over.
+    """
+    pixels = trace.batch.pixels
+    if isinstance(fill, Tensor):
+        given = fill.detach().to(pixels)
+        given = given.view(-1, 1, 1) if given.dim() == 1 else given
+        if given.dim() > 4 or any(a not in (1, b) for a, b in zip(given.shape[::-1], pixels.shape[::-1], strict=False)):
+            raise ArgumentError(
+                f"Expected a fill that fits images of shape {tuple(pixels.shape)}, but got {tuple(fill.shape)}."
+            )
+        trace.chosen["fill"] = "tensor"
+        return given.expand_as(pixels)
+    trace.chosen["fill"] = fill = "mean" if fill is None else fill
+    if isinstance(fill, (int, float)) and not isinstance(fill, bool) and math.isfinite(fill):
+        return torch.full_like(pixels, fill)
+    if fill == "mean":
+        return pixels.mean((2, 3), keepdim=True).expand_as(pixels)
+    if fill == "blur":
+        return box_blur(pixels, *blur)
+    if fill == "zero":
+        return torch.zeros_like(pixels)
+    raise ArgumentError(f"Expected fill 'mean', 'blur', 'zero', a number or a tensor for images, but got {fill!r}.")
+
+
+def box_blur(pixels: Tensor, height: int, width: int) -> Tensor:
+    """The mean over a box around each pixel; at the border, of the image and its reflection.
+
+    Args:
+        pixels: (B, C, H, W).
+        height: Of the box; no more than the image has.
+        width: Of the box.
+    """
+    height, width = min(height, pixels.shape[2]), min(width, pixels.shape[3])
+    edges = (width // 2, (width - 1) // 2, height // 2, (height - 1) // 2)
+    padded = F.pad(pixels, edges, mode="reflect")
+    return F.avg_pool2d(F.avg_pool2d(padded, (height, 1), 1), (1, width), 1)

@@ -1,0 +1,105 @@
+"""Gradients summed over changed inputs, quadrature, and whether scores add up: what path methods share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.capture import Trace
+from mhex.errors import ArgumentError, MhexWarning
+from mhex.methods._tokens import fixed
+from mhex.targets import ResolvedTarget
+
+Rule = Literal["gauss", "midpoint", "trapezoid", "right", "left"]
+_WORTH_TELLING = 0.2  # gap beside the change of the score
+_GRAPH = 4  # how much more memory a sample takes with a graph
+
+
+def input_gradients(
+    trace: Trace,
+    target: ResolvedTarget,
+    point: Callable[[int, Tensor], Tensor],
+    weights: Sequence[float],
+    factor: Tensor | None,
+    what: str,
+    batch_size: int | None,
+) -> Tensor:
+    """`sum_v w_v sum_c f_c dy(x_v)/dx_c` over variants `x_v` of the input, (B, K, H, W) or (B, K, T).
+
+    Args:
+        trace: The observed pass; its input must be kept.
+        target: What is explained.
+        point: From the number of a variant and those of some samples (M,) to their variants, (M, ...).
+        weights: `w_v`, as many as there are variants.
+        factor: `f`, of the shape of the input; None for ones.
+        what: Words for the progress bar.
+        batch_size: The most samples in one pass; None for what is good for the device.
+    """
+    x = fixed(trace.input)
+    size, channels = len(x), 1 if trace.batch.modality == "image" else -1
+    places = x.sum(channels).shape[1:]
+    backwards = trace.cost["backwards"]
+
+    def run(start: int, stop: int) -> Tensor:
+        """Sums over a part of the variants of all samples, one variant after the other."""
+        jobs = torch.arange(start, stop, device=x.device)
+        samples = jobs % size
+        cuts = [start, *range((start // size + 1) * size, stop, size), stop]
+        points = torch.cat([point(a // size, samples[a - start : b - start]) for a, b in pairwise(cuts)])
+        points = points.to(trace.input.dtype).requires_grad_()
+        scores = target.scores(trace.rerun(points, samples, graph=True), samples)
+        # As a matrix product, because adding by index is not repeatable on a GPU.
+        share = F.one_hot(samples, size).to(x) * x.new_tensor(weights)[jobs // size, None]
+        found = []
+        for k in range(target.count):
+            (gradient,) = trace.gradient(scores[:, k], points)
+            product = fixed(gradient) if factor is None else factor[samples] * fixed(gradient)
+            found.append(share.mT @ product.sum(channels).flatten(1))
+        return torch.stack(found, 1)
+
+    total = x.new_zeros(size, target.count, places.numel())
+    for _, _, part in trace.chunks(len(weights) * size, run, what, batch_size, weight=_GRAPH):
+        total += part
+    trace.cost["forwards"] += len(weights)
+    trace.cost["backwards"] = backwards + target.count * len(weights)
+    return total.reshape(size, target.count, *places)
+
+
+def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:
+    """Write how far scores are from adding up into the result, and warn where that is much.
+
+    Args:
+        trace: The observed pass.
+        method: Its name.
+        gap: Sum of the scores less what they should add up to, (B, K).
+        change: What they should add up to, (B, K).
+    """
+    trace.diagnostics["completeness_gap"] = gap
+    if bool((gap.abs() > _WORTH_TELLING * change.abs().clamp_min(1e-4)).any()):
+        warnings.warn(
+            f"The scores of {method} do not add up to what the score changes by: for some sample the integral is "
+            f"off by more than {_WORTH_TELLING:.0%} of it. Give more steps; see Explanation.diagnostics.",
+            MhexWarning,
+            stacklevel=3,
+        )
+
+
+def quadrature(rule: Rule, steps: int) -> tuple[list[float], list[float]]:
+    """Nodes and weights on [0, 1]."""
+    if rule == "gauss":
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
+    if rule == "trapezoid":
+        shares = [0.5, *[1.0] * (steps - 1), 0.5]
+        return [k / steps for k in range(steps + 1)], [share / steps for share in shares]
+    shift = {"right": 1.0, "midpoint": 0.5, "left": 0.0}.get(rule)
+    if shift is None:
+        raise ArgumentError(f"Expected rule 'gauss', 'midpoint', 'trapezoid', 'right' or 'left', but got {rule!r}.")
+    return [(k + shift) / steps for k in range(steps)], [1 / steps] * steps

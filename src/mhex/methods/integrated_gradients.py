@@ -1,0 +1,114 @@
+"""Integrated gradients: from a baseline to the input along a straight line.
+
+`Explanation.diagnostics["completeness_gap"]` says how far the scores are from adding up to what the score changes by.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.errors import ArgumentError
+from mhex.methods._hiding import padding_id
+from mhex.methods._paths import Rule, input_gradients, quadrature, tell_gap
+from mhex.methods._tokens import check_count, fixed
+from mhex.registry import register
+from mhex.targets import ResolvedTarget
+
+
+@register(
+    "integrated-gradients",
+    title="Gradients integrated from a baseline to the input.",
+    paper="Sundararajan, Taly & Yan, ICML 2017, arXiv:1703.01365",
+    modalities=("image", "text"),
+    needs=Needs(keep={"input": "last"}),
+    signed=True,
+    class_specific=True,
+    passes="F + n (F + B)",
+    target="scores",
+    use="When scores must add up to what the model's score changes by, on any differentiable model, and the gap must "
+    "be known.",
+    avoid="When no input stands for 'nothing': the map shows the difference to the baseline, so black things on a "
+    "black baseline get no score. Maps of pixels are noisy; compare with occlusion or gradcam.",
+)
+def integrated_gradients(
+    trace: Trace,
+    target: ResolvedTarget,
+    *,
+    steps: int = 50,
+    baseline: str | Tensor = "auto",
+    rule: Rule = "gauss",
+    batch_size: int | None = None,
+) -> Tensor:
+    r"""`S = sum_c (x_c - x'_c) sum_k w_k dy(x' + a_k (x - x'))/dx_c`, nodes and weights of a quadrature rule on [0, 1].
+
+    Over colour channels for images, (B, K, H, W), over the embedding for text, (B, K, T).
+
+    Args:
+        trace: The observed pass.
+        target: What is explained.
+        steps: Number of nodes (`"trapezoid"`: of intervals).
+        baseline: `x'`. Of images: `"black"`, which needs a preprocessing that says how it normalises (bundles of
+            `mhex.load` and torchvision's presets do); `"mean"`, the mean colour, zero after normalisation; or a tensor
+            (C, H, W) or (B, C, H, W), normalised. Of texts: `"zero"` embeddings; `"pad"`, the padding token's; or a
+            tensor (D,), (T, D) or (B, T, D). `"auto"` is black where it can be told, else the mean colour, and zero
+            for texts; the result says which.
+        rule: As for `cdam-integrated`: `"gauss"`, `"midpoint"`, `"trapezoid"`, `"right"` or `"left"`.
+        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
+    """
+    check_count("steps", steps)
+    check_count("batch_size", batch_size, or_none=True)
+    nodes, weights = quadrature(rule, steps)
+    x = fixed(trace.input)
+    start = _baseline(trace, baseline, x)
+    away = x - start
+
+    def point(step: int, samples: Tensor) -> Tensor:
+        return start[samples] + nodes[step] * away[samples]
+
+    result = input_gradients(trace, target, point, weights, away, "integrated gradients", batch_size)
+    own = torch.arange(len(x), device=x.device)
+    begin = target.scores(trace.rerun(start.to(trace.input.dtype), own), own).detach()
+    trace.cost["forwards"] += 1
+    change = target.scores(trace.outcome).detach() - begin
+    real = result if trace.batch.real is None else result.masked_fill(~trace.batch.real[:, None], 0.0)
+    tell_gap(trace, "integrated-gradients", real.flatten(2).sum(-1) - change, change)
+    return result
+
+
+def _baseline(trace: Trace, chosen: str | Tensor, x: Tensor) -> Tensor:
+    """`x'`, of the shape of `x`; what "auto" stands for is written into the result."""
+    scale, text = trace.batch.scale, trace.batch.modality == "text"
+    if isinstance(chosen, Tensor):
+        given = chosen.detach().to(x)
+        if given.dim() > x.dim() or not _fits(given, x):
+            raise ArgumentError(
+                f"Expected a baseline that fits inputs of shape {tuple(x.shape)}, but got {tuple(given.shape)}."
+            )
+        trace.chosen["baseline"] = "tensor"
+        return given.expand_as(x).clone()
+    if chosen == "auto":
+        chosen = "zero" if text else "mean" if scale is None else "black"
+    known = ("zero", "pad") if text else ("black", "mean")
+    if chosen not in known:
+        raise ArgumentError(f"Expected baseline 'auto', {known[0]!r}, {known[1]!r} or a tensor, but got {chosen!r}.")
+    trace.chosen["baseline"] = chosen
+    if chosen == "black":
+        if scale is None:
+            raise ArgumentError(
+                "Expected to know how colours were normalised for baseline='black': give preprocess= with mean and "
+                "std, a bundle, or the black image as a normalised tensor."
+            )
+        mean, std = (values.to(x).view(-1, 1, 1) for values in scale)
+        return (-mean / std).expand_as(x).clone()
+    if chosen == "pad":
+        if (pad := padding_id(trace)) is None:
+            raise ArgumentError("Expected to know the padding token for baseline='pad'; give tokenizer= or a tensor.")
+        return fixed(trace.embed(torch.tensor([[pad]], device=x.device))).to(x).expand_as(x).clone()
+    return torch.zeros_like(x)
+
+
+def _fits(given: Tensor, x: Tensor) -> bool:
+    sizes = zip(reversed(given.shape), reversed(x.shape), strict=False)
+    return all(one in (1, other) for one, other in sizes)

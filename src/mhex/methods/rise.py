@@ -1,0 +1,121 @@
+"""RISE: the class probability of the input seen through random masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.capture import Needs, Trace
+from mhex.errors import ArgumentError
+from mhex.methods._hiding import Hide, hidden_tokens, run_hidden, scored_variants
+from mhex.methods._tokens import check_count
+from mhex.registry import register
+from mhex.targets import ResolvedTarget
+
+
+@register(
+    "rise",
+    title="Class probability of the input seen through random masks.",
+    paper="Petsiuk, Das & Saenko, BMVC 2018, arXiv:1806.07421",
+    modalities=("image", "text"),
+    needs=Needs(),
+    signed=False,
+    class_specific=True,
+    passes="F (1 + n), n masks",
+    budget=(1.15, "passes"),
+    target="scores",
+    use="On models that can only be asked for probabilities: neither gradients nor layers are needed.",
+    avoid="When time is short: a thousand passes are the least for a smooth map. Small things and sharp edges are lost "
+    "in the grid of the masks; a map always has a floor, so only differences within it mean something.",
+)
+def rise(
+    trace: Trace,
+    target: ResolvedTarget,
+    *,
+    n: int = 1000,
+    p: float = 0.5,
+    grid: int = 7,
+    fill: int | None = None,
+    batch_size: int | None = None,
+) -> Tensor:
+    r"""`S(u) = sum_k p(x M_k) M_k(u) / sum_k M_k(u)`, random masks `M_k` from 0 to 1.
+
+    A mask of images is a grid of zeros and ones, brought to the size of the image bilinearly, at a random shift; hidden
+    is zero in the normalised image, the mean colour of the data. A mask of texts hides words. Masks are the same for
+    every sample and repeat with the seed.
+
+    Args:
+        trace: The observed pass.
+        target: What is explained: the probability of a class, or the score itself where a target has no probability.
+        n: Number of masks; 4000 to 8000 were published.
+        p: Share of cells, or words, that are shown.
+        grid: Images: rows and columns of a mask before it is brought to size.
+        fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
+        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
+    """
+    for name, value in (("n", n), ("grid", grid)):
+        check_count(name, value)
+    check_count("batch_size", batch_size, or_none=True)
+    if isinstance(p, bool) or not isinstance(p, float) or not 0 < p < 1:
+        raise ArgumentError(f"Expected p to be a number between 0 and 1, but got {p!r}.")
+    kind, special = torch.promote_types(trace.logits.dtype, torch.float32), trace.batch.special
+    if special is not None:
+        make, hide = _words(trace, p), _hidden_words(special, hidden_tokens(trace, fill))
+    elif fill is not None:
+        raise ArgumentError("Expected no fill= for images: RISE multiplies them by its masks, and hides by zeros.")
+    else:
+        make, hide = _grids(trace, p, grid, kind), _shaded(trace.batch.pixels)
+    parts = scored_variants(trace, target, n, make, run_hidden(trace, hide), "RISE", batch_size, shares=True)
+    weighted, cover, done = torch.zeros((), dtype=kind, device=trace.logits.device), torch.zeros(()), 0
+    for first, masks, table in parts:
+        shown = masks if special is None else masks[:, None] | special  # special tokens are never hidden
+        shown, letters = shown.to(kind), "v" if special is None else "vb"
+        weighted = weighted + torch.einsum(f"vbk,{letters}...->bk...", table.to(kind), shown)
+        cover = cover.to(shown) + shown[max(0, done - first) :].sum(0)  # each mask once
+        done = first + len(masks)
+    trace.signed = not target.probable
+    result: Tensor = weighted / (cover if special is None else cover[:, None]).clamp_min(torch.finfo(kind).tiny)
+    return result
+
+
+def _hidden_words(special: Tensor, hide: Hide) -> Hide:
+    """From masks (M, T), True at what is shown, to texts; special tokens are never hidden."""
+    return lambda shown, samples: hide(~(shown | special[samples]), samples)
+
+
+def _shaded(pixels: Tensor) -> Hide:
+    """From masks (M, H, W), from 0 to 1, to images times them."""
+    return lambda shown, samples: (pixels[samples] * shown[:, None]).to(pixels.dtype)
+
+
+def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[int, int], Tensor]:
+    """From numbers of masks to these, (V, H, W), from 0 to 1."""
+    sides = trace.batch.pixels.shape[-2:]
+    cells = [math.ceil(side / grid) for side in sides]
+
+    def make(first: int, last: int) -> Tensor:
+        drawn = torch.stack([trace.noise(k, grid * grid + 2) for k in range(first, last)])
+        shown = (drawn[:, :-2] < NormalDist().inv_cdf(p)).to(kind).view(-1, 1, grid, grid)
+        large = [(grid + 1) * cell for cell in cells]
+        masks = F.interpolate(shown, size=large, mode="bilinear", align_corners=False)[:, 0]
+        shifts = (torch.special.ndtr(drawn[:, -2:]) * drawn.new_tensor(cells)).long().tolist()
+        tops = [(min(y, cells[0] - 1), min(x, cells[1] - 1)) for y, x in shifts]
+        return torch.stack([m[y : y + sides[0], x : x + sides[1]] for m, (y, x) in zip(masks, tops, strict=True)])
+
+    return make
+
+
+def _words(trace: Trace, p: float) -> Callable[[int, int], Tensor]:
+    """From numbers of masks to these, bool (V, T), True at words that are shown."""
+    assert trace.batch.real is not None
+    tokens = trace.batch.real.shape[1]
+
+    def make(first: int, last: int) -> Tensor:
+        return torch.stack([trace.noise(k, tokens) for k in range(first, last)]) < NormalDist().inv_cdf(p)
+
+    return make

@@ -1,0 +1,177 @@
+"""SHAP: Owen values of pixels or tokens, by the partition explainer of the shap package.
+
+`Explanation.diagnostics["completeness_gap"]` says how far the scores are from adding up to `f(x) - f(hidden x)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhex._optional import require
+from mhex.capture import Needs, Trace
+from mhex.errors import ArgumentError
+from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens
+from mhex.methods._tokens import check_count
+from mhex.registry import register
+from mhex.targets import ResolvedTarget
+
+_AT_A_TIME = 32  # masks that shap chooses at once: what it looks at depends on it, so it is no option
+_ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generator
+
+
+@register(
+    "shap",
+    title="Owen values of pixels or words: their mean share in the class probability, over orders of hiding them.",
+    paper="Lundberg & Lee, NeurIPS 2017, arXiv:1705.07874; partition explainer of the package shap",
+    modalities=("image", "text"),
+    needs=Needs(),
+    signed=True,
+    class_specific=True,
+    passes="F (1 + max_evals)",
+    target="scores",
+    use="When scores must be fair shares that add up to the probability, on any model that can be asked for one; on "
+    "short texts the values are exact.",
+    avoid="For fine maps of images: with 500 evaluations, pixels share their scores in large blocks. What stands for a "
+    "hidden part is part of the answer.",
+)
+def shap(
+    trace: Trace,
+    target: ResolvedTarget,
+    *,
+    max_evals: int = 500,
+    fill: int | None = None,
+    batch_size: int | None = None,
+) -> Tensor:
+    r"""`sum_i phi_i = f(x) - f(hidden x)`, `phi` the Owen values of a tree of halves: pixels (B, K, H, W) or tokens.
+
+    Hidden pixels are those of the blurred image, averaged over boxes of half its side. Averaging is linear, so it does
+    not matter here how colours were normalised. Special tokens are never hidden and have no score. All targets share
+    one run, and the parts that are looked at more closely are those where any of them changes most: with few
+    evaluations the values of a target depend a little on the others.
+
+    Args:
+        trace: The observed pass.
+        target: What is explained: the probability of a class, or the score itself where a target has no probability.
+        max_evals: The most inputs that are run for one sample; 1000 and more for fine maps.
+        fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
+        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
+    """
+    check_count("max_evals", max_evals)
+    check_count("batch_size", batch_size, or_none=True)
+    if max_evals < 4:
+        raise ArgumentError(
+            f"Expected max_evals to be at least 4, but got {max_evals}: for the whole, nothing and two halves."
+        )
+    batch = trace.batch
+    if batch.modality == "text":
+        assert batch.special is not None
+        hide, shape, free = hidden_tokens(trace, fill), batch.special.shape[1:], ~batch.special
+    elif fill is not None:
+        raise ArgumentError("Expected no fill= for images: SHAP hides pixels by a blurred image.")
+    else:
+        height, width = shape = batch.pixels.shape[-2:]
+        hide = hidden_pixels(trace, box_blur(batch.pixels, height // 2, width // 2))
+        free = torch.ones(batch.size, *shape, dtype=torch.bool, device=trace.logits.device)
+    whole = target.shares(trace.outcome).detach()
+    values = whole.new_zeros(batch.size, target.count, *shape, dtype=torch.float64)
+    base = whole.double().clone()
+    with _quiet_chance(trace.seed), closing(trace.track(range(batch.size * max_evals), "SHAP")) as steps:  # type: ignore[type-var]
+        package = require("shap", extra="shap")
+        for n in range(batch.size):
+            if not bool(free[n].any()):
+                continue
+            ask = functools.partial(_ask, trace, target, hide, n, free[n], batch_size, steps)
+            places = _places(free[n])
+            explainer = package.PartitionExplainer(ask, places)
+            found = explainer(np.zeros(places.shape), max_evals=max_evals, batch_size=_AT_A_TIME, silent=True)
+            values[n][:, free[n]] = torch.as_tensor(found.values[0].T).to(values)
+            base[n] = torch.as_tensor(found.base_values[0]).to(base)
+    trace.cost["forwards"] += max_evals
+    trace.diagnostics["completeness_gap"] = values.flatten(2).sum(-1) - (whole.double() - base)
+    return values.to(whole.dtype)
+
+
+def _ask(
+    trace: Trace,
+    target: ResolvedTarget,
+    hide: Hide,
+    n: int,
+    free: Tensor,
+    batch_size: int | None,
+    steps: Iterator[int],
+    shown: Any,
+) -> Any:
+    """Scores (M, K) of one sample, given which of its free places are shown, bool (M, F)."""
+    hidden = torch.zeros(len(shown), *free.shape, dtype=torch.bool, device=free.device)
+    hidden[:, free] = ~torch.as_tensor(shown, device=free.device)
+    own = torch.full((len(shown),), n, device=free.device)
+
+    def run(start: int, stop: int) -> Tensor:
+        samples = own[start:stop]
+        return target.shares(trace.rerun(hide(hidden[start:stop], samples), samples), samples).detach().double()
+
+    parts = [part for _, _, part in trace.chunks(len(shown), run, size=batch_size)]
+    for _ in range(len(shown)):
+        next(steps, None)
+    return torch.cat(parts).cpu().numpy()
+
+
+class _Places:
+    """What shap calls a masker: the places that can be hidden, and the tree of their halves; masks pass as they are."""
+
+    immutable_outputs = True
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.shape = (1, rows * columns)
+        self.clustering = _halves(rows, columns)
+
+    def __call__(self, mask: Any, x: Any) -> Any:
+        return (mask[None],)
+
+
+def _places(free: Tensor) -> _Places:
+    return _Places(*free.shape) if free.dim() == 2 else _Places(1, int(free.sum()))
+
+
+@functools.lru_cache(maxsize=4)
+def _halves(rows: int, columns: int) -> Any:
+    """A grid cut in two again and again, across its longer side, as a tree in the format of scipy's linkage."""
+    merges: list[tuple[int, int, int, int]] = []
+
+    def join(top: int, bottom: int, left: int, right: int) -> int:
+        height, width = bottom - top, right - left
+        if height == width == 1:
+            return top * columns + left
+        if height >= width:
+            middle = top + height // 2
+            first, second = join(top, middle, left, right), join(middle, bottom, left, right)
+        else:
+            middle = left + width // 2
+            first, second = join(top, bottom, left, middle), join(top, bottom, middle, right)
+        merges.append((first, second, 0, height * width))
+        return rows * columns + len(merges) - 1
+
+    join(0, rows, 0, columns)
+    return np.array(merges, dtype=float).reshape(-1, 4)
+
+
+@contextmanager
+def _quiet_chance(seed: int) -> Iterator[None]:
+    """The generators of numpy and Python as they were afterwards; meanwhile numpy's begins with the seed."""
+    with _ONE_AT_A_TIME:
+        plain, state = random.getstate(), np.random.get_state()
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            np.random.set_state(state)
+            random.setstate(plain)
