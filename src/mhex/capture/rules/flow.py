@@ -53,7 +53,7 @@ class Flow:
         if kwargs.get("inplace"):
             written, kwargs = operation, {**kwargs, "inplace": False}
         result = self.apply(operation, args, kwargs)
-        if written is not None:
+        if written is not None and result is not args[0]:  # dropout hands back what it is given
             self.replaced[id(args[0])] = (args[0], result)
         return result
 
