@@ -82,7 +82,7 @@ def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) 
 
 
 def scale_rule(flow: Flow, operation: Operation, *args: Any) -> Any:
-    """Scaling by a constant: positive outputs keep their relevance. Products of activations are as any operation."""
+    """Scaling by a constant: only positive outputs have relevance. Products of activations are as any operation."""
     places = graph_operands(*args)
     if len(places) == 2:
         return operation_rule(flow, operation, *args)
@@ -90,7 +90,7 @@ def scale_rule(flow: Flow, operation: Operation, *args: Any) -> Any:
     return node(
         flow,
         lambda: operation(*args),
-        lambda carried, y: [mass_one(flow, (carried * (y > 0)).sum_to_size(x.shape))],
+        lambda carried, y: [mass_one(flow, (2 * y.clamp_min(0) * _weights(carried, y)).sum_to_size(x.shape))],
         x,
     )
 
