@@ -46,6 +46,8 @@ _ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
 }
 # Methods of blocks whose scores are a map of the image all the same, from probabilities, without a gradient.
 PERTURBING = ("vit-cx",)
+# Guided backpropagation is defined for ReLU alone, which a method learns in the pass: it refuses all other families.
+RELU_FAMILIES = ("tv_resnet", "timm_resnet", "plain_cnn", "encoder_vit")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
 # Options that make a method cheap enough to be called thousands of times; empty means its defaults.
@@ -64,7 +66,8 @@ def serving(family: str) -> tuple[str, ...]:
     """Names of the methods that do not refuse the family."""
     model = FAMILIES[family].model()
     anatomy = find_anatomy(model, prepare(model, FAMILIES[family].inputs(1)).batch)
-    return tuple(name for name, method in METHODS.items() if not method.refusal(anatomy))
+    refused = () if family in RELU_FAMILIES else ("guided-backprop",)
+    return tuple(name for name, method in METHODS.items() if not method.refusal(anatomy) and name not in refused)
 
 
 def cases(
