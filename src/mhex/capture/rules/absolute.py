@@ -134,6 +134,22 @@ def layer_norm_rule(
     return node(flow, lambda: operation(input, normalized_shape, weight, bias, eps), back, input)
 
 
+def rms_norm_rule(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """The length is a constant, and the same for `|x|`: positive outputs have relevance, as after a scaling."""
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        return [mass_one(flow, 2 * y.clamp_min(0) * _weights(carried, y))]
+
+    return node(flow, lambda: operation(input, normalized_shape, weight, eps), back, input)
+
+
 def softmax_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The denominator is a constant, that of `|x|` for the absolute operation."""
 
@@ -173,12 +189,13 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
 def _rules() -> Mapping[str, Callable[..., Any]]:
     layer = affine(Absolute())
     rules: dict[str, Callable[..., Any]] = dict.fromkeys(("linear", "convolution"), layer)
-    rules |= dict.fromkeys(("activation", "matmul", "pool", "rms_norm"), operation_rule)
+    rules |= dict.fromkeys(("activation", "matmul", "pool"), operation_rule)
     rules |= dict.fromkeys(("multiply", "divide", "negate"), scale_rule)
     rules |= dict.fromkeys(("add", "subtract"), sum_rule)
     return {
         **rules,
         "layer_norm": layer_norm_rule,
+        "rms_norm": rms_norm_rule,
         "batch_norm": folded_norm(operation_rule),
         "softmax": softmax_rule,
         "attention": attention_rule,
