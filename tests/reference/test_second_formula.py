@@ -18,9 +18,9 @@ def test_every_method_has_a_second_formula() -> None:
 
 
 # Families on which methods that take long to check are checked in the default run.
-_RULED = ("timm_map", "hf_bert", "tv_vit", "tv_efficientnet", "plain_cnn")
+_RULED = ("lrp", "partial-lrp", "transformer-attribution", "conservative-lrp", "attnlrp", "abslrp", "guided-backprop")
 _LONG = {
-    **dict.fromkeys(("lrp", "partial-lrp", "transformer-attribution", "conservative-lrp", "attnlrp", "abslrp"), _RULED),
+    **dict.fromkeys(_RULED, ("timm_map", "hf_bert", "tv_efficientnet", "plain_cnn")),
     "attention-flow": ("timm_registers", "hf_bert", "tv_vit"),
     "vit-cx": ("timm_deit_distilled", "hf_dinov2", "tv_vit", "plain_vit_shared"),
 }
@@ -34,13 +34,14 @@ def _slow_to_check(method: str, family: Family) -> bool:
 
 @cases(where=lambda method, family: method.name in FORMULAS and not _slow_to_check(method.name, family), spare=False)
 def test_agrees(method: str, family: Family) -> None:
-    _compare(method, family, samples=(0, 1, 2))
+    # Of ruled passes, whose programs take long to trace, the one sample: padded, if it is a text.
+    _compare(method, family, samples=(0,) if method in _RULED else (0, 1, 2))
 
 
 @pytest.mark.slow
 @cases(where=lambda method, family: method.name in FORMULAS and _slow_to_check(method.name, family), spare=False)
 def test_agrees_slowly(method: str, family: Family) -> None:
-    _compare(method, family, samples=(1,))
+    _compare(method, family, samples=(0, 2) if method in _RULED else (1,))
 
 
 def _compare(method: str, family: Family, samples: tuple[int, ...]) -> None:

@@ -121,7 +121,7 @@ def transformer_attribution(v: View, target: int) -> Tensor:
 def conservative_lrp(v: View, target: int) -> Tensor:
     tape = tape_of(v)
     exact = split("epsilon", 0.0)
-    start = one_hot(tape, target, float(v.logits[target]))
+    start = one_hot(tape, target, float(v.logits[target].detach()))
     arrived = tape.propagate(gradient_rules(exact, exact), start, CONSTANT_ATTENTION)
     if not v.family.blocks:
         return pixels_or_words(v, arrived[tape.input])
@@ -133,7 +133,7 @@ def attnlrp(v: View, target: int) -> Tensor:
     """Images: gamma rules and constant attention; texts: all linear layers exact, relevance through softmax."""
     tape, image = tape_of(v), v.family.size is not None
     linear, convolution = (split("gamma", EPSILON, 0.05), split("gamma", EPSILON, 0.25)) if image else _exact()
-    start = one_hot(tape, target, float(v.logits[target]))
+    start = one_hot(tape, target, float(v.logits[target].detach()))
     rules = gradient_rules(linear, convolution)
     arrived = tape.propagate(rules, start, CONSTANT_ATTENTION if image else ("gate",))
     return pixels_or_words(v, arrived[tape.input])

@@ -18,7 +18,7 @@ from support.tape import Call, Rule, folds
 
 def over(number: Tensor, y: Tensor, epsilon: float = 0.0) -> Tensor:
     """`number / (y + epsilon sgn(y))` with `sgn(0) = 1`, and 0 where the divisor is 0."""
-    below = y + epsilon * (2.0 * (y >= 0) - 1.0)
+    below = torch.where(y >= 0, y + epsilon, y - epsilon)
     return torch.where(below == 0, 0.0, number / torch.where(below == 0, 1.0, below))
 
 
@@ -191,9 +191,10 @@ def pooled(epsilon: float) -> Rule:
 def terms_of(call: Call) -> list[tuple[Any, Tensor]]:
     """Terms of a sum, each with its node and broadcast to the sum."""
     a, b = call.args[:2]
-    factor = call.kwargs.get("alpha", 1) * (-1 if call.name == "sub" else 1)
+    alpha = call.kwargs.get("alpha", 1)
+    one, two = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.name]
     zeros = torch.zeros_like(call.y)
-    return [(call.node.args[0], zeros + a), (call.node.args[1], zeros + b * factor)]
+    return [(call.node.args[0], zeros + a * one), (call.node.args[1], zeros + b * two)]
 
 
 def added(epsilon: float, renormalised: bool = False) -> Rule:
@@ -258,7 +259,7 @@ def frozen_layer_norm(call: Call, relevance: Tensor) -> list[Tensor]:
     found = []
     for row, r, y in zip(rows, relevance.reshape(rows.shape), call.y.reshape(rows.shape), strict=True):
         sigma = ((row - row.mean()).square().mean() + eps).sqrt()
-        z = row[:, None] * centring * (1.0 if gamma is None else gamma)[None, :] / sigma
+        z = row[:, None] * centring * (torch.ones_like(row) if gamma is None else gamma)[None, :] / sigma
         found.append(z @ over(r, y))
     return [torch.stack(found).reshape(x.shape)]
 

@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "matmul": ("bmm",),
     "activation": ("gelu", "silu", "relu", "tanh", "elu", "leaky_relu", "hardtanh", "hardswish", "mish"),
     "gate": ("sigmoid", "hardsigmoid"),
-    "sum": ("add", "sub"),
+    "sum": ("add", "sub", "rsub"),
     "product": ("mul", "div", "neg"),
     "pool": ("mean", "sum", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d"),
     "route": (
@@ -194,9 +194,9 @@ def written_in_primitives() -> Iterator[None]:
     fast_path = torch.backends.mha.get_fastpath_enabled()
 
     def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         y = rows @ w.t() if b is None else torch.addmm(b, rows, w.t())
-        return y.reshape(*x.shape[:-1], -1)
+        return y if x.dim() == 2 else y.reshape(*x.shape[:-1], -1)
 
     def attend(
         q: Tensor,
