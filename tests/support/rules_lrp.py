@@ -48,9 +48,9 @@ class Layer:
             return torch.autograd.grad(self.apply(x, w), x, s)[0]
 
     def matrix(self) -> Tensor:
-        """(outputs, inputs), from the Jacobian."""
-        found = torch.func.jacrev(lambda x: self.apply(x, self.w))(self.x)
-        return found.reshape(-1, self.x.numel())
+        """(outputs, inputs): what each input alone gives, when it is 1."""
+        units = torch.eye(self.x.numel(), dtype=self.x.dtype)
+        return self.apply(units.reshape(-1, *self.x.shape[1:]), self.w).reshape(len(units), -1).t()
 
 
 def layer_of(call: Call) -> Layer:
