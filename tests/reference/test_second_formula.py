@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import support.formulas_classics
-import support.formulas_tokens  # noqa: F401 (registers its formulas)
+import support.formulas_lrp
+import support.formulas_tokens  # noqa: F401 (all register their formulas)
 from support.cases import METHODS, assert_same, cases, explain
 from support.formulas import FORMULAS, view
 from support.models import Family
@@ -18,7 +19,9 @@ def test_every_method_has_a_second_formula() -> None:
 
 
 # Families on which methods that take long to check are checked in the default run.
+_RULED = ("lrp", "partial-lrp", "transformer-attribution", "conservative-lrp", "attnlrp", "abslrp", "guided-backprop")
 _LONG = {
+    **dict.fromkeys(_RULED, ("timm_map", "hf_bert", "tv_efficientnet", "plain_cnn")),
     "attention-flow": ("timm_registers", "hf_bert", "tv_vit"),
     "vit-cx": ("timm_deit_distilled", "hf_dinov2", "tv_vit", "plain_vit_shared"),
     **dict.fromkeys(("gradcam++", "scorecam", "eigencam"), ("timm_vit", "timm_swin", "tv_convnext", "plain_cnn")),
@@ -28,6 +31,8 @@ _LONG = {
     ),
     "shap": ("timm_registers", "hf_bert", "encoder_text", "plain_cnn"),
 }
+# Relevance is divided by sums of either sign that are not far from 0: rounding grows by as much as they are small.
+_TOLERANCE = {"lrp": 1e-9, "conservative-lrp": 1e-10}
 
 
 def _slow_to_check(method: str, family: Family) -> bool:
@@ -36,13 +41,14 @@ def _slow_to_check(method: str, family: Family) -> bool:
 
 @cases(where=lambda method, family: method.name in FORMULAS and not _slow_to_check(method.name, family), spare=False)
 def test_agrees(method: str, family: Family) -> None:
-    _compare(method, family, samples=(0, 1, 2))
+    # Of ruled passes, whose programs take long to trace, the one sample: padded, if it is a text.
+    _compare(method, family, samples=(0,) if method in _RULED else (0, 1, 2))
 
 
 @pytest.mark.slow
 @cases(where=lambda method, family: method.name in FORMULAS and _slow_to_check(method.name, family), spare=False)
 def test_agrees_slowly(method: str, family: Family) -> None:
-    _compare(method, family, samples=(1,))
+    _compare(method, family, samples=(0, 2) if method in _RULED else (1,))
 
 
 def _compare(method: str, family: Family, samples: tuple[int, ...]) -> None:
@@ -57,6 +63,6 @@ def _compare(method: str, family: Family, samples: tuple[int, ...]) -> None:
             if family.size is None:
                 assert torch.equal(scores[len(wanted) :], torch.zeros_like(scores[len(wanted) :]))
                 scores = scores[: len(wanted)]
-            assert_same(scores, wanted, method, 1e-11)
+            assert_same(scores, wanted, method, _TOLERANCE.get(method, 1e-11))
             if not METHODS[method].class_specific:
                 break

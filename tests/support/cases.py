@@ -51,6 +51,8 @@ _ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
 SHARES = ("vit-cx", "rise", "shap")
 # Methods without a gradient, which run changed inputs.
 PERTURBING = (*SHARES, "occlusion", "scorecam")
+# Guided backpropagation is defined for ReLU alone, which a method learns in the pass: it refuses all other families.
+RELU_FAMILIES = ("tv_resnet", "timm_resnet", "plain_cnn", "encoder_vit")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
 # Options that make a method cheap enough to be called thousands of times; empty means its defaults.
@@ -77,7 +79,8 @@ def serving(family: str) -> tuple[str, ...]:
     """Names of the methods that do not refuse the family."""
     model = FAMILIES[family].model()
     anatomy = find_anatomy(model, prepare(model, FAMILIES[family].inputs(1)).batch)
-    return tuple(name for name, method in METHODS.items() if not method.refusal(anatomy))
+    refused = () if family in RELU_FAMILIES else ("guided-backprop",)
+    return tuple(name for name, method in METHODS.items() if not method.refusal(anatomy) and name not in refused)
 
 
 def usual(method: str, family: str) -> bool:

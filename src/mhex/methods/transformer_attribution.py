@@ -67,6 +67,7 @@ def transformer_attribution(
     blocks = trace.blocks_from(len(trace.blocks) if compat == "bert" else start_block)
     first = len(trace.blocks) - len(blocks)
     rows, found = [], []
+    readout = trace.readout  # of an unknown model it is measured by a pass of its own, which must not meet another
     with trace.plain() as plain:
         for k in range(target.count):
             zs = [block.z for block in blocks]
@@ -74,7 +75,7 @@ def transformer_attribution(
             check_gap(trace, strict, max_gap)
             found.append(dict(trace.diagnostics))
             gradients = plain.gradient(target.score(plain.outcome, k), *(block.z for block in plain.blocks[first:]))
-            row = trace.readout
+            row = readout
             for block, gradient, relevance in zip(
                 reversed(blocks), reversed(gradients), reversed(relevances), strict=True
             ):

@@ -87,7 +87,7 @@ def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) 
 
 
 def scale_rule(flow: Flow, operation: Operation, *args: Any) -> Any:
-    """Scaling by a constant: positive outputs keep their relevance. Products of activations are as any operation."""
+    """Scaling by a constant: only positive outputs have relevance. Products of activations are as any operation."""
     places = graph_operands(*args)
     if len(places) == 2:
         return operation_rule(flow, operation, *args)
@@ -95,7 +95,7 @@ def scale_rule(flow: Flow, operation: Operation, *args: Any) -> Any:
     return node(
         flow,
         lambda: operation(*args),
-        lambda carried, y: [mass_one(flow, (carried * (y > 0)).sum_to_size(x.shape), x)],
+        lambda carried, y: [mass_one(flow, y.clamp_min(0).mul_(_weights(carried, y)).sum_to_size(x.shape), x)],
         x,
     )
 
@@ -167,6 +167,22 @@ def activation_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **k
     return node(flow, lambda: operation(x, *args, **kwargs), back, x)
 
 
+def rms_norm_rule(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """The length is a constant, and the same for `|x|`: positive outputs have relevance, as after a scaling."""
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        return [mass_one(flow, y.clamp_min(0).mul_(_weights(carried, y)), input)]
+
+    return node(flow, lambda: operation(input, normalized_shape, weight, eps), back, input)
+
+
 def softmax_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """The denominator is a constant, that of `|x|` for the absolute operation."""
 
@@ -207,13 +223,14 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
 def _rules() -> Mapping[str, Callable[..., Any]]:
     layer = affine(Absolute())
     rules: dict[str, Callable[..., Any]] = dict.fromkeys(("linear", "convolution"), layer)
-    rules |= dict.fromkeys(("matmul", "pool", "rms_norm"), operation_rule)
+    rules |= dict.fromkeys(("matmul", "pool"), operation_rule)
     rules |= dict.fromkeys(("multiply", "divide", "negate"), scale_rule)
     rules |= dict.fromkeys(("add", "subtract"), sum_rule)
     return {
         **rules,
         "activation": activation_rule,
         "layer_norm": layer_norm_rule,
+        "rms_norm": rms_norm_rule,
         "batch_norm": folded_norm(operation_rule),
         "softmax": softmax_rule,
         "attention": attention_rule,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mhex.capture.rules.layer import is_layer
 from mhex.capture.rules.operations import LINEAR, OUT_OF_PLACE, Function, name_of_operation
 from mhex.errors import CaptureError, UnsupportedModelError
 
@@ -54,13 +55,15 @@ class Flow:
         if kwargs.get("inplace"):
             written, kwargs = operation, {**kwargs, "inplace": False}
         result = self.apply(operation, args, kwargs)
-        if written is not None:
+        if written is not None and result is not args[0]:  # dropout hands back what it is given
             self.replaced[id(args[0])] = (args[0], result)
         return result
 
     def apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation by its rule, or as it is where that is right already."""
         name = name_of_operation(operation)
+        if name == "matmul" and is_layer(operation, args):
+            name = "linear"
         rule = self.composite.rules.get(name)
         if rule is not None:
             found = rule(self, operation, *args, **kwargs)

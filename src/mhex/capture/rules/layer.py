@@ -99,7 +99,17 @@ def read_layer(operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> A
         return _addmm(*args, **kwargs)
     if operation is F.linear:
         return _linear(*args, **kwargs)
+    if is_layer(operation, args):
+        return Affine(args[0], args[1].mT, None)
     return _convolution(*args, **kwargs)
+
+
+def is_layer(operation: Callable[..., Tensor], args: tuple[Any, ...]) -> bool:
+    """True of a matrix product that is a linear layer by another name: rows of the graph, times a constant matrix."""
+    if getattr(operation, "__name__", "") not in ("matmul", "__matmul__", "mm") or len(args) != 2:
+        return False
+    rows, matrix = args
+    return bool(rows.requires_grad and rows.dim() > 1 and not matrix.requires_grad and matrix.dim() == 2)
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Affine:
