@@ -70,4 +70,4 @@ class Needs:
         words = [
             site.replace("_", " ") + (depths[depth] if site in BLOCK_SITES else "") for site, depth in self.keep.items()
         ]
-        return ", ".join(words) + (", gradient" if self.graph else "")
+        return ", ".join(words or ["scores alone"]) + (", gradient" if self.graph else "")

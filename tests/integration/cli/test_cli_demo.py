@@ -3,6 +3,7 @@ from __future__ import annotations
 import html
 import re
 import socket
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def test_the_page_shows_photos_heads_and_news(
 ) -> None:
     monkeypatch.delenv("MHEX_DATA", raising=False)
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the demo must not use a network"))
+    monkeypatch.setitem(sys.modules, "shap", None)  # an extra that the demo's installation does not bring
+    few = {
+        "rise": {"n": 3},
+        "scorecam": {"max_channels": 3},
+        "integrated-gradients": {"steps": 2},
+        "smoothgrad": {"n": 2},
+    }
+    for part in (demo, _demo_news):
+        monkeypatch.setattr(part, "QUICK", {**part.QUICK, **few})
     result = run("demo", "--out", tmp_path / "o")
     assert result.exit_code == 0, result.output
     assert [file.name for file in (tmp_path / "o").iterdir()] == ["index.html"]
@@ -81,12 +91,13 @@ def test_the_page_shows_photos_heads_and_news(
         said = html.unescape(section)
         # Highlighted for two classes each, or left out with the reason.
         for name, method in all_methods().items():
-            if "text" not in method.modalities:
-                assert re.search(rf"<td>[^<]*{name}[^<]*</td>", said)
+            if "text" not in method.modalities or name == "shap":
+                assert re.search(rf"<td>[^<]*{re.escape(name)}[^<]*</td>", said)
             else:
                 assert said.count(f"<strong>{name} · ") == 2
     assert "topic 25.0 % (test, 12 texts)" in page
     assert "it reads attention" in page
+    assert html.escape("pip install 'mhex[shap]'") in page
     assert "Methods that can" not in page  # the reason only: the page itself shows the others
     # The cards, escaped.
     assert "made-up &lt;pets&gt;" in page
