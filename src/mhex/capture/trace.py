@@ -18,7 +18,7 @@ from mhex.capture.chunks import in_chunks, sample_width
 from mhex.capture.guest import Sighting
 from mhex.capture.outputs import Outcome, as_vector
 from mhex.capture.precision import full
-from mhex.capture.rules import Flow
+from mhex.capture.rules import Flow, conservation
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
@@ -154,13 +154,7 @@ class Trace:
         *carried, start = self.gradient(y, at, *others, self.logits)
         if not self.flow.relevance:
             carried = [full(tensor.detach()) * full(one) for tensor, one in zip((at, *others), carried, strict=True)]
-        # A concept is told by the latent vector, so that nothing arrives at the logits.
-        given = full(start).sum(1) if self.flow.relevance and bool((start != 0).any()) else full(y.detach())
-        left = full(carried[0]).flatten(1).sum(1)
-        lost = torch.zeros_like(given) if self.flow.lost is None else full(self.flow.lost)
-        gap = (given - left - lost).abs() / given.abs().clamp_min(torch.finfo(given.dtype).tiny)
-        names = ("relevance_in", "relevance_out", "lost_to_biases", "conservation_gap")
-        self.diagnostics |= dict(zip(names, (given, left, lost, gap), strict=True))
+        self.diagnostics |= conservation(self.flow, y.detach(), start, carried[0])
         return tuple(carried)
 
     def as_maps(self, tensor: Tensor) -> Tensor:

@@ -55,12 +55,8 @@ def _weights(relevance: Tensor, y: Tensor) -> Tensor:
 class Absolute(Shares):
     """Affine layers: `R_i = 2 sum_j z_ij^+ R_j / |y_j|`, scaled to mass 1."""
 
-    def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        s = _weights(carried, y)
-        return s, s
-
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
-        return mass_one(flow, super().hand_down(flow, layer, carried, y), layer.x)
+        return mass_one(flow, layer.one_sign_back(_weights(carried, y), positive=True), layer.x)
 
 
 def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +103,7 @@ def sum_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Ten
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         s = _weights(carried, y)
-        shares = [(terms[place].detach() * factors[place]).clamp_(min=0).mul_(s) for place in places]
+        shares = [(terms[place].detach() * factors[place]).clamp_(min=0) * s for place in places]
         found = zip(shares, (terms[place] for place in places), strict=True)
         return [mass_one(flow, share.sum_to_size(term.shape), term) for share, term in found]
 
@@ -203,7 +199,7 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
         logits = record.logits().to(z.dtype)
         probabilities = logits.softmax(-1).nan_to_num_(0.0)  # of a query that may attend to nothing
         s, positive = _weights(carried, z), values.clamp_min(0)
-        to_values = mass_one(flow, (probabilities.mT @ s).mul_(positive), values)
+        to_values = (probabilities.mT @ s).mul_(positive)
         to_attention = mass_one(flow, (s @ positive.mT).mul_(probabilities), probabilities)
         hidden = logits.isneginf() if record.mask is not None or record.causal else None
         logits = logits if hidden is None else logits.masked_fill(hidden, 0.0)
@@ -214,8 +210,9 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
         s = to_logits.div_(sizes.add_(_LEAST))
         to_query = torch.addcmul((s @ keys).mul_(query), query.abs(), s @ keys.abs())
         to_keys = torch.addcmul((s.mT @ query).mul_(keys), keys.abs(), s.mT @ query.abs())
-        found = (to_query, grouped(to_keys, k), grouped(to_values, v))
-        return handed(flow, [mass_one(flow, one, x) for one, x in zip(found, (q, k, v), strict=True)], (q, k, v))
+        pairs = ((to_query, q), (to_keys, k), (to_values, v))
+        found = [mass_one(flow, one, x if one.shape == x.shape else one) for one, x in pairs]
+        return handed(flow, [grouped(one, x) for one, (_, x) in zip(found, pairs, strict=True)], (q, k, v))
 
     return node(flow, lambda: operation(q, k, v, **kwargs), back, *in_graph(q, k, v))
 

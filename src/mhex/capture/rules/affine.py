@@ -1,8 +1,8 @@
 """Rules of linear layers and convolutions, a batch norm after them folded in.
 
-With `z_ij = x_i w_ij`, every rule here hands down `R_i = sum_j z_ij a_j + sum_j |z_ij| b_j`: it only says what `a` and
-`b` are. The positive part of a sum is `(sum_j |z_ij| + sum_j z_ij) / 2`, so one further product, of `|x|` and `|W|`,
-serves all rules that tell signs apart.
+With `z_ij = x_i w_ij`, a rule hands down `R_i = sum_j z_ij a_j + sum_j |z_ij| b_j` and only says what `a` and `b` are, or
+it takes the contributions of one sign by themselves: as a difference of others they would leave rounding where there
+are none.
 """
 
 from __future__ import annotations
@@ -25,20 +25,16 @@ class Shares:
         """`a` and `b` (None for zero), of the shape of `y`; what the bias absorbs is noted in the flow."""
         raise NotImplementedError
 
-    def factors(self, flow: Flow, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What `W^T a` and `|W|^T b` are multiplied with, in the relevance flow."""
-        return x, x.abs()
-
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         """What the backward pass carries to `x`."""
         a, b = self.shares(flow, layer, carried, y)
-        plain = layer.transposed(a, layer.weight)
-        sized = None if b is None else layer.transposed(b, layer.sizes())
+        x, weight = layer.x, layer.weight
+        plain = layer.transposed(a, weight)
+        sized = None if b is None else layer.transposed(b, weight.abs())
         if not flow.relevance:
-            return plain if sized is None else plain.addcmul_(layer.x.sign(), sized)
-        one, other = self.factors(flow, layer.x)
-        plain = plain.mul_(one)
-        return plain if sized is None else plain.addcmul_(other, sized)
+            return plain if sized is None else plain.addcmul_(x.sign(), sized)
+        plain = plain.mul_(x)
+        return plain if sized is None else plain.addcmul_(x.abs(), sized)
 
 
 @dataclass(frozen=True)
@@ -62,17 +58,16 @@ class AlphaBeta(Shares):
     alpha: float = 1.0
     epsilon: float = 1e-6
 
-    def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        relevance, plain = flow.incoming(carried, y), layer.unbiased(y)
-        # Twice the sums of one sign. Where there is no contribution of it, rounding must not be taken for one: a
-        # share of the magnitude, as large as rounding may be, is added to the divisor.
-        magnitude = layer.magnitude(1 + 64 * torch.finfo(y.dtype).eps).add_(2 * self.epsilon)
-        if self.alpha == 1:
-            total = magnitude.add_(plain)
-            up = torch.div(relevance, total, out=total)
-            return up, up
-        up, down = relevance / (magnitude + plain) * self.alpha, relevance / (magnitude - plain) * (self.alpha - 1)
-        return up + down, up - down
+    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
+        relevance = flow.incoming(carried, y)
+        found = None
+        for share, positive in ((self.alpha, True), (1 - self.alpha, False)):
+            if share:
+                s = divide(relevance, layer.one_sign(positive), self.epsilon).mul_(share)
+                part = layer.one_sign_back(s, positive, flow.relevance)
+                found = part if found is None else found.add_(part)
+        assert found is not None  # both shares sum to 1
+        return found
 
 
 @dataclass(frozen=True)
@@ -107,16 +102,13 @@ class Box(Shares):
 
     epsilon: float = 1e-6
 
-    def factors(self, flow: Flow, x: Tensor) -> tuple[Tensor, Tensor]:
-        rows = x.reshape(flow.size, -1)
+    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
+        x, rows = layer.x, layer.x.reshape(flow.size, -1)
         low, high = flow.spread(rows.amin(1), x), flow.spread(rows.amax(1), x)
-        return x - (low + high) / 2, ((high - low) / 2).expand_as(x)
-
-    def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        one, other = self.factors(flow, layer.x)
-        total = layer.forward(one, layer.weight) + layer.forward(other, layer.weight.abs())
+        middle, reach = x - (low + high) / 2, ((high - low) / 2).expand_as(x)
+        total = layer.forward(middle, layer.weight) + layer.forward(reach, layer.sizes())
         a = divide(carried, total, self.epsilon)
-        return a, a
+        return middle * layer.transposed(a, layer.weight) + reach * layer.transposed(a, layer.sizes())
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,12 @@ def note_uses(inputs: Sequence[Any]) -> None:
             setattr(x, _USES, uses + 1)
 
 
+def unmarked(x: Tensor) -> Tensor:
+    """The same, not counted, because it only moves numbers: what arrives at it may meet others further on."""
+    delattr(x, _USES)
+    return x
+
+
 def used_once(x: Tensor) -> bool:
     """True for the result of a rule that only one operation reads; known after the forward pass."""
     return getattr(x, _USES, None) == 1

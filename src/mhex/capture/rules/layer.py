@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,6 +49,30 @@ class Affine:
         """`factor sum_i |z_ij|`, of the shape of `y`; a new tensor."""
         return self.forward(self.x.abs(), self.sizes()).mul_(factor)
 
+    def one_sign(self, positive: bool) -> Tensor:
+        """`sum_i z_ij` over the contributions of one sign, of the shape of `y`."""
+        up, down = self._signs(positive)
+        total = self.forward(self.x.clamp_min(0), up)
+        return total.add_(self.forward(self.x.clamp_max(0), down)) if self.both_signs else total
+
+    def one_sign_back(self, s: Tensor, positive: bool, times_x: bool = True) -> Tensor:
+        """`sum_j z_ij s_j` over the contributions of one sign, of the shape of `x`; or `w_ij` in place of `z_ij`."""
+        up, down = self._signs(positive)
+        total = self.transposed(s, up).mul_(self.x.clamp_min(0) if times_x else self.x > 0)
+        if not self.both_signs:
+            return total
+        return total.addcmul_(self.transposed(s, down), self.x.clamp_max(0) if times_x else (self.x < 0).to(s))
+
+    def _signs(self, positive: bool) -> tuple[Tensor, Tensor]:
+        """Weights that make contributions of one sign, of positive and of negative `x`."""
+        pair = self.weight.clamp_min(0), self.weight.clamp_max(0)
+        return pair if positive else pair[::-1]
+
+    @cached_property
+    def both_signs(self) -> bool:
+        """False after a ReLU."""
+        return bool((self.x < 0).any())
+
     def sizes(self) -> Tensor:
         """`|W|`."""
         return self.weight.abs()
@@ -55,10 +80,6 @@ class Affine:
     def on_outputs(self, channels: Tensor) -> Tensor:
         """Numbers of output channels (C,), laid out so that they multiply `y`."""
         return channels if self.geometry is None else channels.reshape(-1, *[1] * len(self.geometry[0]))
-
-    def unbiased(self, y: Tensor) -> Tensor:
-        """`W x` from `y`."""
-        return y if self.bias is None else y - self.on_outputs(self.bias)
 
     def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.capture.rules.flow import Flow, divide, graph_operands, node
+from mhex.capture.rules.flow import Flow, divide, graph_operands, node, unmarked
 
 Operation = Callable[..., Tensor]
 
@@ -122,4 +122,4 @@ def joined(flow: Flow, operation: Operation, tensors: Sequence[Tensor], dim: int
                 flow.lose(part if flow.relevance else part * tensors[place])
         return [parts[place] for place in places]
 
-    return node(flow, lambda: operation(tensors, dim), back, *(tensors[place] for place in places))
+    return unmarked(node(flow, lambda: operation(tensors, dim), back, *(tensors[place] for place in places)))
