@@ -1,6 +1,6 @@
 """Rules of linear layers and convolutions, a batch norm after them folded in.
 
-With `z_ij = x_i w_ij`, a rule hands down `R_i = sum_j z_ij a_j + sum_j |z_ij| b_j` and only says what `a` and `b` are, or
+With `z_ij = x_i w_ij`, a rule hands down `R_i = sum_j z_ij a_j + sum_j |z_ij| b_j` and says what `a` and `b` are, or
 it takes the contributions of one sign by themselves: as a difference of others they would leave rounding where there
 are none.
 """
