@@ -13,6 +13,7 @@ import mhex
 from mhex.capture import gradient_rules
 from support.cases import assert_same
 from support.models import CLASSES, FAMILIES, PlainViT, enliven
+from support.ruled import handed_down
 from support.rules_abslrp import absolute_neuron, absolute_rules, scaled_dense
 from support.rules_lrp import (
     Neuron,
@@ -21,11 +22,12 @@ from support.rules_lrp import (
     dense,
     epsilon_neuron,
     gamma_neuron,
-    gradient_rules as second_gradient_rules,
     relevance_rules,
     separate_neuron,
 )
-from support.ruled import handed_down
+from support.rules_lrp import (
+    gradient_rules as second_gradient_rules,
+)
 from support.tape import Rule, Tape
 from support.tiny import pictures, tiny
 

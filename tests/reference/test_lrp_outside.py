@@ -142,7 +142,9 @@ def test_guided_backprop_of_captum(name: str) -> None:
     captum = pytest.importorskip("captum.attr", reason=CAPTUM)
     model, x = _relu_network(name)
     wanted = captum.GuidedBackprop(_plain_relus(model)).attribute(x.clone().requires_grad_(), target=4).sum(1).detach()
-    close(mhex.explain(model, x, "guided-backprop", target=4).scores, wanted, 1e-10 if x.dtype == torch.float64 else 1e-5)
+    close(
+        mhex.explain(model, x, "guided-backprop", target=4).scores, wanted, 1e-10 if x.dtype == torch.float64 else 1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "resnet"])

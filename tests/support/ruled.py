@@ -55,7 +55,9 @@ def _gradient(shares: object, neuron: rules_lrp.Neuron) -> Variant:
     return Variant(gradient_rules(shares, shares), rules_lrp.gradient_rules(layer, layer), ("gate", "softmax"))
 
 
-_ABSOLUTE = Variant(absolute_rules(), rules_abslrp.absolute_rules(rules_abslrp.scaled_dense(rules_abslrp.absolute_neuron)))
+_ABSOLUTE = Variant(
+    absolute_rules(), rules_abslrp.absolute_rules(rules_abslrp.scaled_dense(rules_abslrp.absolute_neuron))
+)
 _EXACT = dense(rules_lrp.epsilon_neuron(0.0))
 
 LAYER_VARIANTS: dict[str, Variant] = {
@@ -97,7 +99,7 @@ def ruled(composite: Composite, function: Function, x: Tensor) -> tuple[Flow, Te
     flow = Flow(composite, len(x))
     point = x.detach().clone().requires_grad_()
     with FunctionTap(lambda attend, *args, **kwargs: attend(*args, **kwargs), flow):
-        y = function(point.clone())
+        y = flow.settled(function(point.clone()))
     flow.finish()
     return flow, point, y
 
@@ -123,7 +125,9 @@ def by_formula(variant: Variant, tapes: list[Tape], relevance: Tensor) -> Tensor
     found = [
         tape.propagate(variant.rules, relevance[n : n + 1], variant.cut).get(tape.input) for n, tape in enumerate(tapes)
     ]
-    return torch.cat([torch.zeros_like(tapes[n].values[tapes[n].input]) if f is None else f for n, f in enumerate(found)])
+    return torch.cat(
+        [torch.zeros_like(tapes[n].values[tapes[n].input]) if f is None else f for n, f in enumerate(found)]
+    )
 
 
 def agree(function: Function, x: Tensor, variants: dict[str, Variant], tolerance: float = 1e-10) -> None:

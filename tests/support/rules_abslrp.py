@@ -62,7 +62,11 @@ def absolute_sum(call: Call, relevance: Tensor) -> list[Tensor]:
     s = relevance / (call.y.abs() + 1e-9)
     found = []
     for node, x in zip(call.nodes, call.xs, strict=True):
-        both = [mass_one((2 * t.clamp_min(0) * s).sum_to_size(x.shape)) for n, t in zip(nodes, terms, strict=True) if n is node]
+        both = [
+            mass_one((2 * t.clamp_min(0) * s).sum_to_size(x.shape))
+            for n, t in zip(nodes, terms, strict=True)
+            if n is node
+        ]
         found.append(sum(both[1:], both[0]))
     return found
 

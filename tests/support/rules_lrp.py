@@ -277,7 +277,9 @@ def slope(call: Call, relevance: Tensor) -> list[Tensor]:
 # --- variants --------------------------------------------------------------------------------------------------------
 
 
-def with_layers(rules: dict[str, Rule], linear: Rule, convolution: Rule, alone: Rule, entrance: Rule | None) -> dict[str, Rule]:
+def with_layers(
+    rules: dict[str, Rule], linear: Rule, convolution: Rule, alone: Rule, entrance: Rule | None
+) -> dict[str, Rule]:
     """Add the rules of layers, and of batch norms folded into them."""
 
     def layer(own: Rule) -> Rule:

@@ -1,4 +1,4 @@
-"""What users of the LRP family may rely on beside the numbers: their model is left alone, and refusals are sentences."""
+"""What users of the LRP family may rely on beside numbers: models are left alone, and refusals are sentences."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def test_training_goes_on_as_before(method: str, name: str, fails: str, monkeypa
             mhex.explain(model, inputs, method, target=1)
         handle.remove()
     elif fails == "backward":
-        with monkeypatch.context() as patch, pytest.raises(Boom):
-            patch.setattr(torch.autograd, "grad", boom)
+        monkeypatch.setattr(torch.autograd, "grad", boom)
+        with pytest.raises(Boom):
             mhex.explain(model, inputs, method, target=1)
+        monkeypatch.undo()
     else:
         mhex.explain(model, inputs, method, target=1)
     before.check()
@@ -177,7 +178,7 @@ def test_guided_backprop_of_what_has_no_relu_is_the_gradient() -> None:
 
 
 def test_tokens_of_a_network_without_tokens() -> None:
-    with pytest.raises(ArgumentError, match="Expected level='input' for this .*, because it has no blocks of tokens"):
+    with pytest.raises(ArgumentError, match=r"Expected level='input' for this .*, because it has no blocks of tokens"):
         mhex.explain(FAMILIES["plain_cnn"].model(), FAMILIES["plain_cnn"].inputs(1), "conservative-lrp", level="tokens")
 
 
