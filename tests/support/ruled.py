@@ -99,7 +99,7 @@ def ruled(composite: Composite, function: Function, x: Tensor) -> tuple[Flow, Te
     flow = Flow(composite, len(x))
     point = x.detach().clone().requires_grad_()
     with FunctionTap(lambda attend, *args, **kwargs: attend(*args, **kwargs), flow):
-        y = function(point.clone())
+        y = flow.settled(function(point.clone()))
     flow.finish()
     return flow, point, y
 

@@ -117,6 +117,8 @@ class Watch:
                 return x
             self.substituted.add(site)
             return self.turned(self.replaying[site]).clone()
+        if self.flow is not None:
+            x = self.flow.current(x)
         if not self._wanted(site):
             return x
         self.embedded += site == "input"
@@ -228,6 +230,8 @@ class Watch:
         tapped = not self.asleep and (self.needs.blocks or self.flow is not None)
         with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
             output = self.model(*batch.args, **batch.kwargs)
+        if self.flow is not None and tapped:
+            output = self.flow.settled(output)
         if self.guest is not None and not self.asleep:
             self.sighting = self.guest[1].sighting()
             output = self.sighting.logits  # heads may have other classes than their host

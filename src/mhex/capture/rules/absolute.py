@@ -19,7 +19,7 @@ from mhex.capture.rules.composite import Composite
 from mhex.capture.rules.elementwise import cut
 from mhex.capture.rules.flow import Flow, divide, graph_operands, node, used_once
 from mhex.capture.rules.layer import Affine
-from mhex.capture.rules.products import as_record, grouped, handed, in_graph
+from mhex.capture.rules.products import as_record, divides, grouped, handed, in_graph
 from mhex.capture.rules.sums import joined, terms_of
 
 Operation = Callable[..., Tensor]
@@ -82,9 +82,11 @@ def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) 
     return node(flow, lambda: operation(*args, **kwargs), back, *(args[place] for place in places))
 
 
-def scale_rule(flow: Flow, operation: Operation, *args: Any) -> Any:
+def scale_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
     """Scaling by a constant: only positive outputs have relevance. Products of activations are as any operation."""
     places = graph_operands(*args)
+    if kwargs or (1 in places and divides(operation)):
+        return NotImplemented
     if len(places) == 2:
         return operation_rule(flow, operation, *args)
     x = args[places[0]]

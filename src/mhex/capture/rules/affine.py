@@ -151,11 +151,11 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
     """Rule of `"batch_norm"`: folded into the layer before it; `alone` is the rule of one that follows no layer."""
 
     def rule(flow: Flow, operation: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if flow.folding is None or flow.folding[0] is not x:
-            return alone(flow, operation, x, *args, **kwargs)
         settings = norm_settings(x, *args, **kwargs)
         if settings is None:
             return NotImplemented
+        if flow.folding is None or flow.folding[0] is not x:
+            return alone(flow, operation, x, *args, **kwargs)
         _, layer, shares = flow.folding
         return _ruled(flow, layer.folded(*settings), shares, lambda: operation(x, *args, **kwargs))
 

@@ -60,7 +60,8 @@ def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: An
             f"Guided backpropagation cannot explain this model: {reason}; choose smoothgrad or integrated-gradients.",
             reason,
         )
-    return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, y: [carried.clamp_min(0) * (y > 0)], x)
+    on = x > 0  # noted now: other operations keep their own way of writing in place
+    return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, _: [carried.clamp_min(0) * on], x)
 
 
 def frozen_layer_norm(

@@ -8,7 +8,7 @@ carries relevance itself, and every operation but the moving ones needs a rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture.rules.layer import is_layer
-from mhex.capture.rules.operations import LINEAR, OUT_OF_PLACE, Function, name_of_operation
+from mhex.capture.rules.operations import INPLACE_PLACES, LINEAR, OUT_OF_PLACE, Function, name_of_operation, writes
 from mhex.errors import CaptureError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -43,20 +43,27 @@ class Flow:
         self.entered = False  # the first layer of the network was met
         self.folding: tuple[Tensor, Affine, Shares] | None = None  # the last layer, which a batch norm may follow
         self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
+        self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
     def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What stands where the model calls `function`."""
         if self.replaced:
-            args = tuple(map(self._current, args))
-        written = OUT_OF_PLACE.get(function)
-        operation = written or function
+            args = tuple(map(self.current, args))
+            kwargs = {name: self.current(value) for name, value in kwargs.items()}
         if not _in_graph((*args, *kwargs.values())):
             return function(*args, **kwargs)
-        if kwargs.get("inplace"):
-            written, kwargs = operation, {**kwargs, "inplace": False}
+        operation = OUT_OF_PLACE.get(function, function)
+        written = operation is not function
+        place = INPLACE_PLACES.get(function, len(args))
+        if place < len(args) and args[place]:
+            written, args = True, (*args[:place], False, *args[place + 1 :])
+        elif kwargs.get("inplace"):
+            written, kwargs = True, {**kwargs, "inplace": False}
         result = self.apply(operation, args, kwargs)
-        if written is not None and result is not args[0]:  # dropout hands back what it is given
+        if written and result is not args[0]:  # dropout hands back what it is given
             self.replaced[id(args[0])] = (args[0], result)
+            if args[0]._is_view():
+                self.parts.append((args[0], function))
         return result
 
     def apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,21 +78,51 @@ class Flow:
                 return found
         note_uses(args)
         result = operation(*args, **kwargs)
+        if writes(operation) and not self.composite.partial:
+            self.unknown[operation.__name__] += 1
+            return result
         fine = name == "route" or self.composite.partial or (name in LINEAR and not self.relevance)
         if rule is not None or (not fine and _in_graph(result if isinstance(result, tuple) else (result,))):
             self.unknown[getattr(operation, "__name__", str(operation))] += 1
         return result
 
-    def _current(self, value: Any) -> Any:
+    def current(self, value: Any) -> Any:
+        """What stands for a tensor that the model believes it has written into; of others, they themselves."""
         if isinstance(value, (list, tuple)) and any(isinstance(one, Tensor) for one in value):
-            return type(value)(map(self._current, value))
-        while isinstance(value, Tensor) and id(value) in self.replaced:
+            parts = list(map(self.current, value))
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        if not isinstance(value, Tensor):
+            return value
+        before = value
+        while id(value) in self.replaced:
             value = self.replaced[id(value)][1]
+        if value is before and self.parts:
+            self._check_parts(value)
         return value
+
+    def _check_parts(self, value: Tensor) -> None:
+        """A tensor of which a part was written into by way of a view is not what the model believes."""
+        base = value._base if value._is_view() else value
+        for part, function in self.parts:
+            if part is not value and part._base is base and _overlap(part, value):
+                self.unknown[f"{getattr(function, '__name__', function)} into a part of a tensor"] += 1
+
+    def settled(self, output: Any) -> Any:
+        """What the model returns, with what it has written into in it."""
+        if isinstance(output, MutableMapping):
+            for name, value in output.items():
+                if isinstance(value, Tensor):
+                    output[name] = self.current(value)
+            return output
+        if isinstance(logits := getattr(output, "logits", None), Tensor):
+            output.logits = self.current(logits)
+            return output
+        return self.current(output)
 
     def finish(self) -> None:
         """After the forward pass: report all operations that have no rule, before anything is handed back."""
         self.replaced.clear()
+        self.parts.clear()
         self.folding = None
         if self.unknown:
             found = ", ".join(f"{name} ({count} times)" for name, count in sorted(self.unknown.items()))
@@ -211,6 +248,13 @@ def _in_graph(values: Sequence[Any]) -> bool:
         else isinstance(value, (list, tuple)) and any(isinstance(one, Tensor) and one.requires_grad for one in value)
         for value in values
     )
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two views of one tensor have elements in common."""
+    places = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    places.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(places.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def graph_operands(*values: Any) -> list[int]:

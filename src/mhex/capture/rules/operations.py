@@ -20,7 +20,7 @@ _NAMED: dict[str, tuple[Function, ...]] = {
     "linear": (F.linear, torch.addmm),
     "convolution": (F.conv1d, F.conv2d, F.conv3d),
     "layer_norm": (F.layer_norm, torch.layer_norm),
-    "rms_norm": (F.rms_norm,),
+    "rms_norm": (F.rms_norm, torch.rms_norm),
     "batch_norm": (F.batch_norm,),
     "softmax": (F.softmax, torch.softmax, Tensor.softmax),
     "activation": (
@@ -29,10 +29,15 @@ _NAMED: dict[str, tuple[Function, ...]] = {
     ),
     "gate": (F.sigmoid, F.hardsigmoid, torch.sigmoid, Tensor.sigmoid),
     "add": (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
-    "subtract": (torch.sub, Tensor.sub, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
-    "multiply": (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__),
-    "divide": (torch.div, Tensor.div, Tensor.__truediv__),
-    "negate": (torch.neg, Tensor.neg, Tensor.__neg__),
+    "subtract": (
+        *(torch.sub, Tensor.sub, torch.subtract, Tensor.subtract, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
+    ),
+    "multiply": (torch.mul, Tensor.mul, torch.multiply, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__),
+    "divide": (
+        *(torch.div, Tensor.div, torch.divide, Tensor.divide, torch.true_divide, Tensor.true_divide),
+        Tensor.__truediv__,
+    ),
+    "negate": (torch.neg, Tensor.neg, torch.negative, Tensor.negative, Tensor.__neg__),
     "matmul": (
         *(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.mm, Tensor.mm, torch.einsum),
     ),
@@ -41,7 +46,7 @@ _NAMED: dict[str, tuple[Function, ...]] = {
         *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
         *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
     ),
-    "concatenate": (torch.cat, torch.concat),
+    "concatenate": (torch.cat, torch.concat, torch.concatenate),
 }
 OPERATIONS: dict[Function, str] = {function: name for name, forms in _NAMED.items() for function in forms}
 # A linear operation's gradient times its input is its relevance already.
@@ -50,18 +55,35 @@ LINEAR = frozenset(("linear", "convolution", "batch_norm", "add", "subtract", "n
 # Written in place, they would change what rules keep for the way back: the same out of place stands in.
 OUT_OF_PLACE: dict[Function, Function] = {
     torch.relu_: torch.relu,
+    torch.tanh_: torch.tanh,
+    torch.sigmoid_: torch.sigmoid,
+    F.leaky_relu_: F.leaky_relu,
+    F.elu_: F.elu,
+    F.hardtanh_: F.hardtanh,
     Tensor.relu_: torch.relu,
     Tensor.tanh_: torch.tanh,
     Tensor.sigmoid_: torch.sigmoid,
-    Tensor.add_: torch.add,
-    Tensor.__iadd__: torch.add,
-    Tensor.sub_: torch.sub,
-    Tensor.__isub__: torch.sub,
-    Tensor.mul_: torch.mul,
-    Tensor.__imul__: torch.mul,
-    Tensor.div_: torch.div,
-    Tensor.__itruediv__: torch.div,
+    Tensor.neg_: torch.neg,
+    Tensor.masked_fill_: Tensor.masked_fill,
+    **dict.fromkeys((Tensor.add_, Tensor.__iadd__), torch.add),
+    **dict.fromkeys((Tensor.sub_, Tensor.subtract_, Tensor.__isub__), torch.sub),
+    **dict.fromkeys((Tensor.mul_, Tensor.multiply_, Tensor.__imul__), torch.mul),
+    **dict.fromkeys((Tensor.div_, Tensor.divide_, Tensor.true_divide_, Tensor.__itruediv__), torch.div),
 }
+# Where the argument `inplace` stands, if it is not given by its name.
+INPLACE_PLACES: dict[Function, int] = {
+    **dict.fromkeys((F.relu, F.relu6, F.silu, F.mish, F.hardswish, F.hardsigmoid), 1),
+    **dict.fromkeys((F.leaky_relu, F.elu), 2),
+    **dict.fromkeys((F.hardtanh, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout), 3),
+}
+
+
+def writes(function: Function) -> bool:
+    """Whether a function writes into its first argument, and nothing out of place stands in for it."""
+    name = getattr(function, "__name__", "")
+    by_name = name.endswith("_") and not name.endswith("__") and name not in ("requires_grad_", "detach_")
+    return function not in OUT_OF_PLACE and (by_name or name == "__setitem__")
+
 
 # By their names alone, since each has many forms.
 _ROUTES = frozenset(

@@ -14,15 +14,20 @@ from mhex.capture.rules.flow import Flow, divide, graph_operands, node
 Operation = Callable[..., Tensor]
 
 
+def divides(operation: Operation) -> bool:
+    """Whether the second operand is divided by."""
+    return "div" in operation.__name__
+
+
 def scaled(flow: Flow, operation: Operation, a: Any, b: Any = -1.0, **kwargs: Any) -> Any:
     """Rule of products and quotients, element by element: two activations share alike, a constant gets nothing."""
-    if kwargs or (operation.__name__ in ("div", "__truediv__") and isinstance(b, Tensor) and b.requires_grad):
+    if kwargs or (divides(operation) and isinstance(b, Tensor) and b.requires_grad):
         return NotImplemented
     places = graph_operands(a, b)
     share = 1 / len(places)
     if not flow.relevance:
         if len(places) == 1:
-            return operation(a) if operation.__name__ in ("neg", "__neg__") else operation(a, b)
+            return operation(a) if "neg" in operation.__name__ else operation(a, b)
         return node(
             flow,
             lambda: operation(a, b),
@@ -31,7 +36,7 @@ def scaled(flow: Flow, operation: Operation, a: Any, b: Any = -1.0, **kwargs: An
             b,
         )
     inputs = [(a, b)[place] for place in places]
-    call = (lambda: operation(a)) if operation.__name__ in ("neg", "__neg__") else (lambda: operation(a, b))
+    call = (lambda: operation(a)) if "neg" in operation.__name__ else (lambda: operation(a, b))
     return node(flow, call, lambda carried, _: [(carried * share).sum_to_size(one.shape) for one in inputs], *inputs)
 
 

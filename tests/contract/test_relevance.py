@@ -1,0 +1,218 @@
+"""What users of the LRP family may rely on beside numbers: models are left alone, and refusals are sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mhex
+from mhex.errors import ArgumentError, CaptureError, MhexError, UnsupportedModelError
+from support.cases import METHODS
+from support.models import CLASSES, FAMILIES, call
+from support.state import Snapshot
+from support.tiny import pictures, tiny
+
+RULED = tuple(name for name, method in METHODS.items() if method.rules is not None)
+ON_CNN = ("lrp", "conservative-lrp", "attnlrp", "abslrp", "guided-backprop")
+PAIRS = [*((m, "plain_cnn") for m in ON_CNN), *((m, "timm_vit") for m in RULED if m != "guided-backprop")]
+every_pair = pytest.mark.parametrize(("method", "name"), PAIRS)
+
+
+def training_gradients(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    model.zero_grad(set_to_none=True)
+    loss = nn.functional.cross_entropy(call(model, inputs), torch.tensor([1, 4]))
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+class Boom(Exception):
+    """Raised in the middle of a pass."""
+
+
+@every_pair
+@pytest.mark.parametrize("fails", ["", "forward", "backward"])
+def test_training_goes_on_as_before(method: str, name: str, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of a training step, and weights, are bit for bit those from before: rules act on their own pass."""
+    model, inputs = FAMILIES[name].fresh(), FAMILIES[name].inputs(2)
+    wanted = training_gradients(model, inputs)
+    model.zero_grad(set_to_none=True)
+    before = Snapshot(model)
+
+    def boom(*_: Any, **__: Any) -> Any:
+        raise Boom
+
+    if fails == "forward":
+        handle = model.head.register_forward_hook(boom)
+        with pytest.raises(Boom):
+            mhex.explain(model, inputs, method, target=1)
+        handle.remove()
+    elif fails == "backward":
+        monkeypatch.setattr(torch.autograd, "grad", boom)
+        with pytest.raises(Boom):
+            mhex.explain(model, inputs, method, target=1)
+        monkeypatch.undo()
+    else:
+        mhex.explain(model, inputs, method, target=1)
+    before.check()
+    for parameter, gradient in training_gradients(model, inputs).items():
+        assert torch.equal(gradient, wanted[parameter]), parameter
+
+
+@every_pair
+def test_the_rules_keep_the_scores(method: str, name: str) -> None:
+    model, inputs = FAMILIES[name].model(), FAMILIES[name].inputs(2)
+    assert torch.allclose(mhex.explain(model, inputs, method).logits, call(model, inputs).detach(), 1e-12, 1e-12)
+
+
+def test_inputs_are_left_alone() -> None:
+    """The first layer writes in place into what it is given."""
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, CLASSES)).double()
+    x = pictures()
+    kept = x.clone()
+    for method in ON_CNN:
+        mhex.explain(model, x, method, target=1)
+        assert torch.equal(x, kept)
+
+
+# --- strict ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("lrp", {"epsilon": 0.01}),
+        ("attnlrp", {"attention": "shared"}),
+        ("conservative-lrp", {"act": "gradient"}),
+        ("partial-lrp", {"epsilon": 0.01}),
+        ("transformer-attribution", {"epsilon": 0.01}),
+    ],
+)
+def test_strict(method: str, options: dict[str, Any]) -> None:
+    """Raises beyond `max_gap`, not below it, and not at all unless asked to."""
+    model, inputs = FAMILIES["timm_vit"].model(), FAMILIES["timm_vit"].inputs(2)
+    gap = float(mhex.explain(model, inputs, method, target=2, **options).diagnostics["conservation_gap"].max())
+    assert gap > 1e-6
+    mhex.explain(model, inputs, method, target=2, **options, max_gap=gap / 2)
+    mhex.explain(model, inputs, method, target=2, **options, max_gap=gap * 1.01, strict=True)
+    with pytest.raises(CaptureError, match=r"Expected relevance to be conserved up to .*; leave strict out, or allow"):
+        mhex.explain(model, inputs, method, target=2, **options, max_gap=gap * 0.99, strict=True)
+
+
+def test_strict_is_content_where_biases_took_the_rest() -> None:
+    model, inputs = FAMILIES["timm_vit"].model(), FAMILIES["timm_vit"].inputs(2)
+    e = mhex.explain(model, inputs, "conservative-lrp", target=2, strict=True, max_gap=1e-9)
+    assert float(e.diagnostics["lost_to_biases"].abs().max()) > 0.1
+
+
+def test_strict_of_several_targets() -> None:
+    """The worst of all samples and targets decides."""
+    model, x = tiny("pre"), pictures()
+    gaps = mhex.explain(model, x, "lrp", target=[0, 1, 2], epsilon=0.01).diagnostics["conservation_gap"]
+    assert gaps.shape == (2, 3)
+    between = float((gaps.max() + gaps.amax(0).min()) / 2)
+    with pytest.raises(CaptureError):
+        mhex.explain(model, x, "lrp", target=[0, 1, 2], epsilon=0.01, strict=True, max_gap=between)
+    mhex.explain(model, x, "lrp", target=int(gaps.amax(0).argmin()), epsilon=0.01, strict=True, max_gap=between)
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+class Odd(nn.Module):
+    """Operations that have no rule, one of them twice, between layers that have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(16, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.sin(self.layer(x.flatten(1))).cumsum(1)
+        return self.head(torch.sin(x).logsumexp(0, keepdim=True) + x)
+
+
+@pytest.mark.parametrize("method", [m for m in ON_CNN if m != "guided-backprop"])
+def test_unknown_operations_are_named_in_one_sentence(method: str) -> None:
+    model = Odd().double()
+    before = Snapshot(model)
+    with pytest.raises(UnsupportedModelError) as caught:
+        mhex.explain(model, pictures(1), method, target=1)
+    message = str(caught.value)
+    assert "cumsum (1 times), logsumexp (1 times), sin (2 times)" in message
+    assert "choose a method without rules, such as integrated-gradients" in message
+    assert "\n" not in message
+    before.check()
+
+
+def test_batch_statistics_are_refused() -> None:
+    """A norm that uses the statistics of the batch also in evaluation mode ties samples together."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(),
+                          nn.Linear(12, CLASSES)).double()  # fmt: skip
+    alone = nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(16, CLASSES)).double()
+    for method in ("lrp", "conservative-lrp", "attnlrp", "abslrp"):
+        for one in (model, alone):
+            with pytest.raises(UnsupportedModelError, match="batch_norm"):
+                mhex.explain(one, pictures(), method, target=1)
+
+
+@pytest.mark.parametrize("name", ["timm_vit", "tv_efficientnet", "hf_bert"])
+def test_guided_backprop_is_for_relu_alone(name: str) -> None:
+    model, inputs = FAMILIES[name].model(), FAMILIES[name].inputs(1)
+    used = "silu" if name == "tv_efficientnet" else "gelu"
+    wanted = f"defined for ReLU networks, and this one uses {used}; choose smoothgrad or integrated-gradients."
+    with pytest.raises(UnsupportedModelError, match=wanted):
+        mhex.explain(model, inputs, "guided-backprop", target=1)
+
+
+def test_guided_backprop_of_what_has_no_relu_is_the_gradient() -> None:
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES)).double(), pictures()
+    got = mhex.explain(model, x, "guided-backprop", target=2).scores
+    assert torch.allclose(got, model[1].weight.detach()[2].reshape(1, 4, 4).expand(2, 4, 4))
+    stopped = nn.Sequential(nn.Flatten(), nn.Linear(16, 1, bias=False), nn.ReLU(), nn.Linear(1, CLASSES)).double()
+    stopped[1].weight.data = x[:1].flatten(1).clone()  # the unit is on for the first picture
+    stopped[3].weight.data = torch.linspace(-1, 1, CLASSES, dtype=torch.float64)[:, None]
+    assert float(mhex.explain(stopped, x[:1], "guided-backprop", target=0).scores.abs().max()) == 0
+    assert float(mhex.explain(stopped, x[:1], "guided-backprop", target=6).scores.abs().max()) > 0
+
+
+def test_tokens_of_a_network_without_tokens() -> None:
+    with pytest.raises(ArgumentError, match=r"Expected level='input' for this .*, because it has no blocks of tokens"):
+        mhex.explain(FAMILIES["plain_cnn"].model(), FAMILIES["plain_cnn"].inputs(1), "conservative-lrp", level="tokens")
+
+
+@pytest.mark.parametrize("method", ["partial-lrp", "transformer-attribution"])
+def test_attention_of_a_network_without_attention(method: str) -> None:
+    with pytest.raises(MhexError, match="attention"):
+        mhex.explain(FAMILIES["plain_cnn"].model(), FAMILIES["plain_cnn"].inputs(1), method, target=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "said"),
+    [
+        ("lrp", {"rule": "zplus"}, "Expected rule to be 'epsilon' or 'alphabeta' or 'gamma', but got 'zplus'"),
+        ("lrp", {"residual": "half"}, "Expected residual to be"),
+        ("lrp", {"input_rule": "flat"}, "Expected input_rule to be"),
+        ("lrp", {"compat": "zennit"}, "Expected compat to be"),
+        ("lrp", {"epsilon": -1e-6}, "Expected epsilon to be a number from 0 on, but got -1e-06"),
+        ("lrp", {"epsilon": "small"}, "Expected epsilon"),
+        ("lrp", {"epsilon": True}, "Expected epsilon"),
+        ("lrp", {"gamma": float("nan")}, "Expected gamma"),
+        ("lrp", {"alpha": 0.5}, "Expected alpha to be a number from 1 on, but got 0.5"),
+        ("lrp", {"max_gap": -1}, "Expected max_gap"),
+        ("conservative-lrp", {"act": "slope"}, "Expected act to be 'identity' or 'gradient'"),
+        ("conservative-lrp", {"level": "pixels"}, "Expected level to be"),
+        ("attnlrp", {"attention": "both"}, "Expected attention to be"),
+        ("attnlrp", {"gamma_linear": -0.1}, "Expected gamma_linear"),
+        ("attnlrp", {"gamma_conv": float("inf")}, "Expected gamma_conv"),
+        ("partial-lrp", {"epsilon": None}, "Expected epsilon"),
+        ("transformer-attribution", {"compat": "vit"}, "Expected compat to be None or 'bert'"),
+        ("transformer-attribution", {"start_block": 9}, "Expected start_block from 1 to 3"),
+        ("abslrp", {"epsilon": 1e-6}, "epsilon"),
+    ],
+)
+def test_wrong_options(method: str, options: dict[str, Any], said: str) -> None:
+    family = FAMILIES["timm_vit"]
+    with pytest.raises((ArgumentError, TypeError), match=said):
+        mhex.explain(family.model(), family.inputs(1), method, target=1, **options)

@@ -1,0 +1,177 @@
+"""LRP and guided backpropagation against zennit, captum and pytorch-grad-cam."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mhex
+from support.models import CLASSES, FAMILIES, enliven
+
+ZENNIT = "zennit is not installed (extra 'dev')"
+CAPTUM = "captum is not installed (extra 'dev')"
+GRAD_CAM = "grad-cam is not installed (extra 'dev')"
+
+
+@functools.cache
+def small_cnn() -> nn.Module:
+    """Modules only, each used once, as the packages want it; some have biases, and inputs have both signs."""
+    layers = [
+        *(nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(6, 8, 3, padding=2, dilation=2, groups=2)),
+        *(nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(8, 8, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(8 * 2 * 1, 10), nn.ReLU(), nn.Linear(10, CLASSES)),
+    ]
+    return enliven(nn.Sequential(*layers)).double().eval().requires_grad_(False)
+
+
+def pixels(*size: int) -> Tensor:
+    return torch.randn(2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def resnet(kind: str) -> tuple[nn.Module, Tensor]:
+    """torchvision's ResNet code with blocks of either kind; batch norms keep statistics of their own."""
+    tv = pytest.importorskip("torchvision.models.resnet", reason="the network comes from torchvision")
+    if kind == "basic":
+        model = FAMILIES["tv_resnet"].fresh()
+    else:
+        model = enliven(tv.ResNet(tv.Bottleneck, [1, 1, 1, 1], num_classes=CLASSES, width_per_group=8)).double().eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps = 0.0  # zennit leaves 1 / sqrt(1 + eps) where it has folded a norm
+    return model.requires_grad_(False), pixels(64, 64)
+
+
+def by_zennit(model: nn.Module, x: Tensor, target: int, rule: Any, first: Any = None, resnet: bool = False) -> Tensor:
+    """Relevance of pixels, started with 1 at the target."""
+    from zennit.attribution import Gradient
+    from zennit.composites import LayerMapComposite, SpecialFirstLayerMapComposite
+    from zennit.rules import Norm, Pass
+    from zennit.types import Activation, AvgPool, Convolution, Linear
+
+    canonizers: list[Any] = []
+    table: list[Any] = [(Activation, Pass()), ((AvgPool,), Norm()), ((Convolution, Linear), rule)]
+    if resnet:
+        from zennit.layer import Sum
+        from zennit.torchvision import ResNetCanonizer
+
+        canonizers, table = [ResNetCanonizer()], [((Sum,), Norm()), *table]
+    if first is None:
+        composite = LayerMapComposite(table, canonizers=canonizers)
+    else:
+        composite = SpecialFirstLayerMapComposite(table, [((Convolution,), first)], canonizers=canonizers)
+    with Gradient(copy.deepcopy(model), composite) as attributor:
+        _, relevance = attributor(x.clone(), torch.eye(CLASSES, dtype=x.dtype)[[target] * len(x)])
+    return relevance.sum(1).detach()
+
+
+def close(got: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> None:
+    size = float(wanted.abs().max())
+    assert size > 0
+    assert float((got - wanted).abs().max()) <= tolerance * size
+
+
+def rules() -> dict[str, tuple[Any, dict[str, Any]]]:
+    zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
+    return {
+        "epsilon": (zennit.Epsilon(1e-6), {"rule": "epsilon"}),
+        "epsilon-large": (zennit.Epsilon(0.25), {"rule": "epsilon", "epsilon": 0.25}),
+        "alpha1": (zennit.AlphaBeta(1.0, 0.0, zero_params="bias"), {"rule": "alphabeta"}),
+        "alpha2": (zennit.AlphaBeta(2.0, 1.0, zero_params="bias"), {"rule": "alphabeta", "alpha": 2.0}),
+        "gamma": (zennit.Gamma(0.25), {"rule": "gamma"}),
+    }
+
+
+RULES = ("epsilon", "epsilon-large", "alpha1", "alpha2", "gamma")
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_small_cnn_by_zennit(name: str) -> None:
+    theirs, options = rules()[name]
+    model, x = small_cnn(), pixels(24, 16)
+    if name == "epsilon-large":  # their stabiliser of pools is 1e-6 whatever that of layers
+        model = nn.Sequential(*[layer for layer in model if not isinstance(layer, (nn.AvgPool2d, nn.MaxPool2d))])
+        model[-3] = nn.Linear(8 * 10 * 6, 10, dtype=torch.float64).requires_grad_(False)
+    for target in (0, 4):
+        ours = mhex.explain(model, x, "lrp", target=target, input_rule="same", residual="ratio", **options)
+        close(ours.scores, by_zennit(model, x, target, theirs), 1e-9)
+
+
+def test_box_by_zennit() -> None:
+    """Their box is one for the whole batch: one image at a time."""
+    zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
+    model, x = small_cnn(), pixels(24, 16)
+    ours = mhex.explain(model, x, "lrp", target=1, residual="ratio").scores
+    for n in range(2):
+        one = x[n : n + 1]
+        box = zennit.ZBox(one.min(), one.max(), zero_params="bias")
+        close(ours[n : n + 1], by_zennit(model, one, 1, zennit.Epsilon(1e-6), box), 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["basic", pytest.param("bottleneck", marks=pytest.mark.slow)])
+def test_resnet_by_zennit(kind: str) -> None:
+    """Batch norms folded into convolutions, residual sums by ratio."""
+    model, x = resnet(kind)
+    for name in ("epsilon", "alpha1", "alpha2", "gamma"):
+        theirs, options = rules()[name]
+        ours = mhex.explain(model, x, "lrp", target=2, input_rule="same", residual="ratio", **options)
+        close(ours.scores, by_zennit(model, x, 2, theirs, resnet=True), 1e-9)
+
+
+def test_small_cnn_by_captum() -> None:
+    """captum starts with the class score, and counts what pools hand down by their own epsilon rule."""
+    captum = pytest.importorskip("captum.attr", reason=CAPTUM)
+    from captum.attr._utils.lrp_rules import EpsilonRule
+
+    model, x = copy.deepcopy(small_cnn()), pixels(24, 16)
+    for layer in model:
+        if isinstance(layer, (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)):
+            layer.rule = EpsilonRule(1e-9)
+    wanted = captum.LRP(model).attribute(x.clone(), target=3).sum(1).detach()
+    e = mhex.explain(small_cnn(), x, "lrp", target=3, input_rule="same", epsilon=1e-9)
+    close(e.scores * e.logits[:, 3, None, None], wanted)
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "resnet", "resnet18"])
+def test_guided_backprop_of_captum(name: str) -> None:
+    captum = pytest.importorskip("captum.attr", reason=CAPTUM)
+    model, x = _relu_network(name)
+    wanted = captum.GuidedBackprop(_plain_relus(model)).attribute(x.clone().requires_grad_(), target=4).sum(1).detach()
+    close(
+        mhex.explain(model, x, "guided-backprop", target=4).scores, wanted, 1e-10 if x.dtype == torch.float64 else 1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "resnet"])
+def test_guided_backprop_of_pytorch_grad_cam(name: str) -> None:
+    package = pytest.importorskip("pytorch_grad_cam", reason=GRAD_CAM)
+    model, x = _relu_network(name)
+    guided = package.GuidedBackpropReLUModel(model=copy.deepcopy(model), device=torch.device("cpu"))
+    for n in range(2):
+        theirs = guided(x[n : n + 1].clone(), target_category=4)  # (H, W, C)
+        ours = mhex.explain(model, x[n : n + 1], "guided-backprop", target=4).scores[0]
+        assert np.abs(theirs.sum(-1) - ours.numpy()).max() <= 1e-6 * np.abs(theirs).max()
+
+
+def _relu_network(name: str) -> tuple[nn.Module, Tensor]:
+    if name == "small_cnn":
+        return small_cnn(), pixels(24, 16)
+    if name == "resnet":
+        return resnet("basic")
+    torchvision = pytest.importorskip("torchvision", reason="ResNet-18 comes from torchvision")
+    torch.manual_seed(0)
+    return torchvision.models.resnet18(num_classes=CLASSES).eval().requires_grad_(False), pixels(48, 48).float()
+
+
+def _plain_relus(model: nn.Module) -> nn.Module:
+    """captum's hooks take neither ReLU in place nor modules that are used twice."""
+    plain = copy.deepcopy(model)
+    for module in plain.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    return plain
