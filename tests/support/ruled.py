@@ -146,6 +146,6 @@ def agree(function: Function, x: Tensor, variants: dict[str, Variant], tolerance
         assert size > 1e-6, f"{name}: nothing arrives, so nothing is tested"
         error = float((got - wanted).abs().max())
         assert error <= tolerance * size, f"{name}: differs by {error:.3g}, largest value {size:.3g}"
-        if name in ("constant", "gradient", "epsilon-zero"):  # conserve what constants do not take
+        if name in ("constant", "gradient"):  # conserve what constants do not take
             left = relevance.flatten(1).sum(1) - got.flatten(1).sum(1) - lost
             assert float(left.abs().max()) <= tolerance * size * got.shape[1], f"{name}: {left} is not accounted for"
