@@ -209,3 +209,22 @@ def test_conservative_lrp_of_a_linear_head() -> None:
     wanted = attention * (v @ slope)
     got = mhex.explain(model, x, "conservative-lrp", target=2).scores
     assert_same(got.flatten(), wanted[1:], "conservative-lrp", 1e-12)
+
+
+@pytest.mark.parametrize("name", ["timm_vit", "tv_resnet"])
+@pytest.mark.parametrize("method", ["lrp", "conservative-lrp"])
+def test_a_concept_is_a_class_whose_weights_are_its_latent(name: str, method: str) -> None:
+    """The score `l * l_c` of a concept, handed down by LRP-0, is that of a linear classifier without a bias."""
+    family = FAMILIES[name]
+    model, x = family.fresh(), family.inputs(2)
+    head = model.head if name == "timm_vit" else model.fc
+    head.bias.data.zero_()
+    concept = mhex.Concept(head.weight.detach()[2].clone())
+    options: dict[str, Any] = {"epsilon": 0} if method == "lrp" else {}
+    of_class = mhex.explain(model, x, method, target=2, **options)
+    of_concept = mhex.explain(model, x, method, target=concept, **options)
+    score = of_class.logits[:, 2]
+    wanted = of_class.scores * score[:, None, None] if method == "lrp" else of_class.scores
+    assert_same(of_concept.scores, wanted, method, 1e-9)
+    assert_same(of_concept.diagnostics["relevance_in"], score, method, 1e-12)
+    assert float(of_concept.diagnostics["conservation_gap"].max()) < 1e-9

@@ -72,10 +72,12 @@ def test_layers(name: str) -> None:
     agree(*LAYERS[name], LAYER_VARIANTS, 1e-9)
 
 
-def test_a_layer_of_positive_contributions_alone_has_no_negative_ones() -> None:
-    """Alpha-beta: where nothing is negative, nothing is divided by rounding."""
-    positive = {name: LAYER_VARIANTS[name] for name in ("alpha1", "alpha2", "alpha2-large")}
+def test_contributions_of_one_sign_alone() -> None:
+    """Alpha-beta: where nothing is negative, or nothing positive, nothing is divided by rounding."""
+    positive = {name: LAYER_VARIANTS[name] for name in ("alpha1", "alpha2", "alpha2-large", "alpha2-zero")}
     agree(lambda x: F.linear(F.relu(x), WEIGHT.abs(), BIAS), ROWS, positive)
+    negative = {name: LAYER_VARIANTS[name] for name in ("alpha2", "alpha2-large", "alpha2-zero")}
+    agree(lambda x: F.linear(F.relu(x), -WEIGHT.abs(), BIAS), ROWS, negative)
 
 
 PAIRS = numbers(2, 2, 3, 4)  # a and b of two samples

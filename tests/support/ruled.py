@@ -66,6 +66,7 @@ LAYER_VARIANTS: dict[str, Variant] = {
     "epsilon-zero": _relevance(Epsilon(0.0), rules_lrp.epsilon_neuron(0.0)),
     "alpha1": _relevance(AlphaBeta(1.0, 1e-6), rules_lrp.alphabeta_neuron(1.0, 1e-6)),
     "alpha2": _relevance(AlphaBeta(2.0, 1e-6), rules_lrp.alphabeta_neuron(2.0, 1e-6)),
+    "alpha2-zero": _relevance(AlphaBeta(2.0, 0.0), rules_lrp.alphabeta_neuron(2.0, 0.0)),
     "alpha2-large": _relevance(AlphaBeta(2.0, 0.3), rules_lrp.alphabeta_neuron(2.0, 0.3)),
     "gamma": _relevance(Gamma(0.25, 1e-6), rules_lrp.gamma_neuron(0.25, 1e-6)),
     "gamma-large": _relevance(Gamma(5.0, 0.3), rules_lrp.gamma_neuron(5.0, 0.3)),
@@ -139,9 +140,12 @@ def agree(function: Function, x: Tensor, variants: dict[str, Variant], tolerance
     tapes = [Tape(function, x[n : n + 1].clone()) for n in range(len(x))]
     for name, variant in variants.items():
         assert torch.allclose(ruled(variant.composite, function, x)[2], wanted_value, 1e-12, 1e-12), name
-        got, _ = handed_down(variant.composite, function, x, relevance)
+        got, lost = handed_down(variant.composite, function, x, relevance)
         wanted = by_formula(variant, tapes, relevance)
         size = float(wanted.abs().max())
         assert size > 1e-6, f"{name}: nothing arrives, so nothing is tested"
         error = float((got - wanted).abs().max())
         assert error <= tolerance * size, f"{name}: differs by {error:.3g}, largest value {size:.3g}"
+        if name in ("constant", "gradient"):  # conserve what constants do not take
+            left = relevance.flatten(1).sum(1) - got.flatten(1).sum(1) - lost
+            assert float(left.abs().max()) <= tolerance * size * got.shape[1], f"{name}: {left} is not accounted for"

@@ -16,7 +16,7 @@ def run(module, *args, **kwargs):
         seen.append(a[0].shape)
         return kernel(*a, **k)
 
-    with torch.no_grad(), FunctionTap(attend, {}):
+    with torch.no_grad(), FunctionTap(attend):
         return module(*args, **kwargs), seen
 
 

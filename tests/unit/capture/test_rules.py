@@ -336,6 +336,7 @@ def test_guided_backpropagation_leaves_others_alone() -> None:
     ("operation", "function"),
     [
         ("batch_norm", lambda x: F.batch_norm(x, None, None, training=True)),
+        ("batch_norm", lambda x: F.batch_norm(x, SQUARE[0, :3].clone(), SQUARE[1, :3].square(), training=True)),
         ("batch_norm", lambda x: F.batch_norm(F.conv2d(x, KERNEL), None, None, training=True)),
         ("div", lambda x: SQUARE / x),
         ("div", lambda x: x / x.detach().requires_grad_()),

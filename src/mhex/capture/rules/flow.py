@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture.rules.layer import is_layer
-from mhex.capture.rules.operations import INPLACE_PLACES, LINEAR, OUT_OF_PLACE, Function, name_of_operation, writes
+from mhex.capture.rules.operations import LINEAR, OUT_OF_PLACE, Function, name_of_operation, writes
 from mhex.errors import CaptureError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -54,10 +54,7 @@ class Flow:
             return function(*args, **kwargs)
         operation = OUT_OF_PLACE.get(function, function)
         written = operation is not function
-        place = INPLACE_PLACES.get(function, len(args))
-        if place < len(args) and args[place]:
-            written, args = True, (*args[:place], False, *args[place + 1 :])
-        elif kwargs.get("inplace"):
+        if kwargs.get("inplace"):  # torch hands it on by its name, however it was given
             written, kwargs = True, {**kwargs, "inplace": False}
         result = self.apply(operation, args, kwargs)
         if written and result is not args[0]:  # dropout hands back what it is given

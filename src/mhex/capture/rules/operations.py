@@ -70,12 +70,6 @@ OUT_OF_PLACE: dict[Function, Function] = {
     **dict.fromkeys((Tensor.mul_, Tensor.multiply_, Tensor.__imul__), torch.mul),
     **dict.fromkeys((Tensor.div_, Tensor.divide_, Tensor.true_divide_, Tensor.__itruediv__), torch.div),
 }
-# Where the argument `inplace` stands, if it is not given by its name.
-INPLACE_PLACES: dict[Function, int] = {
-    **dict.fromkeys((F.relu, F.relu6, F.silu, F.mish, F.hardswish, F.hardsigmoid), 1),
-    **dict.fromkeys((F.leaky_relu, F.elu), 2),
-    **dict.fromkeys((F.hardtanh, F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout), 3),
-}
 
 
 def writes(function: Function) -> bool:
