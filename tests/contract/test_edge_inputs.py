@@ -40,7 +40,7 @@ def test_text_without_words(method: str, family: Family) -> None:
 @cases(where=lambda method, family: family.size is not None)
 def test_scores_lie_on_the_native_grid(method: str, family: Family) -> None:
     e = explain(family.model(), family.inputs(2), method, target=[0, 1])
-    grid = native_grid(method, family.size, family.feature_grid, family.grid)
+    grid = native_grid(method, family.size, family.feature_grid, family.grid if family.blocks else None)
     grid = family.head_grid or family.size if "heads" in METHODS[method].needs.keep else grid
     assert e.scores.shape == (2, 2, *grid)
     assert e.map().shape == (2, 2, *family.size)
@@ -53,7 +53,7 @@ def test_another_image_size(method: str, family: Family) -> None:
     inputs = family.inputs(2, size=size)
     e = explain(family.model(), inputs, method)
     heads = "heads" in METHODS[method].needs.keep and family.head_grid is not None
-    assert e.scores.shape[1:] == (grid if heads else native_grid(method, size, grid, grid))
+    assert e.scores.shape[1:] == (grid if heads else native_grid(method, size, grid, grid if family.blocks else None))
     assert e.map().shape == (2, *size)
     assert_same(e.logits, call(family.model(), inputs).detach(), method, 1e-12)
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, observe
-from mhex.capture.rules import pass_through
+from mhex.capture import Anatomy, Batch, Composite, Needs, Trace, find_anatomy, observe
+from mhex.capture.rules.elementwise import passed
 from mhex.inputs import prepare
 from support.formulas import written_out_attention
 from support.models import FAMILIES, Family, call, enliven
@@ -341,7 +341,7 @@ def test_rule_changes_the_gradient_only(name: str) -> None:
             return trace.logits.detach(), found
 
     plain_logits, plain = gradient(None)
-    rule_logits, modified = gradient({"activation": pass_through})
+    rule_logits, modified = gradient(Composite("gradient", {"activation": passed}, partial=True))
     assert torch.equal(plain_logits, rule_logits), "a rule changes no value"
 
     first, second = model.first.weight.detach(), model.second.weight.detach()
@@ -361,12 +361,17 @@ def test_rule_for_attention_and_norm() -> None:
     """Rules on fused attention and layer norm: detached queries and keys leave the value path only."""
     family = FAMILIES["timm_vit"]
 
-    def values_only(operation: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def values_only(
+        flow: Any, operation: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    ) -> Tensor:
         return operation(query.detach(), key.detach(), value, *args, **kwargs)
 
     inputs = family.inputs(2)
     needs = Needs(keep={"input": "last"}, graph="input")
-    with watched(family, needs, inputs, rules={"attention": values_only}) as (model, trace):
+    with watched(family, needs, inputs, rules=Composite("gradient", {"attention": values_only}, partial=True)) as (
+        model,
+        trace,
+    ):
         (got,) = trace.gradient(trace.logits[:, 2], trace.input)
         logits = trace.logits.detach()
 
@@ -383,10 +388,10 @@ def test_rule_for_attention_and_norm() -> None:
 
 
 def test_several_classes_by_batched_gradients() -> None:
-    """Rules and records work under `is_grads_batched`, which takes all classes in one backward pass."""
+    """Records work under `is_grads_batched`, which takes all classes in one backward pass."""
     family = FAMILIES["timm_vit"]
     needs = Needs(keep={"attention": "all"}, graph="attention")
-    with watched(family, needs, family.inputs(2), rules={"activation": pass_through}) as (_, trace):
+    with watched(family, needs, family.inputs(2)) as (_, trace):
         tensors = [block.z for block in trace.blocks]
         one_hot = torch.eye(7, dtype=torch.float64)[[1, 4]][:, None].expand(2, 2, 7)
         together = torch.autograd.grad(trace.logits, tensors, one_hot, is_grads_batched=True, retain_graph=True)

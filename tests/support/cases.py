@@ -53,6 +53,8 @@ SHARES = ("vit-cx", "rise", "shap")
 PERTURBING = (*SHARES, "occlusion", "scorecam")
 # Guided backpropagation is defined for ReLU alone, which a method learns in the pass: it refuses all other families.
 RELU_FAMILIES = ("tv_resnet", "timm_resnet", "plain_cnn", "encoder_vit")
+# Methods whose backward pass carries relevance itself.
+RELEVANCE = ("lrp", "partial-lrp", "transformer-attribution", "abslrp")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
 # Options that make a method cheap enough to be called thousands of times; empty means its defaults.
@@ -133,14 +135,14 @@ def quick(method: str, inputs: Any) -> dict[str, Any]:
     return {**QUICK.get(method, {}), **(QUICK_TEXTS if text else QUICK_IMAGES).get(method, {})}
 
 
-def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], blocks: tuple[int, int]) -> Any:
+def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], blocks: tuple[int, int] | None) -> Any:
     """Height and width of a method's maps, on a model with these feature maps and patches.
 
     Args:
         method: Its name.
         size: Of the image.
         features: Grid of the feature maps.
-        blocks: Grid of the patches.
+        blocks: Grid of the patches, if there are blocks.
     """
     needs = METHODS[method].needs
     if method == "occlusion":  # windows that fill the image
@@ -148,6 +150,8 @@ def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], b
         return size if size[0] % window or size[1] % window else (size[0] // window, size[1] // window)
     if "features" in needs.keep:
         return features
+    if method == "conservative-lrp":  # tokens where there are some
+        return blocks or size
     return blocks if needs.blocks and method not in PERTURBING else size
 
 

@@ -215,9 +215,7 @@ class Trace:
     def outcome(self) -> Outcome:
         """Logits and latent of the observed pass, from which targets take their scores."""
         latent = self.latent if "latent" in self.outer else None
-        if latent is not None and self.flow is not None:
-            latent = self.flow.started(latent)
-        return Outcome(self.logits, latent)
+        return Outcome(*(self.logits, latent) if self.flow is None else self.flow.started(self.logits, latent))
 
     @property
     def read_rows(self) -> slice:

@@ -32,6 +32,8 @@ class Watch:
         self.model, self.anatomy, self.batch, self.needs = model, anatomy, batch, needs
         self.keep: dict[str, str] = {str(site): depth for site, depth in needs.keep.items()}
         self.flow = None if rules is None else Flow(rules, batch.size)
+        if self.flow is not None:
+            self.flow.check_precision(model)
         self.tap = FunctionTap(self._attend, self.flow)
         self.blocks = [BlockTrace(block) for block in anatomy.blocks]
         self.outer: dict[str, Tensor] = {}

@@ -31,9 +31,9 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
     r"""`S = R^+ - R^-`, each by `R_i = 2 sum_j z_ij^+ / |y_j| R_j`, divided by `sum_i |R_i|` at every operation.
 
     `R^+` starts with 1 at the class, `R^-` with the same share at each of the other classes; concepts, functions and
-    outputs of a regression have no others, and `S = R^+`. Summed over colour channels or the embedding, divided by
-    the largest absolute value of the map. Published code serves timm models with one class token and a square grid
-    and leaves the packed projection of q, k and v without its absolute weights; here these follow the rule too.
+    outputs of a regression have no others, and `S = R^+`; the two classes of a single logit are each other's opposite.
+    Summed over colour channels or the embedding, divided by the largest absolute value of the map. Published code
+    serves timm models with one class token and a square grid and leaves the packed projection of q, k and v without its absolute weights; here these follow the rule too.
 
     Args:
         trace: The observed pass.
@@ -43,10 +43,11 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
     for k in range(target.count):
         y = target.score(trace.outcome, k)
         found = _mass(trace, y)
-        if target.probable:
-            logits = full(trace.logits)
-            others = -y if logits.shape[1] == 1 else (logits.sum(1) - y) / (logits.shape[1] - 1)
-            found = found - _mass(trace, others)
+        logits = full(trace.logits)
+        if target.probable and logits.shape[1] > 1:
+            found = found - _mass(trace, (logits.sum(1) - y) / (logits.shape[1] - 1))
+        elif target.probable and target.index is not None:  # class 0 of a single logit speaks against class 1
+            found = found * (2 * target.index[:, k] - 1).reshape(-1, *[1] * (found.dim() - 1))
         largest = found.flatten(1).abs().amax(1).clamp_min(torch.finfo(found.dtype).tiny)
         maps.append(found / largest.reshape(-1, *[1] * (found.dim() - 1)))
     return torch.stack(maps, 1)

@@ -17,8 +17,9 @@ from torch import Tensor
 from mhex.capture.rules.affine import Shares, affine, folded_norm
 from mhex.capture.rules.composite import Composite
 from mhex.capture.rules.elementwise import cut
-from mhex.capture.rules.flow import Flow, divide, graph_operands, node, used_once
+from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import Affine
+from mhex.capture.rules.node import divide, graph_operands, node, used_once
 from mhex.capture.rules.products import as_record, divides, grouped, handed, in_graph
 from mhex.capture.rules.sums import joined, terms_of
 

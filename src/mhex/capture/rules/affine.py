@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.capture.rules.flow import Flow, divide, node
+from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import Affine, norm_settings, read_layer
+from mhex.capture.rules.node import divide, node
 
 
 class Shares:

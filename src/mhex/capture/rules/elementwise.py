@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex.capture.rules.flow import Flow, node
+from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import norm_settings
+from mhex.capture.rules.node import node
 from mhex.errors import UnsupportedModelError
 
 Operation = Callable[..., Tensor]

@@ -8,15 +8,16 @@ carries relevance itself, and every operation but the moving ones needs a rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mhex.capture.rules.layer import is_layer
+from mhex.capture.rules.node import any_in_graph, node, note_uses, overlap
 from mhex.capture.rules.operations import LINEAR, OUT_OF_PLACE, Function, name_of_operation, writes
 from mhex.errors import CaptureError, UnsupportedModelError
 
@@ -50,7 +51,7 @@ class Flow:
         if self.replaced:
             args = tuple(map(self.current, args))
             kwargs = {name: self.current(value) for name, value in kwargs.items()}
-        if not _in_graph((*args, *kwargs.values())):
+        if not any_in_graph((*args, *kwargs.values())):
             return function(*args, **kwargs)
         operation = OUT_OF_PLACE.get(function, function)
         written = operation is not function
@@ -79,7 +80,7 @@ class Flow:
             self.unknown[operation.__name__] += 1
             return result
         fine = name == "route" or self.composite.partial or (name in LINEAR and not self.relevance)
-        if rule is not None or (not fine and _in_graph(result if isinstance(result, tuple) else (result,))):
+        if rule is not None or (not fine and any_in_graph(result if isinstance(result, tuple) else (result,))):
             self.unknown[getattr(operation, "__name__", str(operation))] += 1
         return result
 
@@ -101,17 +102,19 @@ class Flow:
         """A tensor of which a part was written into by way of a view is not what the model believes."""
         base = value._base if value._is_view() else value
         for part, function in self.parts:
-            if part is not value and part._base is base and _overlap(part, value):
+            if part is not value and part._base is base and overlap(part, value):
                 self.unknown[f"{getattr(function, '__name__', function)} into a part of a tensor"] += 1
 
     def settled(self, output: Any) -> Any:
         """What the model returns, with what it has written into in it."""
+        if not self.replaced:
+            return output
         if isinstance(output, MutableMapping):
             for name, value in output.items():
                 if isinstance(value, Tensor):
                     output[name] = self.current(value)
             return output
-        if isinstance(logits := getattr(output, "logits", None), Tensor):
+        if not isinstance(output, tuple) and isinstance(logits := getattr(output, "logits", None), Tensor):
             output.logits = self.current(logits)
             return output
         return self.current(output)
@@ -130,15 +133,29 @@ class Flow:
                 reason,
             )
 
+    def check_precision(self, model: nn.Module) -> None:
+        """Refuse models of half precision in the relevance flow, where rounding would decide."""
+        half = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
+        if self.relevance and half:
+            name = str(half.pop()).removeprefix("torch.")
+            reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
+            raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
+
     def incoming(self, carried: Tensor, value: Tensor) -> Tensor:
         """Relevance of a value, from what the backward pass carries to it."""
         return carried if self.relevance else carried * value
 
-    def started(self, latent: Tensor) -> Tensor:
-        """A vector whose gradient becomes relevance here, because the score of a concept is told by it."""
-        if not self.relevance:
-            return latent
-        return node(self, latent.clone, lambda carried, value: [carried * value], latent)
+    def started(self, logits: Tensor, latent: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Logits and latent vector, from where relevance starts.
+
+        The score of a concept is told by the latent vector, so its gradient becomes relevance there. Class 0 of a
+        single logit has the score -logit: its relevance is that of the logit all the same.
+        """
+        if self.relevance and logits.shape[1] == 1 and logits.requires_grad:
+            logits = node(self, logits.clone, lambda carried, _: [carried.abs()], logits)
+        if self.relevance and latent is not None and latent.requires_grad:
+            latent = node(self, latent.clone, lambda carried, value: [carried * value], latent)
+        return logits, latent
 
     def total(self, tensor: Tensor) -> Tensor:
         """Sum over everything but samples, (B,). Windows of a sample may lie one after the other on the first axis."""
@@ -181,87 +198,3 @@ class Flow:
         """Note relevance that constants of the model (biases, position embeddings, class tokens) have absorbed."""
         share = self.total(relevance)
         self.lost = share if self.lost is None else self.lost + share
-
-
-_USES = "_mhex_uses"  # on tensors of the pass alone
-Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
-
-
-class _Node(torch.autograd.Function):
-    """A value with a backward of its own."""
-
-    @staticmethod
-    def forward(ctx: Any, flow: Flow, compute: Callable[[], Tensor], back: Back, *_: Tensor) -> Tensor:
-        value = compute()
-        ctx.flow, ctx.back, ctx.turned = flow, back, flow.turned
-        ctx.value = value.detach()  # a second tensor, so that the node does not hold itself
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *carried: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.flow.turned = ctx.turned
-        return (None, None, None, *ctx.back(carried[0], ctx.value))
-
-
-def node(flow: Flow, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
-    """The value of `compute()`, with `back` in place of its gradient.
-
-    Args:
-        flow: The pass.
-        compute: Makes the value, without a graph.
-        back: From what the backward pass carries, and the value, to what it hands to each input.
-        inputs: Tensors of the graph that the value depends on.
-    """
-    note_uses(inputs)
-    result: Tensor = _Node.apply(flow, compute, back, *inputs)
-    setattr(result, _USES, 0)
-    return result
-
-
-def note_uses(inputs: Sequence[Any]) -> None:
-    """Count how often results of rules are used."""
-    for x in inputs:
-        if isinstance(x, (list, tuple)):
-            note_uses(x)
-        elif (uses := getattr(x, _USES, None)) is not None:
-            setattr(x, _USES, uses + 1)
-
-
-def unmarked(x: Tensor) -> Tensor:
-    """The same, not counted, because it only moves numbers: what arrives at it may meet others further on."""
-    delattr(x, _USES)
-    return x
-
-
-def used_once(x: Tensor) -> bool:
-    """True for the result of a rule that only one operation reads; known after the forward pass."""
-    return getattr(x, _USES, None) == 1
-
-
-def _in_graph(values: Sequence[Any]) -> bool:
-    return any(
-        value.requires_grad
-        if isinstance(value, Tensor)
-        else isinstance(value, (list, tuple)) and any(isinstance(one, Tensor) and one.requires_grad for one in value)
-        for value in values
-    )
-
-
-def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two views of one tensor have elements in common."""
-    places = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
-    places.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
-    return bool(places.as_strided(other.shape, other.stride(), other.storage_offset()).any())
-
-
-def graph_operands(*values: Any) -> list[int]:
-    """Places of the operands that are in the graph."""
-    return [place for place, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
-
-
-def divide(number: Tensor, by: Tensor, epsilon: float) -> Tensor:
-    """`number / (by + epsilon sgn(by))` with `sgn(0) = 1`; without epsilon, 0 where the divisor is 0."""
-    if epsilon == 0:
-        return (number / by).masked_fill_(by == 0, 0.0)
-    stable = torch.copysign(by.new_tensor(epsilon), by).add_(by)
-    return torch.div(number, stable, out=stable)

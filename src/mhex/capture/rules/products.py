@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mhex.capture.attention import AttentionRecord
-from mhex.capture.rules.flow import Flow, divide, graph_operands, node
+from mhex.capture.rules.flow import Flow
+from mhex.capture.rules.node import divide, graph_operands, node
 
 Operation = Callable[..., Tensor]
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.capture.rules.flow import Flow, divide, graph_operands, node, unmarked
+from mhex.capture.rules.flow import Flow
+from mhex.capture.rules.node import divide, graph_operands, node, unmarked
 
 Operation = Callable[..., Tensor]
 
