@@ -45,6 +45,10 @@ _ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("agcam", "attcat", "cdam", "gradtoken", "tokentm"), (*_MANY_PASSES, "hf_dinov2", "tv_vit")),
     **dict.fromkeys(("cdam-integrated", "cdam-smooth", "vit-cx"), _MANY_PASSES),
     **dict.fromkeys(AGAIN, ("timm_vit", "hf_bert", "plain_cnn")),
+    **dict.fromkeys(("lrp", "abslrp"), ("timm_vit", "hf_bert", "plain_cnn", "tv_resnet")),
+    **dict.fromkeys(("attnlrp", "conservative-lrp"), ("timm_vit", "hf_bert", "plain_cnn", "timm_swin")),
+    **dict.fromkeys(("partial-lrp", "transformer-attribution"), ("timm_vit", "hf_bert", "plain_vit_shared")),
+    "guided-backprop": ("tv_resnet", "plain_cnn"),
     **dict.fromkeys(("gradcam++", "eigencam", "scorecam"), ("timm_vit", "timm_swin", "plain_cnn")),
 }
 # Methods that ask for probabilities where there are some; their maps are of the image, or of the text.

@@ -33,7 +33,8 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
     `R^+` starts with 1 at the class, `R^-` with the same share at each of the other classes; concepts, functions and
     outputs of a regression have no others, and `S = R^+`; the two classes of a single logit are each other's opposite.
     Summed over colour channels or the embedding, divided by the largest absolute value of the map. Published code
-    serves timm models with one class token and a square grid and leaves the packed projection of q, k and v without its absolute weights; here these follow the rule too.
+    serves timm models with one class token and a square grid and leaves the packed projection of q, k and v without its
+    absolute weights; here these follow the rule too.
 
     Args:
         trace: The observed pass.
