@@ -86,7 +86,7 @@ class Writing(Tiny):
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
-        y *= 2
+        y.mul_(2)  # and not `y *= 2`, which binds the name anew
         return y
 
 
@@ -94,7 +94,7 @@ class WritingBlock(TinyBlock):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attend(self.norm1(x))
         y = self.feed(self.norm2(x))
-        y += x
+        y.add_(x)
         return y
 
 
