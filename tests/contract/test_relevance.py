@@ -117,6 +117,30 @@ def test_models_that_write_in_place(method: str) -> None:
         assert torch.allclose(got.diagnostics[name], one, 1e-9, 1e-12), name
 
 
+class Doubled(nn.Module):
+    """The latent vector is written into before the classifier reads it, or not."""
+
+    def __init__(self, writes: bool) -> None:
+        super().__init__()
+        self.writes, self.body, self.head = writes, nn.Linear(16, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x.flatten(1))
+        if not self.writes:
+            return self.head(x * 2)
+        x.mul_(2)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("method", ["lrp", "conservative-lrp"])
+def test_latent_vectors_written_in_place(method: str) -> None:
+    writing, twin = (enliven(Doubled(writes)).double().eval() for writes in (True, False))
+    concept = mhex.Concept(torch.linspace(-1, 1, 6, dtype=torch.float64))
+    got, wanted = (mhex.explain(model, pictures(), method, target=concept) for model in (writing, twin))
+    assert_same(got.values, wanted.values, method, 1e-12)
+    assert_same(got.scores, wanted.scores, method, 1e-12)
+
+
 @pytest.mark.parametrize("method", [m for m in RULED if m != "guided-backprop"])
 def test_several_targets_have_diagnostics_of_their_own(method: str) -> None:
     model, x = tiny("pre"), pictures()
