@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexError, UnsupportedModelError
-from support.cases import METHODS
-from support.models import CLASSES, FAMILIES, call
+from support.cases import METHODS, assert_same
+from support.models import CLASSES, FAMILIES, call, enliven
 from support.state import Snapshot
-from support.tiny import pictures, tiny
+from support.tiny import Tiny, TinyBlock, pictures, tiny
 
 RULED = tuple(name for name, method in METHODS.items() if method.rules is not None)
 ON_CNN = ("lrp", "conservative-lrp", "attnlrp", "abslrp", "guided-backprop")
@@ -75,6 +75,81 @@ def test_inputs_are_left_alone() -> None:
     for method in ON_CNN:
         mhex.explain(model, x, method, target=1)
         assert torch.equal(x, kept)
+
+
+class Writing(Tiny):
+    """A Transformer that writes in place wherever it can, down to its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([WritingBlock(False, False) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        y.mul_(2)  # and not `y *= 2`, which binds the name anew
+        return y
+
+
+class WritingBlock(TinyBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(self.norm1(x))
+        y = self.feed(self.norm2(x))
+        y.add_(x)
+        return y
+
+
+class Twin(Tiny):
+    """The same out of place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize("method", [m for m in RULED if m != "guided-backprop"])
+def test_models_that_write_in_place(method: str) -> None:
+    writing = enliven(Writing()).double().eval()
+    twin = Twin().double().eval()
+    twin.load_state_dict(writing.state_dict())
+    got, wanted = (mhex.explain(model, pictures(), method, target=[1, 3]) for model in (writing, twin))
+    assert torch.equal(got.logits, twin(pictures()))
+    assert_same(got.scores, wanted.scores, method, 1e-12)
+    for name, one in wanted.diagnostics.items():
+        assert torch.allclose(got.diagnostics[name], one, 1e-9, 1e-12), name
+
+
+class Doubled(nn.Module):
+    """The latent vector is written into before the classifier reads it, or not."""
+
+    def __init__(self, writes: bool) -> None:
+        super().__init__()
+        self.writes, self.body, self.head = writes, nn.Linear(16, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x.flatten(1))
+        if not self.writes:
+            return self.head(x * 2)
+        x.mul_(2)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("method", ["lrp", "conservative-lrp"])
+def test_latent_vectors_written_in_place(method: str) -> None:
+    writing, twin = (enliven(Doubled(writes)).double().eval() for writes in (True, False))
+    concept = mhex.Concept(torch.linspace(-1, 1, 6, dtype=torch.float64))
+    got, wanted = (mhex.explain(model, pictures(), method, target=concept) for model in (writing, twin))
+    assert_same(got.values, wanted.values, method, 1e-12)
+    assert_same(got.scores, wanted.scores, method, 1e-12)
+
+
+@pytest.mark.parametrize("method", [m for m in RULED if m != "guided-backprop"])
+def test_several_targets_have_diagnostics_of_their_own(method: str) -> None:
+    model, x = tiny("pre"), pictures()
+    together = mhex.explain(model, x, method, target=[1, 3, 5])
+    for k, target in enumerate((1, 3, 5)):
+        alone = mhex.explain(model, x, method, target=target)
+        assert_same(together.scores[:, k], alone.scores, method, 1e-12)
+        for name, one in alone.diagnostics.items():
+            assert torch.allclose(together.diagnostics[name][:, k], one, 1e-9, 1e-12), name
 
 
 # --- strict ----------------------------------------------------------------------------------------------------------

@@ -149,6 +149,7 @@ def test_abslrp_of_one_logit() -> None:
     model, x = tiny("pre", classes=1), pictures()
     e = mhex.explain(model, x, "abslrp", target=[0, 1])
     assert_same(e.scores[:, 0], -e.scores[:, 1], "abslrp", 1e-12)
+    assert float(e.scores.flatten(2).abs().amax(2).min()) == 1
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
