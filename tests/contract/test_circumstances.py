@@ -53,7 +53,7 @@ def test_train_mode(method: str, family: Family) -> None:
     assert_same(trained.scores, explain(family.model(), inputs, method).scores, method)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "guided-backprop"])  # the model has no ReLU
 def test_train_mode_with_every_kind_of_dropout(method: str) -> None:
     from timm.models.vision_transformer import VisionTransformer
 

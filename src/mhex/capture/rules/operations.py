@@ -82,36 +82,14 @@ def writes(function: Function) -> bool:
 # By their names alone, since each has many forms.
 _ROUTES = frozenset(
     (
-        *(
-            "reshape",
-            "view",
-            "reshape_as",
-            "view_as",
-            "flatten",
-            "unflatten",
-            "permute",
-            "transpose",
-            "swapaxes",
-            "movedim",
-        ),
-        *(
-            "t",
-            "contiguous",
-            "clone",
-            "squeeze",
-            "unsqueeze",
-            "expand",
-            "expand_as",
-            "repeat",
-            "repeat_interleave",
-            "tile",
-        ),
-        *("chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "index_select", "gather", "flip"),
-        *("roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_fill"),
-        *("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "amax"),
-        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
-        *("to", "type_as", "type", "float", "double", "half", "bfloat16", "detach", "requires_grad_"),
-        *("__getitem__", "__get__"),
+        *("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "permute", "transpose", "swapaxes"),
+        *("movedim", "t", "contiguous", "clone", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "tile"),
+        *("repeat_interleave", "chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "gather"),
+        *("index_select", "flip", "roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle"),
+        *("channel_shuffle", "masked_fill", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d"),
+        *("adaptive_max_pool2d", "amax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
+        *("feature_alpha_dropout", "to", "type_as", "type", "float", "double", "half", "bfloat16", "detach"),
+        *("requires_grad_", "__getitem__", "__get__"),
     )
 )
 
