@@ -32,12 +32,17 @@ def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int 
     model = timm.create_model(name, num_classes=1000).to(device)
     bench = Bench(f"{name}, batch {batch}", model, torch.randn(batch, 3, size, size, device=device))
     for method in all_methods().values():
-        if method.budget is None or method.budget[1] == "passes":  # those of many passes are measured on the ResNet
+        # Those of many passes, or for ReLU networks alone, are measured on the ResNet.
+        if method.budget is None or method.budget[1] == "passes" or method.name == "guided-backprop":
             continue
         if "image" in method.modalities and "heads" not in method.needs.keep:
             # Feature maps of a ViT lie inside its last block, so the CAM methods are last-block methods there.
             budget = (1.35, "F") if "features" in method.needs.keep else None
             bench.add(method.name, _input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
+    bench.add("lrp", budget=(4.0, "F+B"), rule="alphabeta")
+    bench.add("lrp", budget=(4.0, "F+B"), rule="alphabeta", alpha=2.0)
+    bench.add("lrp", rule="gamma", budget=(4.0, "F+B"))
+    bench.add("attnlrp", gamma_linear=0, gamma_conv=0, attention="shared")
     bench.add("cdam", closed_form=True)
     bench.add("gradtoken", budget=(1.35, "F"), aggregation="none")
     for name in ("gae", "attcat", "agcam", "tokentm", "cdam", "gradtoken"):
@@ -54,6 +59,10 @@ def resnet(batch: int, device: str) -> list[Bench]:
     bench.add("input-x-gradient", _input_peers(bench))
     bench.add("gradcam++", _cam_peers(bench, model.layer4[-1], "GradCAMPlusPlus"))
     bench.add("eigencam", _cam_peers(bench, model.layer4[-1], "EigenCAM"))
+    bench.add("guided-backprop", _captum(bench, "GuidedBackprop", {}))
+    bench.add("lrp")
+    bench.add("lrp", budget=(4.0, "F+B"), rule="alphabeta")
+    bench.add("abslrp")
     bench.add("gradcam", classes=10)
     bench.add("scorecam", max_channels=4)
     bench.add("occlusion", window=112)
@@ -68,7 +77,10 @@ def resnet(batch: int, device: str) -> list[Bench]:
         _captum(small, "IntegratedGradients", {"n_steps": 20, "return_convergence_delta": True}),
         steps=20,
     )
-    return [bench, small]
+    plain = timm.create_model("vgg11", num_classes=1000).to(device)
+    vgg = Bench("vgg11, 224 px, batch 2", plain, torch.randn(2, 3, 224, 224, device=device))
+    vgg.add("lrp", _captum(vgg, "LRP", {}), input_rule="same")
+    return [bench, small, vgg]
 
 
 def heads(batch: int, device: str) -> list[Bench]:
@@ -144,6 +156,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", choices=("vit", "resnet", "heads"), help="measure this part alone")
+    parser.add_argument("--match", default="", help="measure only rows whose names contain this")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a row is over its budget")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -156,6 +169,9 @@ def main() -> int:
         builds.append(partial(vit, 4, name="vit_base_patch16_384", size=384))
     benches = (bench for build in builds for bench in build(device=arguments.device))
     for bench in benches:
+        bench.rows = [row for row in bench.rows if arguments.match in row.name]
+        if not bench.rows:
+            continue
         bench.measure(arguments.repeats)
         table, over = bench.table()
         console.print(table)

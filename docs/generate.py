@@ -52,7 +52,15 @@ def page(method: Method) -> str:
 - cost: {method.passes}
 - reads: {method.needs}{limit}
 
-{_advice(method)}## Options
+## When to use it
+
+{method.use}
+
+## When not
+
+{method.avoid}
+
+## Options
 
 {options}
 
@@ -69,12 +77,6 @@ explanation.save("{method.name}.png")
 
 {method.paper}
 """
-
-
-def _advice(method: Method) -> str:
-    """When to use it and when not, where the registry says so."""
-    parts = {"When to use it": method.use, "When not": method.avoid}
-    return "".join(f"## {title}\n\n{text}\n\n" for title, text in parts.items() if text)
 
 
 def _target(method: Method) -> str:

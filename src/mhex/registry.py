@@ -43,13 +43,13 @@ class Method:
         signed: True if scores below zero mean evidence against the target.
         class_specific: True if the map depends on the target.
         passes: Cost in words of F (forward), B (backward) and t (forward and backward of the last block).
+        use: When to use it, in a sentence or two for its page.
+        avoid: When not to.
         max_tokens: The longest sequence it can be used on; None for any.
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
         target: Whether it explains any `"score"`, all `"scores"` at once, or the number of a `"class"` only.
         adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
         rules: From options and the model's anatomy to the relevance rules of its pass; None for plain gradients.
-        use: When to use it, in a sentence or two for its page.
-        avoid: When not to.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Method:
     signed: bool
     class_specific: bool
     passes: str
+    use: str
+    avoid: str
     max_tokens: int | None = None
     budget: tuple[float, str] | None = None
     target: TargetKind = "score"
     adapt: Adapt | None = None
     rules: Rules | None = None
-    use: str = ""
-    avoid: str = ""
 
     def needs_with(self, options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
         """What it reads of a forward pass of this model with these options."""
@@ -163,13 +163,13 @@ def register(
     signed: bool,
     class_specific: bool,
     passes: str,
+    use: str,
+    avoid: str,
     max_tokens: int | None = None,
     budget: tuple[float, str] | None = None,
     target: TargetKind = "score",
     adapt: Adapt | None = None,
     rules: Rules | None = None,
-    use: str = "",
-    avoid: str = "",
 ) -> Callable[[MethodFunction], MethodFunction]:
     """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
 
@@ -186,13 +186,13 @@ def register(
             signed=signed,
             class_specific=class_specific,
             passes=passes,
+            use=use,
+            avoid=avoid,
             max_tokens=max_tokens,
             budget=budget,
             target=target,
             adapt=adapt,
             rules=rules,
-            use=use,
-            avoid=avoid,
         )
         return function
 

@@ -154,7 +154,7 @@ def test_scores_are_never_half_precision(monkeypatch):
     monkeypatch.setattr(registry, "_METHODS", dict(registry.all_methods()))
 
     @registry.register("halved", title="t", paper="p", modalities=("image",), needs=Needs({"features": "last"}),
-                       signed=False, class_specific=False, passes="F")  # fmt: skip
+                       signed=False, class_specific=False, passes="F", use="u", avoid="a")  # fmt: skip
     def halved(trace):
         return trace.as_maps(trace.features).mean(1).half()
 

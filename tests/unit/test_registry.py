@@ -28,6 +28,13 @@ NAMES = {
     "integrated-gradients",
     "layercam",
     "mhex",
+    "transformer-attribution",
+    "partial-lrp",
+    "lrp",
+    "guided-backprop",
+    "conservative-lrp",
+    "attnlrp",
+    "abslrp",
     "occlusion",
     "rise",
     "rollout",
@@ -41,7 +48,7 @@ NAMES = {
 
 def add(name="made-up", **changes):
     settings = {"title": "t", "paper": "p", "modalities": ("image",), "needs": Needs(), "signed": False,
-                "class_specific": True, "passes": "F"}  # fmt: skip
+                "class_specific": True, "passes": "F", "use": "u", "avoid": "a"}  # fmt: skip
 
     @registry.register(name, **{**settings, **changes})
     def made_up(trace, y, *, strength: float = 1.0):

@@ -22,6 +22,8 @@ from mhex.registry import register
     class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
+    use="ViTs when a class-specific map is wanted for the price of one backward pass.",
+    avoid="For evidence against a class: it is unsigned. It was proposed for images, not for text.",
 )
 def agcam(trace: Trace, y: Tensor) -> Tensor:
     r"""`S_j = sum_b sum_h sum_i sigmoid(l(b)_hij) (dy/dA(b)_hij)^+`, `l` the scaled logits before any mask.

@@ -21,6 +21,8 @@ from mhex.registry import register
     class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
+    use="Text and ViTs when signed scores of tokens over all blocks are wanted.",
+    avoid="Where scores must add up to the class score: they do not.",
 )
 def attcat(trace: Trace, y: Tensor) -> Tensor:
     r"""`S_i = sum_b a(b)_i sum_d X(b)_id dy/dX(b)_id`, `a(b)_i = 1/(H N') sum_h sum_m A(b)_hmi`.

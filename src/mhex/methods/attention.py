@@ -20,6 +20,8 @@ from mhex.registry import register
     class_specific=False,
     passes="F",
     budget=(1.35, "F"),
+    use="As a first look at where the read-out looks, at the price of a forward pass.",
+    avoid="As an explanation of a class: it is the same for all classes, and what is attended to need not matter.",
 )
 def attention(trace: Trace, *, head: int | None = None) -> Tensor:
     r"""`S_j = 1/H sum_h sum_i w_i A_hij` of the last block; not renormalised after prefix tokens are dropped.

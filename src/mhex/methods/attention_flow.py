@@ -26,6 +26,8 @@ _UNIT = 10**6  # SciPy's solver takes whole numbers: capacities are counted in m
     class_specific=False,
     passes="F + S max-flows",
     max_tokens=64,
+    use="On short inputs, as a slower relative of rollout that respects capacities.",
+    avoid="On long inputs: it solves a maximum flow for every token. It is the same for all classes.",
 )
 def attention_flow(trace: Trace) -> Tensor:
     r"""`S_j` = maximum flow to node (0, j), where edge (b, i) -> (b-1, j) holds `(mean_h A(b)_ij + I_ij) / 2`.

@@ -20,6 +20,8 @@ from mhex.registry import register
     class_specific=True,
     passes="F + t",
     budget=(1.35, "F"),
+    use="As the plain class-specific baseline of attention methods.",
+    avoid="As the only map: where the mean gradient of the heads is negative it is all zero, which happens often.",
 )
 def attention_gradcam(trace: Trace, y: Tensor) -> Tensor:
     r"""`a_h = 1/S sum_{j spatial} sum_i dy/dA_hij`, `S_j = (1/H sum_h a_h sum_i w_i A_hij)^+`."""

@@ -48,6 +48,10 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     passes="F + t",
     budget=(1.35, "F"),
     adapt=_reads,
+    use="Class- and concept-specific scores of ViT tokens for little more than a forward pass, also on frozen "
+    "backbones with a linear probe.",
+    avoid="On models that average the patches (see `site`), and where a quiet map is wanted: it marks few patches, and "
+    "`cdam-integrated` is steadier.",
 )
 def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = False) -> Tensor:
     r"""`S_i = sum_j T_ij dy/dT_ij`, `T` the layer-normalised tokens entering the last attention.

@@ -27,6 +27,8 @@ from mhex.targets import ResolvedTarget
     passes="F + n t",
     budget=(14.0, "F"),
     target="scores",
+    use="Where scores must add up: the completeness gap is reported.",
+    avoid="When the price of many passes of the last block matters; `cdam` costs one.",
 )
 def cdam_integrated(
     trace: Trace, target: ResolvedTarget, *, steps: int = 50, rule: Rule = "gauss", site: Site = "tokens"

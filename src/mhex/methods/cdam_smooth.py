@@ -23,6 +23,8 @@ from mhex.targets import ResolvedTarget
     passes="F + n t",
     budget=(14.0, "F"),
     target="scores",
+    use="A steadier CDAM; `mhex.tuning.tune_sigma` chooses the noise on held-out images.",
+    avoid="Without choosing `sigma`: the default is the publication's, not the best for your model.",
 )
 def cdam_smooth(
     trace: Trace, target: ResolvedTarget, *, n: int = 50, sigma: float = 0.1, site: Site = "auto"

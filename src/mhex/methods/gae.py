@@ -19,6 +19,8 @@ from mhex.registry import register
     class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
+    use="The first choice on Transformers, image or text: cheap, class-specific, well tested.",
+    avoid="For evidence against a class: it is unsigned, and negative gradients are dropped at every block.",
 )
 def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:
     r"""`S = w^T R`, `R = prod_{b=L}^{s} (I + mean_h (dy/dA(b) * A(b))^+)`, multiplied as a row vector from the top.

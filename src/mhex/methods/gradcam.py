@@ -18,6 +18,9 @@ from mhex.registry import register
     class_specific=True,
     passes="F + gradient of the layers above",
     budget=(1.15, "F"),
+    use="The first choice on CNNs: cheap, and robust to how it is computed.",
+    avoid="For fine detail, since the map has the grid of the last layer, and on ViTs, where attention methods "
+    "localise better.",
 )
 def gradcam(trace: Trace, y: Tensor) -> Tensor:
     r"""`S = (sum_k a_k A_k)^+`, `a_k = mean_ij dy/dA_kij`; on a ViT, `A` is what enters the last attention."""

@@ -38,6 +38,8 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     passes="F + t",
     budget=(1.6, "F"),
     adapt=_reads,
+    use="ViTs when a class-specific map for little more than a forward pass is wanted.",
+    avoid="Where publications must be matched to the digit: there is no public code to compare with.",
 )
 def gradtoken(
     trace: Trace,

@@ -19,6 +19,8 @@ from mhex.registry import register
     class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
+    use="As a baseline that every differentiable model allows.",
+    avoid="As the only explanation: it is noisy, and complete only for piecewise linear models.",
 )
 def input_x_gradient(trace: Trace, y: Tensor) -> Tensor:
     r"""`S = sum_c x_c dy/dx_c`: over colour channels for images, (B, H, W), over the embedding for text, (B, T)."""

@@ -18,6 +18,8 @@ from mhex.registry import register
     class_specific=True,
     passes="F + gradient of the layers above",
     budget=(1.15, "F"),
+    use="CNNs at earlier layers (`layer=`), where maps are finer than Grad-CAM's.",
+    avoid="At layers of ViTs with features of both signs, where it marks few patches.",
 )
 def layercam(trace: Trace, y: Tensor) -> Tensor:
     r"""`S = (sum_k (dy/dA_k)^+ * A_k)^+`, element by element."""

@@ -26,6 +26,8 @@ from mhex.registry import register
     passes="F",
     budget=(1.15, "F"),
     target="class",
+    use="Models with heads of `mhex.attach`: maps of all classes from one forward pass, without a gradient.",
+    avoid="Without trained or fitted heads: there is nothing to read.",
 )
 def mhex(
     trace: Trace,

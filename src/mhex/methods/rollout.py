@@ -31,6 +31,8 @@ _FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
     class_specific=False,
     passes="F",
     budget=(1.6, "F"),
+    use="As a quick, steady map of where information comes from, the same for all classes.",
+    avoid="To tell classes apart, or on models without residual connections around attention.",
 )
 def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean", discard_ratio: float = 0.0) -> Tensor:
     r"""`S = w^T C`, `C = prod_{b=L}^{s} (mean_h A(b) + I) / 2`, multiplied as a row vector from the top.

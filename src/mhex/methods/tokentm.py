@@ -54,6 +54,8 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     passes="F + B",
     budget=(1.3, "F+B"),
     adapt=_reads,
+    use="ViTs when the size of what tokens carry should count beside attention.",
+    avoid="Where publications must be matched to the digit: its formulas are reconstructed, as its page says.",
 )
 def tokentm(
     trace: Trace,

@@ -26,6 +26,8 @@ from mhex.targets import ResolvedTarget
     class_specific=True,
     passes="(1 + 2 K) F, K masks",
     target="scores",
+    use="ViTs when a map from probabilities alone, without gradients, is wanted.",
+    avoid="When time matters: two passes for every mask; `max_masks` bounds them.",
 )
 def vit_cx(
     trace: Trace,
