@@ -58,6 +58,9 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         for kind in {"cpu", device.type}:
             stack.enter_context(torch.autocast(kind, enabled=False))
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        # The fused encoder layer of torch rounds otherwise than its parts, and runs only where nothing looks inside.
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         for _, guest in guests(modules):
             stack.enter_context(guest.aside())
         stack.enter_context(_frozen([p for p in parameters if p.requires_grad]))
