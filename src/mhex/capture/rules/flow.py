@@ -109,7 +109,7 @@ class Flow:
                 if isinstance(value, Tensor):
                     output[name] = self.current(value)
             return output
-        if isinstance(logits := getattr(output, "logits", None), Tensor):
+        if isinstance(logits := getattr(output, "logits", None), Tensor) and not isinstance(output, tuple):
             output.logits = self.current(logits)
             return output
         return self.current(output)
