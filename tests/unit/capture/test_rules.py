@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -22,6 +22,11 @@ X = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().man
 SQUARE = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 KERNEL = torch.randn(4, 3, 3, 3, dtype=torch.float64)
 Form = Callable[[Tensor], Any]
+
+
+class Answer(NamedTuple):
+    logits: Tensor
+    rest: Any
 
 
 def fixed(module: nn.Module) -> nn.Module:
@@ -302,6 +307,7 @@ def test_outputs_written_in_place() -> None:
         (lambda y: y, lambda out: out),
         (lambda y: (y, None), lambda out: out[0]),
         (lambda y: {"logits": y}, lambda out: out["logits"]),
+        (lambda y: Answer(y, None), lambda out: out.logits),
         (lambda y: SimpleNamespace(logits=y), lambda out: out.logits),
     ):
         flow = Flow(gradient_rules(), 2)
