@@ -47,7 +47,7 @@ def gap_at_first_block(model: nn.Module, inputs: Any, composite: Any, target: in
     """Relevance at the input of block 1, what was given at the score, and what constants took; each (B,)."""
     batch = prepare(model, inputs).batch
     with observe(model, find_anatomy(model, batch), batch, TOKENS, composite) as trace:
-        trace.relevance(trace.logits[:, target], trace.blocks[0].site("block_input"))
+        trace.relevance(trace.logits[:, target], trace.blocks[0].site("block_input"), signed=False)
         found = trace.diagnostics
         return found["relevance_out"], found["relevance_in"], found["lost_to_biases"]
 

@@ -48,7 +48,7 @@ def resnet(kind: str) -> tuple[nn.Module, Tensor]:
 
 
 def by_zennit(model: nn.Module, x: Tensor, target: int, rule: Any, first: Any = None, resnet: bool = False) -> Tensor:
-    """Relevance of pixels, started with 1 at the target."""
+    """Relevance of pixels, started with the sign of the target's score, which alpha-beta rules do not take."""
     from zennit.attribution import Gradient
     from zennit.composites import LayerMapComposite, SpecialFirstLayerMapComposite
     from zennit.rules import Norm, Pass
@@ -66,7 +66,10 @@ def by_zennit(model: nn.Module, x: Tensor, target: int, rule: Any, first: Any = 
     else:
         composite = SpecialFirstLayerMapComposite(table, [((Convolution,), first)], canonizers=canonizers)
     with Gradient(copy.deepcopy(model), composite) as attributor:
-        _, relevance = attributor(x.clone(), torch.eye(CLASSES, dtype=x.dtype)[[target] * len(x)])
+        start = torch.eye(CLASSES, dtype=x.dtype)[[target] * len(x)]
+        if type(rule).__name__ != "AlphaBeta":
+            start = start * model(x)[:, [target]].sign().detach()
+        _, relevance = attributor(x.clone(), start)
     return relevance.sum(1).detach()
 
 
@@ -134,7 +137,7 @@ def test_small_cnn_by_captum() -> None:
             layer.rule = EpsilonRule(1e-9)
     wanted = captum.LRP(model).attribute(x.clone(), target=3).sum(1).detach()
     e = mhex.explain(small_cnn(), x, "lrp", target=3, input_rule="same", epsilon=1e-9)
-    close(e.scores * e.logits[:, 3, None, None], wanted)
+    close(e.scores * e.logits[:, 3, None, None].abs(), wanted)
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "resnet", "resnet18"])

@@ -87,7 +87,10 @@ def lrp(v: View, target: int) -> Tensor:
     tape = tape_of(v)
     entrance = split("box", EPSILON) if v.family.size is not None else None
     rules = relevance_rules(split("epsilon", EPSILON), entrance, EPSILON, renormalised=True)
-    return pixels_or_words(v, tape.propagate(rules, one_hot(tape, target))[tape.input])
+    start = one_hot(
+        tape, target, 1.0 if float(v.logits[target].detach()) > 0 else -1.0
+    )  # negative scores speak against
+    return pixels_or_words(v, tape.propagate(rules, start)[tape.input])
 
 
 def attention_relevance(v: View, target: int) -> list[Tensor]:

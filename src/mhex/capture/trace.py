@@ -18,10 +18,15 @@ from mhex.capture.chunks import in_chunks, sample_width
 from mhex.capture.guest import Sighting
 from mhex.capture.outputs import Outcome, as_vector
 from mhex.capture.precision import full
-from mhex.capture.rules import Flow, conservation
+from mhex.capture.relevance import relevance_of
+from mhex.capture.rules import Flow
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
+_CUT = (
+    "No gradient reaches what the method reads: the pass cuts it (no_grad, quantised layers), or the method's rules "
+    "hold constant what it goes through."
+)
 
 
 class Trace:
@@ -131,31 +136,30 @@ class Trace:
             y: One score per sample, (B,).
             tensors: Kept ones.
         """
-        cut = CaptureError("No gradient reaches what the method reads: the pass cuts it (no_grad, quantised layers).")
         if not y.requires_grad:
-            raise cut
+            raise CaptureError(_CUT)
+        return self.carried(y, torch.ones_like(y), tensors)
+
+    def carried(self, source: Tensor, start: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What one backward pass carries from `source`, given `start` of its shape, to each of the tensors."""
         self.cost["backwards"] += 1
-        found = torch.autograd.grad(y.sum(), tensors, retain_graph=True, allow_unused=True)
+        found = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
         if all(gradient is None for gradient in found):
-            raise cut
+            raise CaptureError(_CUT)
         return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True))
 
-    def relevance(self, y: Tensor, at: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    def relevance(self, y: Tensor, at: Tensor, *others: Tensor, signed: bool = True) -> list[Tensor]:
         """Relevance of kept tensors under the method's rules; what was lost on the way is left in `diagnostics`.
 
         Args:
             y: One score per sample, (B,).
             at: Where conservation is measured: all of the relevance should arrive here.
             others: Further kept tensors.
+            signed: False if a class with a negative logit starts with positive relevance all the same.
         """
         if self.flow is None:
             raise CaptureError("Relevance needs rules; give the method rules=.")
-        self.flow.lost = None
-        *carried, start = self.gradient(y, at, *others, self.logits)
-        if not self.flow.relevance:
-            carried = [full(tensor.detach()) * full(one) for tensor, one in zip((at, *others), carried, strict=True)]
-        self.diagnostics |= conservation(self.flow, y.detach(), start, carried[0])
-        return tuple(carried)
+        return relevance_of(self, self.flow, y, (at, *others), signed)
 
     def as_maps(self, tensor: Tensor) -> Tensor:
         """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
@@ -215,7 +219,7 @@ class Trace:
     def outcome(self) -> Outcome:
         """Logits and latent of the observed pass, from which targets take their scores."""
         latent = self.latent if "latent" in self.outer else None
-        return Outcome(*(self.logits, latent) if self.flow is None else self.flow.started(self.logits, latent))
+        return Outcome(self.logits, latent)
 
     @property
     def read_rows(self) -> slice:

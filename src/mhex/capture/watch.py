@@ -34,6 +34,7 @@ class Watch:
         self.flow = None if rules is None else Flow(rules, batch.size)
         if self.flow is not None:
             self.flow.check_precision(model)
+            self.flow.sequence_first = anatomy.sequence_first
         self.tap = FunctionTap(self._attend, self.flow)
         self.blocks = [BlockTrace(block) for block in anatomy.blocks]
         self.outer: dict[str, Tensor] = {}

@@ -36,11 +36,11 @@ def where_read(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     return TOKENS if level != "input" and anatomy.blocks else INPUT
 
 
-def read_relevance(trace: Trace, y: Tensor, strict: bool, max_gap: float) -> Tensor:
+def read_relevance(trace: Trace, y: Tensor, strict: bool, max_gap: float, signed: bool = True) -> Tensor:
     """Relevance where the method reads, summed over channels: tokens (B, N), or a map of pixels (B, H, W)."""
     tokens = bool(trace.blocks and trace.blocks[0].shows("block_input"))
     at = trace.blocks[0].site("block_input") if tokens else trace.input
-    (found,) = trace.relevance(y, at)
+    (found,) = trace.relevance(y, at, signed=signed)
     check_gap(trace, strict, max_gap)
     return found.sum(1) if not tokens and trace.batch.modality == "image" else found.sum(-1)
 

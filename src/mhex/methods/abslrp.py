@@ -43,18 +43,23 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
     maps = []
     for k in range(target.count):
         y = target.score(trace.outcome, k)
-        found = _mass(trace, y)
+        found = _mass(trace, y, plain=target.index is not None)
         logits = full(trace.logits)
         if target.probable and logits.shape[1] > 1:
-            found = found - _mass(trace, (logits.sum(1) - y) / (logits.shape[1] - 1))
-        elif target.probable and target.index is not None:  # class 0 of a single logit speaks against class 1
-            found = found * (2 * target.index[:, k] - 1).reshape(-1, *[1] * (found.dim() - 1))
+            found = found - _mass(trace, (logits.sum(1) - y) / (logits.shape[1] - 1), plain=True)
         largest = found.flatten(1).abs().amax(1).clamp_min(torch.finfo(found.dtype).tiny)
         maps.append(found / largest.reshape(-1, *[1] * (found.dim() - 1)))
     return torch.stack(maps, 1)
 
 
-def _mass(trace: Trace, y: Tensor) -> Tensor:
-    """Relevance of the input for a score, summed over channels: (B, H, W), or (B, T) of words."""
-    (found,) = trace.gradient(y, trace.input)
+def _mass(trace: Trace, y: Tensor, plain: bool) -> Tensor:
+    """Relevance of the input for a score, summed over channels: (B, H, W), or (B, T) of words.
+
+    Args:
+        trace: The observed pass.
+        y: The score, (B,).
+        plain: Whether logits start with their slope, 1 for a class, or with their share in the score.
+    """
+    (found,) = trace.gradient(y, trace.input) if plain else trace.relevance(y, trace.input)
+    trace.diagnostics.clear()  # nothing is conserved by intent
     return full(found).sum(1) if trace.batch.modality == "image" else full(found).sum(-1)

@@ -62,8 +62,9 @@ def lrp(
     strict: bool = False,
     max_gap: float = 0.05,
 ) -> Tensor:
-    r"""`R_i = sum_j z_ij / stab(y_j) R_j` with `z_ij = x_i w_ij`, from `R = 1` at the class score down to the input.
+    r"""`R_i = sum_j z_ij / stab(y_j) R_j`, `z_ij = x_i w_ij`, from `R = 1` at the class score, or -1 if it is negative.
 
+    So scores above 0 speak for the class; the alpha-beta rule, which follows positive contributions, starts with 1.
     Linear layers and convolutions follow the rule chosen. Matrix products give half to each factor, element by element
     `R_U = U (R / Y) V^T / 2`; activations, softmax and LayerNorm pass relevance on; sums give each term its share,
     scaled within each sample so that no relevance is made. The first layer of an image model follows the box rule,
@@ -86,4 +87,5 @@ def lrp(
         strict: Raise an error if more relevance than `max_gap` is lost or made besides what biases took.
         max_gap: As a share of the relevance at the class score.
     """
-    return read_relevance(trace, y, strict, max_gap)
+    # Positive contributions speak for the class whatever the sign of its score.
+    return read_relevance(trace, y, strict, max_gap, signed=rule != "alphabeta" and compat is None)

@@ -48,7 +48,7 @@ def partial_lrp(
         max_gap: As a share of the relevance at the class score.
     """
     block = trace.blocks[-1]
-    (z_relevance,) = trace.relevance(y, block.z)
+    (z_relevance,) = trace.relevance(y, block.z, signed=False)
     check_gap(trace, strict, max_gap)
     relevance = attention_relevance(block, z_relevance, epsilon, trace.read_rows)
     trace.diagnostics["head_relevance"] = relevance.sum((2, 3))

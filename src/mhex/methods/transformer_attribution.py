@@ -71,7 +71,8 @@ def transformer_attribution(
     with trace.plain() as plain:
         for k in range(target.count):
             zs = [block.z for block in blocks]
-            _, *relevances = trace.relevance(target.score(trace.outcome, k), trace.blocks[0].site("block_input"), *zs)
+            y, at = target.score(trace.outcome, k), trace.blocks[0].site("block_input")
+            _, *relevances = trace.relevance(y, at, *zs, signed=False)
             check_gap(trace, strict, max_gap)
             found.append(dict(trace.diagnostics))
             gradients = plain.gradient(target.score(plain.outcome, k), *(block.z for block in plain.blocks[first:]))

@@ -8,7 +8,6 @@ the user's weights are never changed.
 
 from mhex.capture.rules.absolute import absolute_rules
 from mhex.capture.rules.affine import AlphaBeta, Box, Epsilon, Gamma, Separate
-from mhex.capture.rules.books import conservation
 from mhex.capture.rules.composite import Composite, gradient_rules, guided_rules, relevance_rules
 from mhex.capture.rules.flow import Flow
 
@@ -21,7 +20,6 @@ __all__ = [
     "Gamma",
     "Separate",
     "absolute_rules",
-    "conservation",
     "gradient_rules",
     "guided_rules",
     "relevance_rules",

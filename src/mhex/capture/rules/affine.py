@@ -87,7 +87,7 @@ class Gamma(Shares):
         if layer.bias is not None:
             total += layer.on_outputs(layer.bias.abs() * half)
         total = total.add_(y.abs(), alpha=1 + half).add_(self.epsilon)
-        t = torch.div(flow.incoming(carried, y), total, out=total)
+        t = divide(flow.incoming(carried, y), total, 0.0) if self.epsilon == 0 else flow.incoming(carried, y).div(total)
         a, b = torch.copysign(y.new_tensor(1 + half), y).mul_(t), t.mul_(half)
         if layer.bias is not None:
             flow.lose(layer.absorbed(a, layer.bias) + layer.absorbed(b, layer.bias.abs()))
@@ -155,7 +155,8 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
         settings = norm_settings(x, *args, **kwargs)
         if settings is None:
             return NotImplemented
-        if flow.folding is None or flow.folding[0] is not x:
+        # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
+        if flow.folding is None or flow.folding[0] is not x or (flow.folding[1].geometry is None and x.dim() != 2):
             return alone(flow, operation, x, *args, **kwargs)
         _, layer, shares = flow.folding
         return _ruled(flow, layer.folded(*settings), shares, lambda: operation(x, *args, **kwargs))

@@ -99,7 +99,7 @@ def relevance_rules(
 
 def guided_rules() -> Composite:
     """Guided backpropagation: every operation keeps its gradient but the ReLU."""
-    return Composite("gradient", {"activation": elementwise.guided}, partial=True)
+    return Composite("gradient", {"activation": elementwise.guided, "bent": elementwise.guided}, partial=True)
 
 
 def _as_it_is(flow: Any, operation: Rule, *args: Any, **kwargs: Any) -> Any:

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex.capture.rules.flow import Flow
+from mhex.capture.rules.flow import Flow, not_guided
 from mhex.capture.rules.layer import norm_settings
 from mhex.capture.rules.node import node
-from mhex.errors import UnsupportedModelError
 
 Operation = Callable[..., Tensor]
 _RELU = (F.relu, torch.relu, Tensor.relu)
@@ -55,12 +54,8 @@ def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any,
 def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Guided backpropagation: negative gradients stop at a ReLU."""
     if operation not in _RELU:
-        name = getattr(operation, "__name__", str(operation))
-        reason = f"it is defined for ReLU networks, and this one uses {name}"
-        raise UnsupportedModelError(
-            f"Guided backpropagation cannot explain this model: {reason}; choose smoothgrad or integrated-gradients.",
-            reason,
-        )
+        raise not_guided(getattr(operation, "__name__", str(operation)))
+    flow.met.add("relu")
     on = x > 0  # noted now: other operations keep their own way of writing in place
     return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, _: [carried.clamp_min(0) * on], x)
 

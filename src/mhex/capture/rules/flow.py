@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture.rules.layer import is_layer
-from mhex.capture.rules.node import any_in_graph, node, note_uses, overlap
+from mhex.capture.rules.node import any_in_graph, note_uses, overlap
 from mhex.capture.rules.operations import LINEAR, OUT_OF_PLACE, Function, name_of_operation, writes
 from mhex.errors import CaptureError, UnsupportedModelError
 
@@ -37,9 +37,11 @@ class Flow:
 
     def __init__(self, composite: Composite, size: int) -> None:
         self.composite, self.size = composite, size
-        self.turned = False  # tensors of three axes are laid out (N, B, D) where the pass is now
+        self.sequence_first = False  # tensors of three axes may be laid out (N, B, D)
+        self.turned = self.straightened = False  # they are, or are not, where the pass is now
         self.relevance = composite.flow == "relevance"
         self.unknown: Counter[str] = Counter()
+        self.met: set[str] = set()  # names of operations
         self.lost: Tensor | None = None
         self.entered = False  # the first layer of the network was met
         self.folding: tuple[Tensor, Affine, Shares] | None = None  # the last layer, which a batch norm may follow
@@ -48,6 +50,10 @@ class Flow:
 
     def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What stands where the model calls `function`."""
+        if "input" in kwargs or "other" in kwargs or "axis" in kwargs:
+            args, kwargs = _by_place(args, kwargs)
+        if function in (torch.addcmul, Tensor.addcmul):
+            return self._addcmul(*args, **kwargs)
         if self.replaced:
             args = tuple(map(self.current, args))
             kwargs = {name: self.current(value) for name, value in kwargs.items()}
@@ -64,11 +70,16 @@ class Flow:
                 self.parts.append((args[0], function))
         return result
 
+    def _addcmul(self, input: Tensor, one: Any, other: Any, value: float = 1) -> Any:
+        product = self(torch.mul, (one, other), {})
+        return self(torch.add, (input, product if value == 1 else self(torch.mul, (product, value), {})), {})
+
     def apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation by its rule, or as it is where that is right already."""
         name = name_of_operation(operation)
         if name == "matmul" and is_layer(operation, args):
             name = "linear"
+        self.met.add(name)
         rule = self.composite.rules.get(name)
         if rule is not None:
             found = rule(self, operation, *args, **kwargs)
@@ -94,6 +105,8 @@ class Flow:
         before = value
         while id(value) in self.replaced:
             value = self.replaced[id(value)][1]
+        if value is before and value._base is not None and id(value._base) in self.replaced:
+            self.unknown["writing into a tensor of which a view is read later"] += 1
         if value is before and self.parts:
             self._check_parts(value)
         return value
@@ -124,6 +137,8 @@ class Flow:
         self.replaced.clear()
         self.parts.clear()
         self.folding = None
+        if "bent" in self.composite.rules and "gate" in self.met and "relu" not in self.met:
+            raise not_guided("sigmoid")  # x * sigmoid(x) is no ReLU
         if self.unknown:
             found = ", ".join(f"{name} ({count} times)" for name, count in sorted(self.unknown.items()))
             reason = f"there is no relevance rule for these operations of the model: {found}"
@@ -144,18 +159,6 @@ class Flow:
     def incoming(self, carried: Tensor, value: Tensor) -> Tensor:
         """Relevance of a value, from what the backward pass carries to it."""
         return carried if self.relevance else carried * value
-
-    def started(self, logits: Tensor, latent: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Logits and latent vector, from where relevance starts.
-
-        The score of a concept is told by the latent vector, so its gradient becomes relevance there. Class 0 of a
-        single logit has the score -logit: its relevance is that of the logit all the same.
-        """
-        if self.relevance and logits.shape[1] == 1 and logits.requires_grad:
-            logits = node(self, logits.clone, lambda carried, _: [carried.abs()], logits)
-        if self.relevance and latent is not None and latent.requires_grad:
-            latent = node(self, latent.clone, lambda carried, value: [carried * value], latent)
-        return logits, latent
 
     def total(self, tensor: Tensor) -> Tensor:
         """Sum over everything but samples, (B,). Windows of a sample may lie one after the other on the first axis."""
@@ -181,20 +184,49 @@ class Flow:
         return samples.repeat_interleave(like.shape[0] // self.size).reshape(-1, *[1] * (like.dim() - 1))
 
     def _second(self, tensor: Tensor) -> bool:
-        if tensor.dim() != 3 or tensor.shape[1] != self.size:
+        """True of a tensor laid out (N, B, D)."""
+        if tensor.dim() != 3 or tensor.shape[1] != self.size or self.size == 1:
             return False
-        return self.turned or tensor.shape[0] % self.size != 0
+        if self.sequence_first and not self.turned and tensor.shape[0] == self.size and not self.straightened:
+            raise CaptureError(
+                f"Expected another batch size than {self.size}, because there are as many tokens and the model lays "
+                "its tensors out as (tokens, samples, width) in places: samples cannot be told from tokens."
+            )
+        return self.turned or (not self.straightened and (self.sequence_first or tensor.shape[0] % self.size != 0))
 
     @contextmanager
     def straight(self) -> Iterator[None]:
         """Inside, tensors are laid out (B, N, D)."""
-        before, self.turned = self.turned, False
+        before, self.turned, self.straightened = self.turned, False, True
         try:
             yield
         finally:
-            self.turned = before
+            self.turned, self.straightened = before, False
+
+    def settle(self) -> Tensor | None:
+        """What was lost since the last time, (B,); None if nothing was."""
+        lost, self.lost = self.lost, None
+        return lost
 
     def lose(self, relevance: Tensor) -> None:
         """Note relevance that constants of the model (biases, position embeddings, class tokens) have absorbed."""
         share = self.total(relevance)
         self.lost = share if self.lost is None else self.lost + share
+
+
+def _by_place(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tensors that were given by name, at their place; axes by the name that torch has for them."""
+    rest = dict(kwargs)
+    args = (*args, *(rest.pop(name) for name in ("input", "other") if name in rest))
+    if "axis" in rest:
+        rest["dim"] = rest.pop("axis")
+    return args, rest
+
+
+def not_guided(name: str) -> UnsupportedModelError:
+    """The error for a network whose activations are no ReLU."""
+    reason = f"it is defined for ReLU networks, and this one uses {name}"
+    return UnsupportedModelError(
+        f"Guided backpropagation cannot explain this model: {reason}; choose smoothgrad or integrated-gradients.",
+        reason,
+    )

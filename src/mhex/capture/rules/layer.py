@@ -83,7 +83,7 @@ class Affine:
 
     def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""
-        return s @ bias if self.geometry is None else s.flatten(2).sum(2) @ bias
+        return (s @ bias)[..., None] if self.geometry is None else s.flatten(2).sum(2) @ bias
 
     def narrowed(self, outputs: Tensor) -> Affine:
         """A linear layer with these of its outputs alone, bool (C,)."""

@@ -21,13 +21,14 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, flow: Flow, compute: Callable[[], Tensor], back: Back, *_: Tensor) -> Tensor:
         value = compute()
-        ctx.flow, ctx.back, ctx.turned = flow, back, flow.turned
+        ctx.flow, ctx.back = flow, back
+        ctx.layout = flow.turned, flow.straightened
         ctx.value = value.detach()  # a second tensor, so that the node does not hold itself
         return value
 
     @staticmethod
     def backward(ctx: Any, *carried: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.flow.turned = ctx.turned
+        ctx.flow.turned, ctx.flow.straightened = ctx.layout
         return (None, None, None, *ctx.back(carried[0], ctx.value))
 
 

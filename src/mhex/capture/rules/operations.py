@@ -79,6 +79,13 @@ def writes(function: Function) -> bool:
     return function not in OUT_OF_PLACE and (by_name or name == "__setitem__")
 
 
+# Other functions with a bend, by their names: no rule knows them.
+_BENT = frozenset(
+    (
+        *("selu", "celu", "softplus", "prelu", "rrelu", "glu", "threshold", "logsigmoid", "softsign", "tanhshrink"),
+        *("hardshrink", "softshrink", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin"),
+    )
+)
 # By their names alone, since each has many forms.
 _ROUTES = frozenset(
     (
@@ -95,8 +102,9 @@ _ROUTES = frozenset(
 
 
 def name_of_operation(function: Function) -> str:
-    """Name of an operation, `"route"` for one that moves numbers around, or empty for one that is not known."""
+    """Name of an operation, `"route"` for one that moves numbers, `"bent"` or empty for one without rules."""
     found = OPERATIONS.get(function)
     if found is not None:
         return found
-    return "route" if getattr(function, "__name__", "") in _ROUTES else ""
+    name = getattr(function, "__name__", "")
+    return "route" if name in _ROUTES else "bent" if name in _BENT else ""

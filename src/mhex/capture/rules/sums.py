@@ -32,7 +32,7 @@ def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> An
     other = 1 - place
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        flow.lose(carried * (terms[other] * factors[other]))
+        flow.lose((carried * (terms[other] * factors[other])).masked_fill(carried == 0, 0.0))  # masks are infinite
         return [(carried * factors[place]).sum_to_size(terms[place].shape)]
 
     return node(flow, lambda: operation(*args, **kwargs), back, terms[place])
@@ -69,7 +69,9 @@ def by_ratio(epsilon: float) -> Callable[..., list[Tensor]]:
 
     def split(flow: Flow, terms: Sequence[Tensor], relevance: Tensor, y: Tensor) -> list[Tensor]:
         s = divide(relevance, y, epsilon)
-        return [term * s for term in terms]
+        if bool(y.isfinite().all()):
+            return [term * s for term in terms]
+        return [(term * s).masked_fill_(relevance == 0, 0.0) for term in terms]  # a mask of attention
 
     return split
 
