@@ -1,0 +1,207 @@
+"""Relevance propagation where it is easily wrong: scores of either sign, layouts, views, masks, forms of a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import mhex
+from mhex.errors import UnsupportedModelError
+from support.cases import assert_same
+from support.models import FAMILIES, call, enliven
+
+LRP = ("lrp", "conservative-lrp", "attnlrp", "abslrp")
+
+
+class Net(nn.Module):
+    """Two convolutions and a head, with something of one's own in between."""
+
+    def __init__(self, between: Any, classes: int = 3) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.head, self.between = nn.Linear(4 * 36, classes), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.between(self.first(x))).flatten(1))
+
+
+def net(between: Any, classes: int = 3) -> nn.Module:
+    return enliven(Net(between, classes)).double().eval()
+
+
+def pictures(count: int = 2) -> Tensor:
+    return torch.randn(count, 3, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("options", [{}, {"rule": "gamma"}], ids=["epsilon", "gamma"])
+def test_negative_logits_do_not_turn_the_map(options: dict[str, Any]) -> None:
+    """Scores above 0 speak for the class: without biases they sum to the sign of its logit."""
+    model = net(F.relu)
+    for module in (model.first, model.second, model.head):
+        nn.init.zeros_(module.bias)
+    e = mhex.explain(model, pictures(), "lrp", target=[0, 1, 2], input_rule="same", epsilon=0, **options)
+    assert bool((e.logits < 0).any())
+    assert bool((e.logits > 0).any())
+    assert_same(e.scores.sum((2, 3)), e.logits.sign(), "lrp", 1e-9)
+
+
+@pytest.mark.parametrize("name", ["tv_resnet", "timm_vit"])
+def test_a_contrast_of_two_classes_is_that_of_their_maps(name: str) -> None:
+    """Shares of both signs are handed down by themselves: together, renormalised sums would let them vanish."""
+    family = FAMILIES[name]
+    model, x = family.model(), family.inputs(2)
+    logits = call(model, x).detach()
+    pairs = [(a, b) for a in range(7) for b in range(a) if bool((logits[:, a] * logits[:, b] > 0).all())]
+    a, b = pairs[0]  # the shares of such a pair have both signs
+    contrast = mhex.explain(model, x, "lrp", target=lambda y: y[:, a] - y[:, b])
+    maps = mhex.explain(model, x, "lrp", target=[a, b]).scores * logits[:, [a, b], None, None].abs()
+    size = logits[:, [a, b], None, None].abs().sum(1)
+    assert_same(contrast.scores, (maps[:, 0] - maps[:, 1]) / size, "lrp", 1e-9)
+
+
+@pytest.mark.parametrize("method", ["lrp", "partial-lrp", "transformer-attribution"])
+def test_a_cosine_concept_has_a_map(method: str) -> None:
+    """Its shares sum to 0 in every sample."""
+    family = FAMILIES["timm_vit"]
+    concept = mhex.Concept(torch.randn(32, dtype=torch.float64)).compared_by("cosine")
+    double = mhex.explain(family.model(), family.inputs(2), method, target=concept)
+    single = mhex.explain(family.model(torch.float32), family.inputs(2, torch.float32), method, target=concept)
+    assert float(double.scores.abs().max()) > 1e-4
+    pair = torch.stack([double.scores.flatten(), single.scores.double().flatten()])
+    assert float(torch.corrcoef(pair)[0, 1]) > 0.99, "no rounding"
+
+
+class Sequence(nn.Module):
+    """A Transformer that lays its tokens out as (N, B, D) from the position embedding on."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.batch_first = batch_first
+        self.patches, self.place = nn.Conv2d(3, 8, 3, 3), nn.Parameter(torch.randn(4, 1, 8))
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first, activation="gelu")
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2)
+        if self.batch_first:
+            return self.head(self.encoder(tokens.mT + self.place.transpose(0, 1)).mean(1))
+        return self.head(self.encoder(tokens.permute(2, 0, 1) + self.place).mean(0))
+
+
+@pytest.mark.parametrize("method", LRP)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_sequences_first_equal_batches_first(method: str, count: int) -> None:
+    first, second = (enliven(Sequence(way)).double().eval() for way in (False, True))
+    second.load_state_dict(first.state_dict())
+    got, wanted = (mhex.explain(model, pictures(count), method, target=1) for model in (first, second))
+    assert_same(got.scores, wanted.scores, method, 1e-9)
+    for name in wanted.diagnostics:
+        assert torch.allclose(got.diagnostics[name], wanted.diagnostics[name], atol=1e-9), name
+
+
+def test_as_many_samples_as_tokens_cannot_be_told_apart() -> None:
+    model = enliven(Sequence(False)).double().eval()
+    with pytest.raises(mhex.errors.CaptureError, match="Expected another batch size than 4"):
+        mhex.explain(model, pictures(4), "lrp", target=1)
+
+
+def _stale_view(x: Tensor) -> Tensor:
+    part = x.flatten(1)
+    x.relu_()
+    return part.view_as(x) * 1.0
+
+
+@pytest.mark.parametrize("method", ["lrp", "conservative-lrp"])
+def test_views_of_what_is_written_later_are_refused(method: str) -> None:
+    with pytest.raises(UnsupportedModelError, match="writing into a tensor of which a view is read later"):
+        mhex.explain(net(_stale_view), pictures(), method)
+
+
+BENT = {
+    "selu": F.selu,
+    "softplus": F.softplus,
+    "clamp": lambda x: x.clamp(0, 6),
+    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
+}
+
+
+@pytest.mark.parametrize("name", BENT)
+def test_guided_backprop_refuses_other_activations(name: str) -> None:
+    with pytest.raises(UnsupportedModelError, match="it is defined for ReLU networks, and this one uses"):
+        mhex.explain(net(BENT[name]), pictures(), "guided-backprop")
+
+
+def test_guided_backprop_takes_gates_beside_relu() -> None:
+    model = net(lambda x: F.relu(x) * torch.sigmoid(x.mean((2, 3), keepdim=True)))
+    assert float(mhex.explain(model, pictures(), "guided-backprop").scores.abs().max()) > 0
+
+
+class TokenNorm(nn.Module):
+    """A batch norm over tokens after a linear layer: its channels are the tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self.inner, self.norm, self.head = nn.Linear(6, 6), nn.BatchNorm1d(tokens), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.inner(x[:, 0])).relu().sum(1))
+
+
+def test_a_batch_norm_of_tokens_is_not_folded_into_a_linear_layer() -> None:
+    model = enliven(TokenNorm(6)).double().eval()
+    x = pictures()
+    e = mhex.explain(model, x, "conservative-lrp", target=1)
+    (gradient,) = torch.autograd.grad(model(leaf := x.clone().requires_grad_())[:, 1].sum(), leaf)
+    assert_same(e.scores, (x * gradient).sum(1), "conservative-lrp", 1e-9)
+
+
+class Masked(nn.Module):
+    """Attention written out, with a mask of minus infinity that is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.inner(x[:, 0])
+        mask = torch.full((6, 6), -torch.inf, dtype=x.dtype).triu(1)
+        return self.head((tokens @ tokens.mT + mask).softmax(-1).matmul(tokens).sum(1))
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp"])
+def test_infinite_masks_take_nothing(method: str) -> None:
+    options = {"attention": "shared"} if method == "attnlrp" else {}
+    e = mhex.explain(enliven(Masked()).double().eval(), pictures(), method, **options)
+    assert all(bool(value.isfinite().all()) for value in (e.scores, *e.diagnostics.values()))
+
+
+def test_gamma_without_a_stabiliser_where_there_is_nothing() -> None:
+    model = net(F.relu)
+    for module in (model.first, model.second, model.head):
+        nn.init.zeros_(module.bias)
+    x = pictures()
+    x[..., :4] = 0
+    e = mhex.explain(model, x, "lrp", rule="gamma", epsilon=0, input_rule="same")
+    assert float(e.scores[..., :3].abs().max()) == 0 < float(e.scores.abs().max())
+
+
+FORMS = {
+    "cat": (lambda x: torch.cat([x, x], axis=1)[:, :4], lambda x: torch.cat([x, x], 1)[:, :4]),
+    "add": (lambda x: torch.add(x, other=x), lambda x: x + x),
+    "softmax": (lambda x: torch.softmax(input=x, dim=1) + x, lambda x: x.softmax(1) + x),
+    "sum": (lambda x: torch.sum(input=x, dim=1, keepdim=True) + x, lambda x: x.sum(1, keepdim=True) + x),
+    "addcmul": (lambda x: torch.addcmul(x, x, x, value=0.5), lambda x: x + (x * x) * 0.5),
+}
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "abslrp"])
+@pytest.mark.parametrize("name", FORMS)
+def test_arguments_by_name(name: str, method: str) -> None:
+    one, other = (mhex.explain(net(form), pictures(), method).scores for form in FORMS[name])
+    assert_same(one, other, method, 1e-12)
