@@ -171,7 +171,7 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
         options=wish.options,
         task=wish.task,
         seed=wish.seed,
-        pass_over=wish.every,
+        pass_over=wish.every or len(wish.methods) > 1,  # the others are not lost for one that cannot serve
     )
     if not outcome.explanations:
         reasons = "; ".join(dict.fromkeys(outcome.left_out.values()))

@@ -38,7 +38,8 @@ def partial_lrp(
 
     `R^A = A ((R_z / z) v^T) / 2`: matrix products give half to each factor. Linear layers follow the alpha-1-beta-0
     rule with joint denominators, where published code divides by separate sums; queries that the head does not read get
-    no relevance. `diagnostics["head_relevance"]` holds `sum_ij R^A_hij`, (B, H).
+    no relevance. `diagnostics["head_relevance"]` holds `sum_ij R^A_hij`, (B, H); what does not go
+    through the last attention counts as `lost_to_biases`.
 
     Args:
         trace: The observed pass.
