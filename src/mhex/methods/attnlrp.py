@@ -40,8 +40,8 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     rules=_rules,
     use="Text models, where queries and keys carry evidence that `conservative-lrp` cannot see; and ViTs at the "
     "resolution of pixels, with the gamma rule against noise.",
-    avoid="On text when scores must sum to the class score: the expansion of softmax has an offset, so relevance is not "
-    "conserved there, and `strict=True` mostly raises. Images, with constant attention, are conserved.",
+    avoid="On text when scores must sum to the class score: the expansion of softmax has an offset, so relevance is "
+    "not conserved there, and `strict=True` mostly raises. Images, with constant attention, are conserved.",
 )
 def attnlrp(
     trace: Trace,
