@@ -49,6 +49,7 @@ class Method:
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
         target: Whether it explains any `"score"`, all `"scores"` at once, or the number of a `"class"` only.
         adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
+        relu: True if it is defined for ReLU networks alone.
         rules: From options and the model's anatomy to the relevance rules of its pass; None for plain gradients.
     """
 
@@ -67,6 +68,7 @@ class Method:
     budget: tuple[float, str] | None = None
     target: TargetKind = "score"
     adapt: Adapt | None = None
+    relu: bool = False
     rules: Rules | None = None
 
     def needs_with(self, options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
@@ -116,6 +118,8 @@ class Method:
             return (
                 "it reads heads, and the model has none: mhex.attach(model, num_classes) attaches some, to be trained"
             )
+        if self.relu and anatomy.activation:
+            return f"it is defined for ReLU networks, and this one uses {anatomy.activation}"
         if self.needs.blocks and not anatomy.blocks:
             what = "attention" if "attention" in self.needs.keep else "the blocks of a Transformer"
             return f"it reads {what}, and {anatomy.no_attention or 'the model has none'}"
@@ -169,6 +173,7 @@ def register(
     budget: tuple[float, str] | None = None,
     target: TargetKind = "score",
     adapt: Adapt | None = None,
+    relu: bool = False,
     rules: Rules | None = None,
 ) -> Callable[[MethodFunction], MethodFunction]:
     """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
@@ -192,6 +197,7 @@ def register(
             budget=budget,
             target=target,
             adapt=adapt,
+            relu=relu,
             rules=rules,
         )
         return function

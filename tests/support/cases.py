@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ SHARES = ("vit-cx", "rise", "shap")
 # Methods without a gradient, which run changed inputs.
 PERTURBING = (*SHARES, "occlusion", "scorecam")
 # Guided backpropagation is defined for ReLU alone, which a method learns in the pass: it refuses all other families.
-RELU_FAMILIES = ("tv_resnet", "timm_resnet", "plain_cnn", "encoder_vit")
+RELU_FAMILIES = ("tv_resnet", "timm_resnet", "plain_cnn", "encoder_vit", "tv_resnet_heads", "plain_cnn_heads")
 # Methods whose backward pass carries relevance itself.
 RELEVANCE = ("lrp", "partial-lrp", "transformer-attribution", "abslrp")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
@@ -135,7 +135,8 @@ def explain(model: Any, inputs: Any, method: str, **options: Any) -> mhex.Explan
 
 def quick(method: str, inputs: Any) -> dict[str, Any]:
     """Options that make a method cheap on these inputs."""
-    text = isinstance(inputs, dict) and "pixel_values" not in inputs
+    first = inputs[0] if isinstance(inputs, list) else inputs
+    text = isinstance(first, str) or (isinstance(inputs, Mapping) and "pixel_values" not in inputs)
     return {**QUICK.get(method, {}), **(QUICK_TEXTS if text else QUICK_IMAGES).get(method, {})}
 
 

@@ -11,7 +11,7 @@ import mhex
 from mhex import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
 from mhex.registry import Method
-from support.cases import METHODS, assert_same, cases, explain
+from support.cases import METHODS, assert_same, cases, explain, serving
 from support.models import CLASSES, FAMILIES, Family
 from support.state import Snapshot
 
@@ -186,7 +186,7 @@ def test_wrong_concepts() -> None:
         mhex.explain(model, x, "cdam", [0, concept("timm_vit")])
 
 
-@pytest.mark.parametrize("method", [name for name in SCORE_METHODS if "image" in METHODS[name].modalities])
+@pytest.mark.parametrize("method", [name for name in SCORE_METHODS if name in serving("timm_vit")])
 def test_the_model_is_left_as_it_was(method: str) -> None:
     family = FAMILIES["timm_vit"]
     model = family.fresh()

@@ -85,6 +85,7 @@ class Anatomy:
         no_latent: Why a model without `head` has no latent vector to be told; empty if what it returns is one.
         sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
         no_attention: Why the attention methods refuse the model; empty if they do not.
+        activation: The first of its activations, by its class, that is no ReLU; empty if none was seen.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
     """
 
@@ -103,6 +104,7 @@ class Anatomy:
     no_latent: str = ""
     sequence_first: bool = False
     no_attention: str = ""
+    activation: str = ""
     heads: int = 0
 
     def grid(self, height: int, width: int) -> tuple[int, int]:

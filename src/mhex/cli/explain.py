@@ -220,6 +220,8 @@ def _diagnostics(item: Item, explanation: Explanation) -> list[str]:
     """What a method found out about its own result, a line each."""
     lines = []
     for name, found in explanation.diagnostics.items():
+        if found[0].numel() != len(explanation.target_names(0)):
+            continue  # such as one number per head
         of = zip(explanation.target_names(0), found[0].reshape(-1).tolist(), explanation.target_values(0), strict=True)
         parts = ", ".join(f"{gap:.2g} for {target} (score {value:.4g})" for target, gap, value in of)
         lines.append(printable(f"{item.name}, {explanation.method}: {name.replace('_', ' ')} {parts}"))

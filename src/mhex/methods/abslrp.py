@@ -43,7 +43,7 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
     maps = []
     for k in range(target.count):
         y = target.score(trace.outcome, k)
-        found = _mass(trace, y, plain=target.index is not None)
+        found = _mass(trace, y, plain=not target.names)  # concepts have names
         logits = full(trace.logits)
         if target.probable and logits.shape[1] > 1:
             found = found - _mass(trace, (logits.sum(1) - y) / (logits.shape[1] - 1), plain=True)

@@ -19,6 +19,7 @@ from mhex.registry import register
     class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
+    relu=True,
     rules=lambda options, anatomy: guided_rules(),
     use="Sharp pictures of what a ReLU network reacts to.",
     avoid="As evidence for a class: it is close to an edge detector and barely depends on the class, or even on the "

@@ -73,7 +73,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
 
     everything = registry.all_methods()
     method = registry.Method(
-        "made-up", function, "", "", ("image",), Needs(keep={"features": "last"}), False, True, "F"
+        "made-up", function, "", "", ("image",), Needs(keep={"features": "last"}), False, True, "F", "", ""
     )
     monkeypatch.setattr(registry, "all_methods", lambda: {**everything, "made-up": method})
     return "made-up"

@@ -26,6 +26,15 @@ ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
 )
 
 
+# Modules of activations other than ReLU; those of Hugging Face have names of their own.
+_SMOOTH = frozenset(
+    (
+        *("GELU", "SiLU", "ELU", "SELU", "CELU", "LeakyReLU", "PReLU", "Mish", "Softplus", "Hardswish", "Tanh", "GLU"),
+        *("GELUActivation", "NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "PytorchGELUTanh"),
+    )
+)
+
+
 def known_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a model of a known family, read from its modules alone; None for other models."""
     return next((found for adapter in ADAPTERS if (found := adapter(model)) is not None), None)
@@ -40,4 +49,14 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
         attention: Whether attention will be read; if not, an unknown model keeps its own kernel in that pass.
     """
     found = known_anatomy(model) or generic.anatomy(model, batch, attention)
-    return replace(found, heads=len(guests(model.modules())))
+    modules = list(model.modules())
+    return replace(found, heads=len(guests(modules)), activation=next(filter(None, map(_smooth, modules)), ""))
+
+
+def _smooth(module: nn.Module) -> str:
+    """Name of an activation other than ReLU; empty for other modules."""
+    if isinstance(module, nn.TransformerEncoderLayer):  # it keeps a function
+        name = getattr(module.activation, "__name__", "")
+        return "" if name == "relu" else name
+    name = type(module).__name__
+    return name if name in _SMOOTH else ""
