@@ -38,7 +38,7 @@ mhex explain --text "A fine film." --model hf:my-stars --task regression --metho
 
 A concept is a file that mhex.Concept.save wrote; several have commas between, each with concept: before it.
 """
-_MOST_COLUMNS = 20  # of methods beside each other in one picture
+_MOST_COLUMNS = 40  # of methods beside each other in one picture
 
 
 @dataclass(frozen=True)
