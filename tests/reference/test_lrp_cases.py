@@ -191,11 +191,14 @@ def test_gamma_without_a_stabiliser_where_there_is_nothing() -> None:
     assert float(e.scores[..., :3].abs().max()) == 0 < float(e.scores.abs().max())
 
 
+POSITIVE = torch.ones(1, dtype=torch.bool)
 FORMS = {
     "cat": (lambda x: torch.cat([x, x], axis=1)[:, :4], lambda x: torch.cat([x, x], 1)[:, :4]),
     "add": (lambda x: torch.add(x, other=x), lambda x: x + x),
     "softmax": (lambda x: torch.softmax(input=x, dim=1) + x, lambda x: x.softmax(1) + x),
     "sum": (lambda x: torch.sum(input=x, dim=1, keepdim=True) + x, lambda x: x.sum(1, keepdim=True) + x),
+    "where": (lambda x: torch.where(condition=POSITIVE, input=POSITIVE, other=POSITIVE) * x, lambda x: x * POSITIVE),
+    "addcmul by name": (lambda x: torch.addcmul(x, tensor1=x, tensor2=x), lambda x: x + x * x),
     "addcmul": (lambda x: torch.addcmul(x, x, x, value=0.5), lambda x: x + (x * x) * 0.5),
 }
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mhex.capture.rules.layer import is_layer
 from mhex.capture.rules.node import any_in_graph, note_uses, overlap
-from mhex.capture.rules.operations import LINEAR, OUT_OF_PLACE, Function, name_of_operation, writes
+from mhex.capture.rules.operations import LINEAR, OPERATIONS, OUT_OF_PLACE, Function, name_of_operation, writes
 from mhex.errors import CaptureError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Flow:
 
     def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What stands where the model calls `function`."""
-        if "input" in kwargs or "other" in kwargs or "axis" in kwargs:
+        if function in OPERATIONS and not kwargs.keys().isdisjoint(("input", "other", "axis")):
             args, kwargs = _by_place(args, kwargs)
         if function in (torch.addcmul, Tensor.addcmul):
             return self._addcmul(*args, **kwargs)
@@ -70,8 +70,8 @@ class Flow:
                 self.parts.append((args[0], function))
         return result
 
-    def _addcmul(self, input: Tensor, one: Any, other: Any, value: float = 1) -> Any:
-        product = self(torch.mul, (one, other), {})
+    def _addcmul(self, input: Tensor, tensor1: Any, tensor2: Any, value: float = 1) -> Any:
+        product = self(torch.mul, (tensor1, tensor2), {})
         return self(torch.add, (input, product if value == 1 else self(torch.mul, (product, value), {})), {})
 
     def apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
