@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
 import mhex
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError, MhexWarning, UnsupportedModelError
 from support.cases import assert_same, explain
 from support.formulas import view
 from support.formulas_classics import blurred, rise_mask, scorecam_of
@@ -342,6 +343,14 @@ def test_dropped_tokens(name: str, first: str) -> None:
 def test_only_tokens_can_be_dropped(name: str) -> None:
     with pytest.raises(ArgumentError, match="Vision Transformer of a known family for drop=True"):
         mhex.explain(FAMILIES[name].model(), FAMILIES[name].inputs(1), "occlusion", drop=True)
+
+
+def test_tokens_are_not_dropped_where_blocks_count_them() -> None:
+    """Rotary positions are those of all patches."""
+    sizes = {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": 28, "num_classes": 3}
+    model = timm.create_model("eva02_tiny_patch14_224", **sizes).eval()
+    with pytest.raises(UnsupportedModelError, match=r"cannot run with a token less .*hide them by a fill"):
+        mhex.explain(model, torch.randn(1, 3, 28, 28), "occlusion", drop=True)
 
 
 class Cell(nn.Module):

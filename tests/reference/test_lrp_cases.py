@@ -208,3 +208,51 @@ FORMS = {
 def test_arguments_by_name(name: str, method: str) -> None:
     one, other = (mhex.explain(net(form), pictures(), method).scores for form in FORMS[name])
     assert_same(one, other, method, 1e-12)
+
+
+def _decoders() -> dict[str, Any]:
+    """Text classifiers whose GELU is written out in small functions."""
+    from transformers import AlbertConfig, AlbertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
+
+    special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "num_labels": 3}
+    gpt2 = GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, **special)
+    sizes = {"embedding_size": 16, "hidden_size": 32, "intermediate_size": 48}
+    albert = AlbertConfig(vocab_size=50, num_hidden_layers=2, num_attention_heads=4, **sizes, **special)
+    return {"gpt2": (GPT2ForSequenceClassification, gpt2), "albert": (AlbertForSequenceClassification, albert)}
+
+
+def _decoder(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    kind, config = _decoders()[name]
+    ids = torch.randint(3, 50, (2, 7), generator=torch.Generator().manual_seed(4))
+    real = torch.ones_like(ids)
+    ids[1, 5:] = real[1, 5:] = 0
+    return enliven(kind(config)).double().eval(), {"input_ids": ids, "attention_mask": real}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "albert"])
+@pytest.mark.parametrize("method", [*LRP, "partial-lrp", "transformer-attribution"])
+def test_an_activation_that_is_written_out_is_one_operation(method: str, name: str) -> None:
+    """As with the same function of torch, which is one."""
+    model, texts = _decoder(name)
+    found = mhex.explain(model, texts, method, target=[0, 2])
+    written_out = [n for n, m in model.named_modules() if type(m).__name__ == "NewGELUActivation"]
+    assert written_out
+    assert all("forward" not in vars(model.get_submodule(n)) for n in written_out)
+    for place in written_out:
+        model.set_submodule(place, nn.GELU(approximate="tanh"))
+    assert_same(found.scores, mhex.explain(model, texts, method, target=[0, 2]).scores, method, 1e-8)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_padding_in_place_of_a_word_does_not_move_the_read_out(last: bool) -> None:
+    """GPT-2 reads the last token that is no padding by its id: it must stay where it is."""
+    model, texts = _decoder("gpt2")
+    place = 6 if last else 2
+    e = mhex.explain(
+        model, {**texts, "special_tokens_mask": torch.zeros_like(texts["input_ids"])}, "occlusion", target=1
+    )
+    assert e.options["fill"] == 0
+    words = model.transformer.wte(texts["input_ids"])
+    words[0, place] = model.transformer.wte.weight[0]
+    scores = model.score(model.transformer(inputs_embeds=words, attention_mask=texts["attention_mask"])[0])
+    assert_same(e.scores[0, place], e.logits[0, 1] - scores[0, 6, 1].detach(), "occlusion", 1e-9)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex.capture import absolute_rules, gradient_rules
+from mhex.capture import Epsilon, absolute_rules, gradient_rules, relevance_rules
 from support.ruled import LAYER_VARIANTS, VARIANTS, Function, agree, handed_down
 
 DOUBLE = {"dtype": torch.float64}
@@ -183,6 +183,26 @@ def test_rms_norm(weight: Tensor | None) -> None:
     kept = y.clamp_min(0) * relevance / (y.abs() + 1e-9)
     wanted = kept / kept.abs().sum((1, 2), keepdim=True)
     assert torch.allclose(handed_down(absolute_rules(), norm, ROWS, relevance)[0], wanted, 1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_group_norm(groups: int) -> None:
+    """Gradient flow: as layer norms of the groups, one by one; relevance flow: passed on."""
+    x, weight, bias = numbers(2, 4, 3, 2, seed=30), numbers(4, seed=31), numbers(4, seed=32)
+    relevance = numbers(2, 4, 3, 2, seed=33)
+    size = 4 // groups
+
+    def one_by_one(x: Tensor) -> Tensor:
+        parts = [F.layer_norm(part, part.shape[1:], eps=0.01) for part in x.split(size, 1)]
+        return torch.cat(parts, 1) * weight.view(-1, 1, 1) + bias.view(-1, 1, 1)
+
+    found, lost = handed_down(gradient_rules(), lambda x: F.group_norm(x, groups, weight, bias, 0.01), x, relevance)
+    wanted, absorbed = handed_down(gradient_rules(), one_by_one, x, relevance)
+    assert torch.allclose(found, wanted, 1e-10, 1e-12)
+    assert torch.allclose(lost, absorbed, 1e-10)
+    composite = relevance_rules(Epsilon())
+    passed, _ = handed_down(composite, lambda x: F.group_norm(x, groups, weight, bias), x, relevance)
+    assert torch.equal(passed, relevance)
 
 
 def test_zero_has_no_relevance_and_does_no_harm() -> None:

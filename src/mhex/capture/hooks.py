@@ -1,4 +1,4 @@
-"""Small hooks that show one tensor of a module call and let another flow on."""
+"""Small hooks that show one tensor of a module call and let another flow on, and stand-ins for a module's forward."""
 
 from __future__ import annotations
 
@@ -74,3 +74,16 @@ def _post_hook(see: See) -> Callable[..., Any]:
         )
 
     return hook
+
+
+def replace_forward(stack: ExitStack, module: nn.Module, stand_in: Callable[..., Any]) -> None:
+    """Let `stand_in` be called in place of a module's forward; `stack` puts the own one back."""
+    stack.callback(_restore, module, module.__dict__.get("forward"))
+    module.forward = stand_in
+
+
+def _restore(module: nn.Module, own: Callable[..., Any] | None) -> None:
+    if own is None:
+        del module.forward
+    else:
+        module.forward = own

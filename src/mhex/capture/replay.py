@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.hooks import hook_each
+from mhex.capture.hooks import hook_each, replace_forward
 from mhex.capture.outputs import Outcome
-from mhex.errors import CaptureError
+from mhex.errors import CaptureError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from mhex.capture.watch import Watch
@@ -81,9 +81,20 @@ class Again:
             with ExitStack() as stack:
                 if batch.modality == "text" and value.is_floating_point() and "inputs_embeds" not in batch.kwargs:
                     self._embed_by(stack, value)
-                if drop is not None:
-                    self._drop(stack, drop)
-                return watch.forward(batch)
+                if drop is None:
+                    return watch.forward(batch)
+                self._drop(stack, drop)
+                try:
+                    return watch.forward(batch)
+                except RuntimeError as error:
+                    if isinstance(error, torch.OutOfMemoryError):
+                        raise
+                    reason = "its blocks cannot run with a token less (they count them: rotary or relative positions)"
+                    raise UnsupportedModelError(
+                        f"Expected to take tokens out of this {watch.anatomy.family}, but {reason}; hide them by a "
+                        "fill instead.",
+                        reason,
+                    ) from error
         finally:
             watch.asleep = watch.graph_asleep = False
             watch.again = None
@@ -145,9 +156,7 @@ def skip_lower_blocks(
         stand_in: What the others return.
     """
     for module in dict.fromkeys(modules):
-        own = module.__dict__.get("forward")
-        stack.callback(_restore, module, own)
-        module.forward = _Skipping(module.forward, is_last, stand_in)
+        replace_forward(stack, module, _Skipping(module.forward, is_last, stand_in))
 
 
 class _Skipping:
@@ -164,10 +173,3 @@ def _copy(output: Any) -> Any:
     if type(output) in (tuple, list):
         return type(output)(map(_copy, output))
     return output
-
-
-def _restore(module: nn.Module, own: Callable[..., Any] | None) -> None:
-    if own is None:
-        del module.forward
-    else:
-        module.forward = own

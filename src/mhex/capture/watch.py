@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture.anatomy import Anatomy
+from mhex.capture.attend import attend
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace, check_kept
@@ -19,7 +19,7 @@ from mhex.capture.hooks import hook_each
 from mhex.capture.needs import OUTER_SITES, Needs
 from mhex.capture.outputs import Outcome, as_vector, bare_outcome, read_logits
 from mhex.capture.replay import Again
-from mhex.capture.rules import Composite, Flow
+from mhex.capture.rules import Composite, Flow, see_whole, written_out
 from mhex.capture.tap import FunctionTap
 from mhex.capture.trace import Trace
 from mhex.errors import CaptureError
@@ -35,7 +35,8 @@ class Watch:
         if self.flow is not None:
             self.flow.check_precision(model)
             self.flow.sequence_first = anatomy.sequence_first
-        self.tap = FunctionTap(self._attend, self.flow)
+        self.written_out = [] if rules is None else written_out(model)
+        self.tap = FunctionTap(partial(attend, self), self.flow)
         self.blocks = [BlockTrace(block) for block in anatomy.blocks]
         self.outer: dict[str, Tensor] = {}
         self.pool: AttentionRecord | None = None
@@ -122,16 +123,16 @@ class Watch:
             return self.turned(self.replaying[site]).clone()
         if self.flow is not None:
             x = self.flow.current(x)
-        if not self._wanted(site):
+        if not self.wanted(site):
             return x
         self.embedded += site == "input"
         outside = site in OUTER_SITES
-        if not outside and site in self.blocks[self._running()].sites:
+        if not outside and site in self.blocks[self.running()].sites:
             return x  # a module used again in the same block, as a norm before attention and MLP: the first use counts
         x = x if outside else self.turned(x)
-        if self.needs.graph == site and self._graph_starts(site):
+        if self.needs.graph == site and self.graph_starts(site):
             x = x.detach().requires_grad_()
-        kept = self.outer if outside else self.blocks[self._running()].sites
+        kept = self.outer if outside else self.blocks[self.running()].sites
         kept[site] = x
         # Flow on as a copy: the model may write into it, and autograd forbids writing into a leaf.
         return x.clone() if outside else self.turned(x.clone())
@@ -140,61 +141,23 @@ class Watch:
         """Between the model's layout of the residual stream and (B, N, D)."""
         return x.transpose(0, 1) if self.anatomy.sequence_first else x
 
-    def _attend(
-        self,
-        attend: Callable[..., Tensor],
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """Stands where the model calls scaled-dot-product attention."""
-        if dropout_p > 0:
-            raise CaptureError(
-                "The model drops attention at random even in evaluation mode, so it cannot be explained."
-            )
-        wanted = self.replaying is None and self._wanted("attention")
-        if wanted and query.dim() != 4:
-            raise CaptureError(f"Expected attention over (B, H, N, d), but it is given {tuple(query.shape)}.")
-        starts = wanted and self._graph_starts("attention")
-        if starts and self.needs.graph == "query":
-            query = query.detach().requires_grad_()
-        options = {"enable_gqa": True} if enable_gqa else {}
-        z = attend(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, **options)
-        if starts and self.needs.graph == "attention":
-            z = z.detach().requires_grad_()
-        pooling = self.current is None and self.anatomy.readout == "pool" and self.replaying is None
-        if not wanted and not pooling:
-            return z
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
-        record = AttentionRecord(query, key, value, attn_mask, factor, is_causal, z if self.needs.graph else None)
-        if pooling:
-            self.pool = record
-        elif self.blocks[self._running()].record is not None:
-            raise CaptureError("A block attends twice; only blocks with one self-attention can be explained.")
-        else:
-            self.blocks[self._running()].record = record
-        return z.clone() if self.needs.graph else z  # the model may write into it
-
     def _in_last(self) -> bool:
         return self.current == len(self.blocks) - 1
 
-    def _running(self) -> int:
+    def running(self) -> int:
+        """Index of the block that is running."""
         if self.current is None:
             raise CaptureError("A site of a block was reached while no block was running.")
         return self.current
 
-    def _wanted(self, site: str) -> bool:
+    def wanted(self, site: str) -> bool:
+        """Whether a site is kept where the pass is now."""
         depth = self.keep.get(site)
         if site in OUTER_SITES:
             return depth is not None
         return self.current is not None and (depth == "all" or (depth == "last" and self._in_last()))
 
-    def _graph_starts(self, site: str) -> bool:
+    def graph_starts(self, site: str) -> bool:
         """True at the one place where the graph starts."""
         if site in OUTER_SITES or self.needs.start == "each":
             return True
@@ -231,7 +194,12 @@ class Watch:
         graph = self.graph_asleep if self.asleep else self.needs.graph is not None or self.replaying is not None
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.
         tapped = not self.asleep and (self.needs.blocks or self.flow is not None)
-        with torch.set_grad_enabled(graph), self.tap if tapped else nullcontext():
+        with ExitStack() as stack:
+            stack.enter_context(torch.set_grad_enabled(graph))
+            if tapped:
+                stack.enter_context(self.tap)
+            if tapped and self.flow is not None:
+                see_whole(stack, self.written_out, self.flow)
             output = self.model(*batch.args, **batch.kwargs)
         if self.flow is not None and tapped:
             output = self.flow.settled(output)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex.capture import Outcome, Trace
+from mhex.capture import Anatomy, Needs, Outcome, Trace
 from mhex.errors import ArgumentError
 from mhex.targets import ResolvedTarget
 
@@ -73,8 +74,16 @@ def hidden_pixels(trace: Trace, fill: Tensor) -> Hide:
     return hide
 
 
+def words_kept(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
+    """Keeps word embeddings where it is known which layer gives them, so that they can stand for hidden words."""
+    return Needs(keep={"input": "last"}) if anatomy.embedding is not None else Needs()
+
+
 def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
-    """From masks (M, T), True at what is hidden, to token ids with another token there, or to word embeddings.
+    """From masks (M, T), True at what is hidden, to texts with another word there.
+
+    The word embedding is exchanged and the token ids stay: models look for padding and end tokens among them, to know
+    where to read or how to count positions. Where the embedding layer is not known, the ids are exchanged.
 
     Args:
         trace: The observed pass.
@@ -83,13 +92,11 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
     """
     if fill is not None and (isinstance(fill, bool) or not isinstance(fill, int) or fill < 0):
         raise ArgumentError(f"Expected fill to be the id of a token for texts, but got {fill!r}.")
-    ids, words = trace.batch.kwargs.get("input_ids"), trace.batch.kwargs.get("inputs_embeds")
-    if ids is None:
-        assert words is not None
-        trace.chosen["fill"] = "zero" if fill is None else fill
-        token = torch.tensor([0 if fill is None else fill], device=words.device)
-        vector = torch.zeros_like(words[0, :1]) if fill is None else trace.embed(token).to(words)
-        return lambda masks, samples: torch.where(masks[..., None], vector, words[samples])
+    ids = trace.batch.kwargs.get("input_ids")
+    if ids is None and fill is None:
+        trace.chosen["fill"] = "zero"
+        words = trace.batch.kwargs["inputs_embeds"]
+        return lambda masks, samples: words[samples].masked_fill(masks[..., None], 0.0)
     number = trace.batch.mask_id if fill is None else fill
     number = padding_id(trace) if number is None else number
     if number is None:
@@ -101,7 +108,11 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
     if isinstance(most, int) and number >= most:
         raise ArgumentError(f"Expected fill to be a token id from 0 to {most - 1}, but got {number}.")
     trace.chosen["fill"] = number
-    return lambda masks, samples: ids[samples].masked_fill(masks, number)
+    if "input" not in trace.outer:
+        return lambda masks, samples: ids[samples].masked_fill(masks, number)
+    words = trace.input.detach()
+    vector = trace.embed(torch.tensor([number], device=words.device)).to(words)
+    return lambda masks, samples: torch.where(masks[..., None], vector, words[samples])
 
 
 def padding_id(trace: Trace) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
-from mhex.errors import ArgumentError, CaptureError
+from mhex.errors import ArgumentError, CaptureError, MhexWarning
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
+_WORTH_TELLING = 0.5  # of the relevance
 TOKENS = Needs(keep={"block_input": "all"}, graph="block_input")
 
 
@@ -46,13 +48,20 @@ def read_relevance(trace: Trace, y: Tensor, strict: bool, max_gap: float, signed
 
 
 def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
-    """Refuse a result whose relevance was lost or made on the way, if the user is strict."""
+    """Tell of a result whose relevance was lost or made on the way, or refuse it if the user is strict."""
     check_number("max_gap", max_gap)
     gap = float(trace.diagnostics["conservation_gap"].max())
+    found = f"{gap:.3g} of the relevance was lost or made on the way, besides what biases took"
     if strict and not gap <= max_gap:
         raise CaptureError(
-            f"Expected relevance to be conserved up to {max_gap:g} of it, but {gap:.3g} was lost or made besides what "
-            "biases took; leave strict out, or allow more with max_gap=."
+            f"Expected relevance to be conserved up to {max_gap:g} of it, but {found}; leave strict out, or allow more "
+            "with max_gap=."
+        )
+    if not gap <= max(_WORTH_TELLING, max_gap):
+        warnings.warn(
+            f"For some sample {found}, so its map says little; see Explanation.diagnostics.",
+            MhexWarning,
+            stacklevel=3,
         )
 
 

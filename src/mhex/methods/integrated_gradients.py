@@ -92,7 +92,10 @@ def _baseline(trace: Trace, chosen: str | Tensor, x: Tensor) -> Tensor:
         chosen = "zero" if text else "mean" if scale is None else "black"
     known = ("zero", "pad") if text else ("black", "mean")
     if chosen not in known:
-        raise ArgumentError(f"Expected baseline 'auto', {known[0]!r}, {known[1]!r} or a tensor, but got {chosen!r}.")
+        hint = "" if text else " 'mean' is zero after normalisation."
+        raise ArgumentError(
+            f"Expected baseline 'auto', {known[0]!r}, {known[1]!r} or a tensor, but got {chosen!r}.{hint}"
+        )
     trace.chosen["baseline"] = chosen
     if chosen == "black":
         if scale is None:

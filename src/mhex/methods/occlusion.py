@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Outcome, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import filled, hidden_pixels, hidden_tokens, run_hidden, scored_variants
+from mhex.methods._hiding import filled, hidden_pixels, hidden_tokens, run_hidden, scored_variants, words_kept
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -24,6 +24,7 @@ _WINDOWS = 14  # along the shorter side of an image, where the model has no patc
     paper="Zeiler & Fergus, ECCV 2014, arXiv:1311.2901",
     modalities=("image", "text"),
     needs=Needs(),
+    adapt=words_kept,
     signed=True,
     class_specific=True,
     passes="F (1 + S), S windows or tokens",

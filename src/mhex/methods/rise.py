@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import Hide, hidden_tokens, run_hidden, scored_variants
+from mhex.methods._hiding import Hide, hidden_tokens, run_hidden, scored_variants, words_kept
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -24,6 +24,7 @@ from mhex.targets import ResolvedTarget
     paper="Petsiuk, Das & Saenko, BMVC 2018, arXiv:1806.07421",
     modalities=("image", "text"),
     needs=Needs(),
+    adapt=words_kept,
     signed=False,
     class_specific=True,
     passes="F (1 + n), n masks",

@@ -19,7 +19,7 @@ from torch import Tensor
 from mhex._optional import require
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens
+from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens, words_kept
 from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -34,6 +34,7 @@ _ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generato
     paper="Lundberg & Lee, NeurIPS 2017, arXiv:1705.07874; partition explainer of the package shap",
     modalities=("image", "text"),
     needs=Needs(),
+    adapt=words_kept,
     signed=True,
     class_specific=True,
     passes="F (1 + max_evals)",

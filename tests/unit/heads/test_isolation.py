@@ -195,9 +195,8 @@ def test_special_tokens_cannot_be_recomputed():
         model.bert.encoder.layer[0](model.bert.embeddings(batch["input_ids"]))
 
 
-@pytest.mark.parametrize(
-    "name", ["timm_resnet18", *(pytest.param(name, marks=pytest.mark.slow) for name in ("timm_vit", "hf_bert"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["timm_resnet18", "timm_vit", "hf_bert"])
 def test_compiled_training(name):
     """One graph, the same loss and gradients, also for the next batch."""
     model, scaffold = scaffolded(name)

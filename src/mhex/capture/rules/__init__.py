@@ -10,6 +10,7 @@ from mhex.capture.rules.absolute import absolute_rules
 from mhex.capture.rules.affine import AlphaBeta, Box, Epsilon, Gamma, Separate
 from mhex.capture.rules.composite import Composite, gradient_rules, guided_rules, relevance_rules
 from mhex.capture.rules.flow import Flow
+from mhex.capture.rules.whole import see_whole, written_out
 
 __all__ = [
     "AlphaBeta",
@@ -23,4 +24,6 @@ __all__ = [
     "gradient_rules",
     "guided_rules",
     "relevance_rules",
+    "see_whole",
+    "written_out",
 ]

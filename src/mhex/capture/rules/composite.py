@@ -52,6 +52,7 @@ def gradient_rules(
         "batch_norm": folded_norm(elementwise.affine_norm),
         "layer_norm": elementwise.frozen_layer_norm,
         "rms_norm": elementwise.frozen_rms_norm,
+        "group_norm": elementwise.frozen_group_norm,
         "activation": elementwise.ratio_of_activation if activation == "identity" else _as_it_is,
         "gate": elementwise.cut,
         "softmax": elementwise.cut if constant else _as_it_is,
@@ -81,7 +82,7 @@ def relevance_rules(
         epsilon: Stabiliser of sums and products.
     """
     split = sums.renormalised(epsilon) if residual == "renormalised" else sums.by_ratio(epsilon)
-    passing = ("activation", "layer_norm", "rms_norm", "softmax")
+    passing = ("activation", "layer_norm", "rms_norm", "group_norm", "softmax")
     rules: dict[str, Rule] = {
         **dict.fromkeys(("linear", "convolution"), affine(linear)),
         **dict.fromkeys(passing, elementwise.passed),

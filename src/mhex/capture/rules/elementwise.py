@@ -42,7 +42,7 @@ def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any,
     """Gradient flow: the slope is replaced by value / input, so that relevance passes unchanged."""
     if operation in _RELU:
         return operation(x, *args, **kwargs)
-    at_zero = _AT_ZERO[operation]
+    at_zero = _AT_ZERO.get(operation, 0.5)  # modules that write their GELU out are not in the table
     return node(
         flow,
         lambda: operation(x, *args, **kwargs),
@@ -104,6 +104,30 @@ def frozen_rms_norm(
         return [scaled * (input.square().mean(axes, keepdim=True) + least).rsqrt()]
 
     return node(flow, lambda: operation(input, normalized_shape, weight, eps), back, input)
+
+
+def frozen_group_norm(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Tensor:
+    """Gradient flow: as a layer norm, over the channels of each group and all places."""
+    shape = (input.shape[0], num_groups, -1)
+    each = (1, -1, *[1] * (input.dim() - 2))
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        if bias is not None:
+            flow.lose(carried * bias.view(each))
+        scaled = (carried if weight is None else carried * weight.view(each)).reshape(shape)
+        spread = input.detach().reshape(shape).var(-1, correction=0, keepdim=True).add(eps).rsqrt()
+        return [((scaled - scaled.mean(-1, keepdim=True)) * spread).view_as(input)]
+
+    return node(flow, lambda: operation(input, num_groups, weight, bias, eps), back, input)
 
 
 def affine_norm(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:

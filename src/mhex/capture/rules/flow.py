@@ -44,12 +44,15 @@ class Flow:
         self.met: set[str] = set()  # names of operations
         self.lost: Tensor | None = None
         self.entered = False  # the first layer of the network was met
+        self.inside = False  # of an operation that is seen as one
         self.folding: tuple[Tensor, Affine, Shares] | None = None  # the last layer, which a batch norm may follow
         self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
     def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What stands where the model calls `function`."""
+        if self.inside:
+            return function(*args, **kwargs)
         if function in OPERATIONS and not kwargs.keys().isdisjoint(("input", "other", "axis")):
             args, kwargs = _by_place(args, kwargs)
         if function in (torch.addcmul, Tensor.addcmul):
@@ -73,6 +76,18 @@ class Flow:
     def _addcmul(self, input: Tensor, tensor1: Any, tensor2: Any, value: float = 1) -> Any:
         product = self(torch.mul, (tensor1, tensor2), {})
         return self(torch.add, (input, product if value == 1 else self(torch.mul, (product, value), {})), {})
+
+    def as_activation(self, operation: Function, x: Tensor) -> Any:
+        """What stands where the model calls an activation that is made of several functions."""
+        x = self.current(x)
+        if not x.requires_grad:
+            return operation(x)
+        self.met.add("activation")
+        self.inside = True
+        try:
+            return self.composite.rules["activation"](self, operation, x)
+        finally:
+            self.inside = False
 
     def apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation by its rule, or as it is where that is right already."""

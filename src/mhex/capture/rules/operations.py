@@ -21,6 +21,7 @@ _NAMED: dict[str, tuple[Function, ...]] = {
     "convolution": (F.conv1d, F.conv2d, F.conv3d),
     "layer_norm": (F.layer_norm, torch.layer_norm),
     "rms_norm": (F.rms_norm, torch.rms_norm),
+    "group_norm": (F.group_norm, torch.group_norm),
     "batch_norm": (F.batch_norm,),
     "softmax": (F.softmax, torch.softmax, Tensor.softmax),
     "activation": (

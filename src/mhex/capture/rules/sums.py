@@ -116,6 +116,7 @@ def by_share(epsilon: float) -> Callable[..., Any]:
 
 def joined(flow: Flow, operation: Operation, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Rule of `"concatenate"`: the usual way back, and what constants such as class tokens are given is noted."""
+    tensors = [one for one in tensors if one.dim() != 1 or len(one)]  # an empty cache of keys is passed over
     places = graph_operands(*tensors)
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
