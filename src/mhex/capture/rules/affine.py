@@ -1,8 +1,7 @@
 """Rules of linear layers and convolutions, a batch norm after them folded in.
 
-With `z_ij = x_i w_ij`, a rule hands down `R_i = sum_j z_ij a_j + sum_j |z_ij| b_j` and says what `a` and `b` are, or
-it takes the contributions of one sign by themselves: as a difference of others they would leave rounding where there
-are none.
+With `z_ij = x_i w_ij`, a rule says what `R_i` is. Contributions of one sign are taken by themselves: as a difference of
+others they would leave rounding where there are none.
 """
 
 from __future__ import annotations
@@ -20,36 +19,26 @@ from mhex.capture.rules.node import divide, node
 
 
 class Shares:
-    """A rule of affine layers, called with what the backward pass carries to `y`."""
-
-    def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        """`a` and `b` (None for zero), of the shape of `y`; what the bias absorbs is noted in the flow."""
-        raise NotImplementedError
+    """A rule of affine layers."""
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
-        """What the backward pass carries to `x`."""
-        a, b = self.shares(flow, layer, carried, y)
-        x, weight = layer.x, layer.weight
-        plain = layer.transposed(a, weight)
-        sized = None if b is None else layer.transposed(b, weight.abs())
-        if not flow.relevance:
-            return plain if sized is None else plain.addcmul_(x.sign(), sized)
-        plain = plain.mul_(x)
-        return plain if sized is None else plain.addcmul_(x.abs(), sized)
+        """What the backward pass carries to `x`, given what it carries to `y`; the bias's share is noted in the flow."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Epsilon(Shares):
-    """LRP-epsilon: `a = R / stab(y)`; the bias absorbs its share."""
+    """LRP-epsilon: `R_i = sum_j z_ij R_j / stab(y_j)`; the bias absorbs its share."""
 
     epsilon: float = 1e-6
 
-    def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         exact = self.epsilon == 0 and not flow.relevance  # then the gradient is the rule
-        a = carried if exact else divide(flow.incoming(carried, y), y, self.epsilon)
+        s = carried if exact else divide(flow.incoming(carried, y), y, self.epsilon)
         if layer.bias is not None:
-            flow.lose(layer.absorbed(a, layer.bias))
-        return a, None
+            flow.lose(layer.absorbed(s, layer.bias))
+        found = layer.transposed(s, layer.weight)
+        return found.mul_(layer.x) if flow.relevance else found
 
 
 @dataclass(frozen=True)
@@ -81,17 +70,17 @@ class Gamma(Shares):
     gamma: float = 0.25
     epsilon: float = 1e-6
 
-    def shares(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        half = self.gamma / 2
-        total = layer.magnitude(half)
+    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
+        half, x = self.gamma / 2, layer.x
+        total = layer.magnitude(half, self.epsilon).add_(y.abs(), alpha=1 + half)
+        s = divide(flow.incoming(carried, y), total, 0.0) if self.epsilon == 0 else flow.incoming(carried, y).div(total)
+        signed = torch.copysign(torch.ones_like(y), y).mul_(s)
         if layer.bias is not None:
-            total += layer.on_outputs(layer.bias.abs() * half)
-        total = total.add_(y.abs(), alpha=1 + half).add_(self.epsilon)
-        t = divide(flow.incoming(carried, y), total, 0.0) if self.epsilon == 0 else flow.incoming(carried, y).div(total)
-        a, b = torch.copysign(y.new_tensor(1 + half), y).mul_(t), t.mul_(half)
-        if layer.bias is not None:
-            flow.lose(layer.absorbed(a, layer.bias) + layer.absorbed(b, layer.bias.abs()))
-        return a, b
+            flow.lose(layer.absorbed(signed, layer.bias * (1 + half)) + layer.absorbed(s, layer.bias.abs() * half))
+        # Factors are on weights, which are fewer than activations.
+        found = layer.transposed(signed, layer.weight * (1 + half))
+        sized = layer.transposed(s, layer.sizes().mul_(half))
+        return found.mul_(x).addcmul_(x.abs(), sized) if flow.relevance else found.addcmul_(x.sign(), sized)
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,12 @@ class Affine:
     bias: Tensor | None
     geometry: tuple[Any, ...] | None = None
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        """`W x`, without the bias."""
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`W x`, plus a bias if one is given."""
         if self.geometry is None:
-            return F.linear(x, weight)
+            return F.linear(x, weight, bias)
         stride, padding, dilation, groups = self.geometry
-        return torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+        return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
     def transposed(self, s: Tensor, weight: Tensor) -> Tensor:
         """`W^T s`, of the shape of `x`."""
@@ -45,9 +45,10 @@ class Affine:
         )[0]
         return back
 
-    def magnitude(self, factor: float) -> Tensor:
-        """`factor sum_i |z_ij|`, of the shape of `y`; a new tensor."""
-        return self.forward(self.x.abs(), self.sizes()).mul_(factor)
+    def magnitude(self, factor: float, offset: float) -> Tensor:
+        """`factor (sum_i |z_ij| + |b_j|) + offset`, of the shape of `y`; a new tensor."""
+        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+        return self.forward(self.x.abs(), self.sizes().mul_(factor), bias.abs().mul_(factor).add_(offset))
 
     def one_sign(self, positive: bool) -> Tensor:
         """`sum_i z_ij` over the contributions of one sign, of the shape of `y`."""
@@ -76,10 +77,6 @@ class Affine:
     def sizes(self) -> Tensor:
         """`|W|`."""
         return self.weight.abs()
-
-    def on_outputs(self, channels: Tensor) -> Tensor:
-        """Numbers of output channels (C,), laid out so that they multiply `y`."""
-        return channels if self.geometry is None else channels.reshape(-1, *[1] * len(self.geometry[0]))
 
     def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""
