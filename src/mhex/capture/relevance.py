@@ -36,7 +36,7 @@ def relevance_of(trace: Trace, flow: Flow, y: Tensor, tensors: tuple[Tensor, ...
         found = [full(tensor.detach()) * full(one) for tensor, one in zip(tensors, gradients, strict=True)]
         lost = flow.settle()
     else:
-        mass = start.abs().flatten(1).sum(1).reshape(-1, *[1] * (start.dim() - 1))
+        mass = _each(start.abs().flatten(1).sum(1), start)
         start = start / mass.where(mass > 0, 1.0)
         start = start if signed else start.abs()
         found, lost = _both_signs(trace, flow, source, start, tensors)
@@ -60,17 +60,26 @@ def _start(trace: Trace, y: Tensor) -> tuple[Tensor, Tensor]:
 def _both_signs(
     trace: Trace, flow: Flow, source: Tensor, start: Tensor, tensors: tuple[Tensor, ...]
 ) -> tuple[list[Tensor], Tensor | None]:
-    total = [torch.zeros_like(full(tensor.detach())) for tensor in tensors]
-    lost: Tensor | None = None
-    for sign, part in ((1, start.clamp_min(0)), (-1, -start.clamp_max(0))):
+    """One pass for samples whose shares have one sign, whichever it is; those with both take part in a second."""
+    ends = [full(tensor.detach()) for tensor in tensors]
+    total, lost = [torch.zeros_like(end) for end in ends], None
+    above, below = start.clamp_min(0), -start.clamp_max(0)
+    first = _each(above.flatten(1).any(1), start)
+    for part, sign in ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int())):
         if not bool(part.any()):
             continue
         flow.settle()
         carried = trace.carried(source, part.to(source.dtype), tensors)
-        total = [one + sign * full(more) for one, more in zip(total, carried, strict=True)]
+        total = [one.add_(full(more) * _each(sign, more)) for one, more in zip(total, carried, strict=True)]
         if (share := flow.settle()) is not None:
-            lost = sign * share if lost is None else lost + sign * share
+            share = share * sign.flatten()
+            lost = share if lost is None else lost + share
     return total, lost
+
+
+def _each(samples: Tensor, like: Tensor) -> Tensor:
+    """One value per sample, laid out so that it multiplies a tensor (B, ...)."""
+    return samples.reshape(-1, *[1] * (like.dim() - 1))
 
 
 def _books(start: Tensor, arrived: Tensor, lost: Tensor | None) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ class Shares:
     """A rule of affine layers."""
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
-        """What the backward pass carries to `x`, given what it carries to `y`; the bias's share is noted in the flow."""
+        """What the backward pass carries to `x`, given what it carries to `y`, and notes what the bias takes."""
         raise NotImplementedError
 
 
