@@ -345,6 +345,23 @@ def test_only_tokens_can_be_dropped(name: str) -> None:
         mhex.explain(FAMILIES[name].model(), FAMILIES[name].inputs(1), "occlusion", drop=True)
 
 
+def test_words_given_as_embeddings_are_hidden_by_a_token() -> None:
+    """As where ids are given; without fill=, by zeros."""
+    model, inputs = FAMILIES["hf_bert"].model(), dict(FAMILIES["hf_bert"].inputs(2))
+    wanted = mhex.explain(model, inputs, "occlusion", 1, fill=7)
+    words = model.get_input_embeddings()(inputs.pop("input_ids")).detach()
+    assert_same(
+        mhex.explain(model, {**inputs, "inputs_embeds": words}, "occlusion", 1, fill=7).scores,
+        wanted.scores,
+        "occlusion",
+    )
+    zeros = mhex.explain(model, {**inputs, "inputs_embeds": words}, "occlusion", 1)
+    hidden = words.clone()
+    hidden[:, 2] = 0
+    lost = zeros.logits[:, 1] - model(**inputs, inputs_embeds=hidden).logits[:, 1].detach()
+    assert_same(zeros.scores[:, 2], lost, "occlusion")
+
+
 def test_tokens_are_not_dropped_where_blocks_count_them() -> None:
     """Rotary positions are those of all patches."""
     sizes = {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": 28, "num_classes": 3}

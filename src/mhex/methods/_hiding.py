@@ -92,11 +92,11 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
     """
     if fill is not None and (isinstance(fill, bool) or not isinstance(fill, int) or fill < 0):
         raise ArgumentError(f"Expected fill to be the id of a token for texts, but got {fill!r}.")
-    ids = trace.batch.kwargs.get("input_ids")
+    ids, given = trace.batch.kwargs.get("input_ids"), trace.batch.kwargs.get("inputs_embeds")
     if ids is None and fill is None:
+        assert given is not None
         trace.chosen["fill"] = "zero"
-        words = trace.batch.kwargs["inputs_embeds"]
-        return lambda masks, samples: words[samples].masked_fill(masks[..., None], 0.0)
+        return lambda masks, samples: given[samples].masked_fill(masks[..., None], 0.0)
     number = trace.batch.mask_id if fill is None else fill
     number = padding_id(trace) if number is None else number
     if number is None:
@@ -109,6 +109,8 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
         raise ArgumentError(f"Expected fill to be a token id from 0 to {most - 1}, but got {number}.")
     trace.chosen["fill"] = number
     if "input" not in trace.outer:
+        if ids is None:
+            raise ArgumentError("Expected no fill= beside word embeddings: the layer that makes them is not known.")
         return lambda masks, samples: ids[samples].masked_fill(masks, number)
     words = trace.input.detach()
     vector = trace.embed(torch.tensor([number], device=words.device)).to(words)

@@ -156,9 +156,9 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
 def _ruled(flow: Flow, layer: Affine, shares: Shares, compute: Callable[[], Tensor]) -> Tensor:
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         part = layer
-        if layer.geometry is None and not flow.relevance:  # queries and keys of constant attention are given nothing
+        if layer.geometry is None and not flow.relevance and layer.weight.shape[0] > layer.weight.shape[1]:
             given = carried.flatten(0, -2).any(0)
-            if 2 * int(given.sum()) < len(given):
+            if 2 * int(given.sum()) < len(given):  # queries and keys of constant attention are given nothing
                 part, carried, y = layer.narrowed(given), carried[..., given], y[..., given]
         return [shares.hand_down(flow, part, carried, y)]
 

@@ -71,8 +71,8 @@ class Affine:
 
     @cached_property
     def both_signs(self) -> bool:
-        """False after a ReLU."""
-        return bool((self.x < 0).any())
+        """False if a convolution follows a ReLU. Linear layers are not looked at: a GPU would have to be waited for."""
+        return self.geometry is None or bool((self.x < 0).any())
 
     def sizes(self) -> Tensor:
         """`|W|`."""
