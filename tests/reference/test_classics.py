@@ -348,14 +348,15 @@ def test_only_tokens_can_be_dropped(name: str) -> None:
 def test_words_given_as_embeddings_are_hidden_by_a_token() -> None:
     """As where ids are given; without fill=, by zeros."""
     model, inputs = FAMILIES["hf_bert"].model(), dict(FAMILIES["hf_bert"].inputs(2))
-    wanted = mhex.explain(model, inputs, "occlusion", 1, fill=7)
+    none = {"special_tokens_mask": torch.zeros_like(inputs["input_ids"])}  # it is not guessed from embeddings
+    wanted = mhex.explain(model, {**inputs, **none}, "occlusion", 1, fill=7)
     words = model.get_input_embeddings()(inputs.pop("input_ids")).detach()
     assert_same(
-        mhex.explain(model, {**inputs, "inputs_embeds": words}, "occlusion", 1, fill=7).scores,
+        mhex.explain(model, {**inputs, **none, "inputs_embeds": words}, "occlusion", 1, fill=7).scores,
         wanted.scores,
         "occlusion",
     )
-    zeros = mhex.explain(model, {**inputs, "inputs_embeds": words}, "occlusion", 1)
+    zeros = mhex.explain(model, {**inputs, **none, "inputs_embeds": words}, "occlusion", 1)
     hidden = words.clone()
     hidden[:, 2] = 0
     lost = zeros.logits[:, 1] - model(**inputs, inputs_embeds=hidden).logits[:, 1].detach()

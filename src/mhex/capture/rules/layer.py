@@ -59,10 +59,10 @@ class Affine:
     def one_sign_back(self, s: Tensor, positive: bool, times_x: bool = True) -> Tensor:
         """`sum_j z_ij s_j` over the contributions of one sign, of the shape of `x`; or `w_ij` in place of `z_ij`."""
         up, down = self._signs(positive)
-        total = self.transposed(s, up).mul_(self.x.clamp_min(0) if times_x else self.x > 0)
-        if not self.both_signs:
-            return total
-        return total.addcmul_(self.transposed(s, down), self.x.clamp_max(0) if times_x else (self.x < 0).to(s))
+        back = self.transposed(s, up)
+        if self.both_signs:
+            back = torch.where(self.x > 0, back, self.transposed(s, down))
+        return back.mul_(self.x if times_x else self.x != 0)
 
     def _signs(self, positive: bool) -> tuple[Tensor, Tensor]:
         """Weights that make contributions of one sign, of positive and of negative `x`."""
