@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
-from mhex.errors import UnsupportedModelError
+from mhex.errors import CaptureError, MhexWarning, UnsupportedModelError
 from support.cases import assert_same
 from support.models import FAMILIES, call, enliven
 
@@ -256,3 +257,16 @@ def test_padding_in_place_of_a_word_does_not_move_the_read_out(last: bool) -> No
     words[0, place] = model.transformer.wte.weight[0]
     scores = model.score(model.transformer(inputs_embeds=words, attention_mask=texts["attention_mask"])[0])
     assert_same(e.scores[0, place], e.logits[0, 1] - scores[0, 6, 1].detach(), "occlusion", 1e-9)
+
+
+def test_relevance_that_is_mostly_lost_is_told() -> None:
+    """A large stabiliser takes most of it; with a small one there is nothing to tell."""
+    model = net(F.relu)
+    with pytest.warns(MhexWarning, match="of the relevance was lost or made on the way"):
+        e = mhex.explain(model, pictures(), "lrp", epsilon=50.0)
+    assert float(e.diagnostics["conservation_gap"].max()) > 0.5
+    with pytest.raises(CaptureError, match="conserved up to 0.05"):
+        mhex.explain(model, pictures(), "lrp", epsilon=50.0, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MhexWarning)
+        mhex.explain(model, pictures(), "lrp", strict=True)

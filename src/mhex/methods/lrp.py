@@ -46,7 +46,8 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     use="CNNs such as VGG and ResNet, where it is well understood; `rule='gamma'` or `'alphabeta'` give quiet maps. "
     "Batch norms are folded into the layer before them without touching the model.",
     avoid="On Transformers: relevance is divided by attention logits and sums near 0, so that a few patches or words "
-    "may take most of it; `conservative-lrp` and `attnlrp` are made for them. With `rule='epsilon'`, CNNs are noisy.",
+    "may take most of it, and rounding in float32 shows; `conservative-lrp` and `attnlrp` are made for them. With "
+    "`rule='epsilon'`, CNNs are noisy.",
 )
 def lrp(
     trace: Trace,

@@ -57,8 +57,8 @@ def occlusion(
         stride: Images: step between windows; None for the window itself.
         fill: What stands for hidden pixels: `"mean"` (by default), the mean colour of the image; `"blur"`, the image
             averaged over boxes twice the window; `"zero"`, the mean colour of the data after normalisation; a number or
-            tensor, normalised. Of texts: the id of a token; by default the tokenizer's mask token, or else the padding
-            token (word embeddings: zeros). The result says which.
+            tensor, normalised. Of texts: the id of a token, whose embedding stands for the word; by default the
+            tokenizer's mask token, or else the padding token (word embeddings: zeros). The result says which.
         drop: Vision Transformers: take a patch's token out after its position embedding, with nothing in its place.
         batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """

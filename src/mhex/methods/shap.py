@@ -57,7 +57,7 @@ def shap(
     Hidden pixels are those of the blurred image, averaged over boxes of half its side. Averaging is linear, so it does
     not matter here how colours were normalised. Special tokens are never hidden and have no score. All targets share
     one run, and the parts that are looked at more closely are those where any of them changes most: with few
-    evaluations the values of a target depend a little on the others.
+    evaluations the values of a target depend a little on the others. The seed breaks ties between parts alone.
 
     Args:
         trace: The observed pass.
