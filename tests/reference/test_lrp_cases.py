@@ -265,7 +265,7 @@ def test_relevance_that_is_mostly_lost_is_told() -> None:
     with pytest.warns(MhexWarning, match="of the relevance was lost or made on the way"):
         e = mhex.explain(model, pictures(), "lrp", epsilon=50.0)
     assert float(e.diagnostics["conservation_gap"].max()) > 0.5
-    with pytest.raises(CaptureError, match="conserved up to 0.05"):
+    with pytest.raises(CaptureError, match=r"conserved up to 0\.05"):
         mhex.explain(model, pictures(), "lrp", epsilon=50.0, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error", MhexWarning)

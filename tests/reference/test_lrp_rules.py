@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex.capture import Epsilon, absolute_rules, gradient_rules, relevance_rules
+from mhex.capture import AlphaBeta, Epsilon, absolute_rules, gradient_rules, relevance_rules
+from mhex.capture.rules.layer import Affine
 from support.ruled import LAYER_VARIANTS, VARIANTS, Function, agree, handed_down
 
 DOUBLE = {"dtype": torch.float64}
@@ -221,3 +222,41 @@ def test_zero_has_no_relevance_and_does_no_harm() -> None:
         hidden[2] = False
         found, _ = handed_down(variant.composite, attention(attn_mask=hidden), QKV, numbers(2, 2, 4, 3, seed=6))
         assert bool(torch.isfinite(found).all()), name
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0, 1.5])
+@pytest.mark.parametrize("flow", ["relevance", "gradient"])
+@pytest.mark.parametrize("convolved", [False, True])
+def test_alpha_beta_of_wide_layers(alpha: float, flow: str, convolved: bool) -> None:
+    """With many contributions of both signs the sums come from those of sizes; with few, one by one: both the same."""
+    shares = AlphaBeta(alpha, 0.0)
+    composite = relevance_rules(shares) if flow == "relevance" else gradient_rules(shares, shares)
+    if convolved:
+        x, weight, bias = numbers(2, 8, 5, 4), numbers(6, 8, 3, 3, seed=41), numbers(6, seed=42)
+        layer: Function = lambda x: F.conv2d(x, weight, bias, padding=1)  # noqa: E731
+        geometry: tuple[Any, ...] | None = ([1, 1], [1, 1], [1, 1], 1)
+    else:
+        x, weight, bias = numbers(2, 3, 60), numbers(5, 60, seed=41), numbers(5, seed=42)
+        layer, geometry = (lambda x: F.linear(x, weight, bias)), None
+    affine = Affine(x, weight, bias, geometry)
+    sums = affine.both_sums(layer(x))
+    assert sums is not None
+    assert torch.allclose(sums[0], affine.one_sign(True), 1e-12)
+    assert torch.allclose(sums[1], affine.one_sign(False), 1e-12)
+    relevance = numbers(*layer(x).shape, seed=43)
+    wanted = sum(
+        share * affine.one_sign_back(relevance / affine.one_sign(positive), positive)
+        for share, positive in ((alpha, True), (1 - alpha, False))
+    )
+    assert torch.allclose(handed_down(composite, layer, x, relevance)[0], wanted, 1e-10, 1e-12)
+
+
+def test_contributions_of_nearly_one_sign_are_not_taken_as_a_difference() -> None:
+    x, weight = numbers(1, 60).abs(), numbers(2, 60, seed=41).abs()
+    weight[1, 0] = -1e-6
+    assert Affine(x, weight, None).both_sums(F.linear(x, weight)) is None
+    x[0, 1] = -1e-6
+    relevance = torch.ones(1, 2, **DOUBLE)
+    found, _ = handed_down(relevance_rules(AlphaBeta(2.0, 0.0)), lambda x: F.linear(x, weight), x, relevance)
+    assert torch.allclose(found.sum(), torch.tensor(2.0, **DOUBLE), 1e-12)
+    assert float(found[0, 0]) < 0  # the one negative contribution to the second neuron

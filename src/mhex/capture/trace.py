@@ -143,6 +143,8 @@ class Trace(Layout):
     def carried(self, source: Tensor, start: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """What one backward pass carries from `source`, given `start` of its shape, to each of the tensors."""
         self.cost["backwards"] += 1
+        if self.flow is not None:
+            self.flow.everywhere = False
         found = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
         if all(gradient is None for gradient in found):
             raise CaptureError(_CUT)

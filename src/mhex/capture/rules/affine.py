@@ -7,7 +7,7 @@ others they would leave rounding where there are none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import Affine, norm_settings, read_layer
 from mhex.capture.rules.node import divide, node
+
+_LOOK = 64
 
 
 class Shares:
@@ -50,6 +52,10 @@ class AlphaBeta(Shares):
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         relevance = flow.incoming(carried, y)
+        # Of one sign alone, what it hands down has that sign exactly.
+        sums = layer.both_sums(y) if layer.both_signs and self.alpha != 1 else None
+        if sums is not None:
+            return self._by_sizes(flow, layer, relevance, sums)
         found = None
         for share, positive in ((self.alpha, True), (1 - self.alpha, False)):
             if share:
@@ -58,6 +64,17 @@ class AlphaBeta(Shares):
                 found = part if found is None else found.add_(part)
         assert found is not None  # both shares sum to 1
         return found
+
+    def _by_sizes(self, flow: Flow, layer: Affine, relevance: Tensor, sums: tuple[Tensor, Tensor]) -> Tensor:
+        """The same with fewer products: `R = (x W^T (s^+ + s^-) + |x| |W|^T (s^+ - s^-)) / 2`.
+
+        Where both sums are far from 0, so that `s` is no number of another size than the rest.
+        """
+        up = divide(relevance, sums[0], self.epsilon).mul_(self.alpha / 2)
+        down = divide(relevance, sums[1], self.epsilon).mul_((1 - self.alpha) / 2)
+        plain, sized = layer.transposed(up + down, layer.weight), layer.transposed(up - down, layer.sizes())
+        x = layer.x
+        return plain.mul_(x).addcmul_(x.abs(), sized) if flow.relevance else plain.addcmul_(x.sign(), sized)
 
 
 @dataclass(frozen=True)
@@ -74,7 +91,7 @@ class Gamma(Shares):
         half, x = self.gamma / 2, layer.x
         total = layer.magnitude(half, self.epsilon).add_(y.abs(), alpha=1 + half)
         s = divide(flow.incoming(carried, y), total, 0.0) if self.epsilon == 0 else flow.incoming(carried, y).div(total)
-        signed = torch.copysign(torch.ones_like(y), y).mul_(s)
+        signed = torch.copysign(y.new_ones(()), y).mul_(s)
         if layer.bias is not None:
             flow.lose(layer.absorbed(signed, layer.bias * (1 + half)) + layer.absorbed(s, layer.bias.abs() * half))
         # Factors are on weights, which are fewer than activations.
@@ -155,11 +172,33 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ruled(flow: Flow, layer: Affine, shares: Shares, compute: Callable[[], Tensor]) -> Tensor:
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        part = layer
+        part, tokens = layer, flow.reached(carried) if layer.geometry is None else None
+        if tokens is not None:
+            part, carried, y = replace(layer, x=layer.x[:, tokens]), carried[:, tokens], y[:, tokens]
         if layer.geometry is None and not flow.relevance and layer.weight.shape[0] > layer.weight.shape[1]:
-            given = carried.flatten(0, -2).any(0)
-            if 2 * int(given.sum()) < len(given):  # queries and keys of constant attention are given nothing
-                part, carried, y = layer.narrowed(given), carried[..., given], y[..., given]
-        return [shares.hand_down(flow, part, carried, y)]
+            given = _given(carried)
+            if given is not None:
+                part, carried, y = part.narrowed(given), carried[..., given], y[..., given]
+        found = shares.hand_down(flow, part, carried, y)
+        if tokens is None:
+            return [found]
+        whole = torch.zeros_like(layer.x)
+        whole[:, tokens] = found
+        return [whole]
 
     return node(flow, compute, back, layer.x)
+
+
+def _given(carried: Tensor) -> slice | Tensor | None:
+    """Outputs of a linear layer that are given something, where they are few; None where all are better taken.
+
+    Queries and keys of constant attention are given nothing.
+    """
+    rows = carried.flatten(0, -2)
+    if 2 * int(rows[:_LOOK].any(0).sum()) >= rows.shape[1]:  # a look at some of them saves the rest
+        return None
+    places = rows.any(0).nonzero()[:, 0]
+    if 2 * len(places) >= rows.shape[1]:
+        return None
+    first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+    return slice(first, last) if last - first == len(places) else places

@@ -1,4 +1,4 @@
-"""The state of one ruled pass: it hands every operation to its rule, and keeps the books of relevance.
+"""The state of one ruled pass: it hands every operation to its rule.
 
 Rules come in two flows. In the *gradient* flow the backward pass carries a modified gradient, and relevance is the
 activation times it; linear operations and those that move numbers around need no rule. In the *relevance* flow it
@@ -8,18 +8,17 @@ carries relevance itself, and every operation but the moving ones needs a rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from mhex.capture.rules.books import Books
 from mhex.capture.rules.layer import is_layer
 from mhex.capture.rules.node import any_in_graph, note_uses, overlap
 from mhex.capture.rules.operations import LINEAR, OPERATIONS, OUT_OF_PLACE, Function, name_of_operation, writes
-from mhex.errors import CaptureError, UnsupportedModelError
+from mhex.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from mhex.capture.rules.affine import Shares
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from mhex.capture.rules.layer import Affine
 
 
-class Flow:
+class Flow(Books):
     """One pass under a composite.
 
     Args:
@@ -36,13 +35,10 @@ class Flow:
     """
 
     def __init__(self, composite: Composite, size: int) -> None:
-        self.composite, self.size = composite, size
-        self.sequence_first = False  # tensors of three axes may be laid out (N, B, D)
-        self.turned = self.straightened = False  # they are, or are not, where the pass is now
-        self.relevance = composite.flow == "relevance"
+        super().__init__(size, composite.flow == "relevance")
+        self.composite = composite
         self.unknown: Counter[str] = Counter()
         self.met: set[str] = set()  # names of operations
-        self.lost: Tensor | None = None
         self.entered = False  # the first layer of the network was met
         self.inside = False  # of an operation that is seen as one
         self.folding: tuple[Tensor, Affine, Shares] | None = None  # the last layer, which a batch norm may follow
@@ -85,9 +81,10 @@ class Flow:
         self.met.add("activation")
         self.inside = True
         try:
-            return self.composite.rules["activation"](self, operation, x)
+            found = self.composite.rules["activation"](self, operation, x)
         finally:
             self.inside = False
+        return found
 
     def apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation by its rule, or as it is where that is right already."""
@@ -170,63 +167,6 @@ class Flow:
             name = str(half.pop()).removeprefix("torch.")
             reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
             raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
-
-    def incoming(self, carried: Tensor, value: Tensor) -> Tensor:
-        """Relevance of a value, from what the backward pass carries to it."""
-        return carried if self.relevance else carried * value
-
-    def total(self, tensor: Tensor) -> Tensor:
-        """Sum over everything but samples, (B,). Windows of a sample may lie one after the other on the first axis."""
-        return self._per_sample(tensor, torch.sum)
-
-    def mass(self, tensor: Tensor) -> Tensor:
-        """Sum of absolute values over everything but samples, (B,)."""
-        return self._per_sample(tensor, partial(torch.linalg.vector_norm, ord=1))
-
-    def _per_sample(self, tensor: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
-        if self._second(tensor):
-            return reduce(tensor, dim=(0, 2))
-        if tensor.dim() == 0 or tensor.shape[0] % self.size:
-            raise CaptureError(f"Expected a tensor of {self.size} samples, but saw one of {tuple(tensor.shape)}.")
-        tensor = tensor[:, None] if tensor.dim() == 1 else tensor
-        rows = reduce(tensor, dim=tuple(range(1, tensor.dim())))
-        return rows if rows.shape[0] == self.size else reduce(rows.reshape(self.size, -1), dim=1)
-
-    def spread(self, samples: Tensor, like: Tensor) -> Tensor:
-        """One number per sample, (B,), laid out so that it multiplies a tensor."""
-        if self._second(like):
-            return samples.reshape(1, self.size, *[1] * (like.dim() - 2))
-        return samples.repeat_interleave(like.shape[0] // self.size).reshape(-1, *[1] * (like.dim() - 1))
-
-    def _second(self, tensor: Tensor) -> bool:
-        """True of a tensor laid out (N, B, D)."""
-        if tensor.dim() != 3 or tensor.shape[1] != self.size or self.size == 1:
-            return False
-        if self.sequence_first and not self.turned and tensor.shape[0] == self.size and not self.straightened:
-            raise CaptureError(
-                f"Expected another batch size than {self.size}, because there are as many tokens and the model lays "
-                "its tensors out as (tokens, samples, width) in places: samples cannot be told from tokens."
-            )
-        return self.turned or (not self.straightened and (self.sequence_first or tensor.shape[0] % self.size != 0))
-
-    @contextmanager
-    def straight(self) -> Iterator[None]:
-        """Inside, tensors are laid out (B, N, D)."""
-        before, self.turned, self.straightened = self.turned, False, True
-        try:
-            yield
-        finally:
-            self.turned, self.straightened = before, False
-
-    def settle(self) -> Tensor | None:
-        """What was lost since the last time, (B,); None if nothing was."""
-        lost, self.lost = self.lost, None
-        return lost
-
-    def lose(self, relevance: Tensor) -> None:
-        """Note relevance that constants of the model (biases, position embeddings, class tokens) have absorbed."""
-        share = self.total(relevance)
-        self.lost = share if self.lost is None else self.lost + share
 
 
 def _by_place(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_SMALL = 1e-3
+
 
 @dataclass(frozen=True)
 class Affine:
@@ -50,6 +52,22 @@ class Affine:
         bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
         return self.forward(self.x.abs(), self.sizes().mul_(factor), bias.abs().mul_(factor).add_(offset))
 
+    def both_sums(self, y: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Sums of the positive and of the negative contributions, from `y` and the sum of their sizes.
+
+        None where one of them is so small beside the other that it would be rounding.
+
+        Args:
+            y: What the layer computed, bias included.
+        """
+        sizes = self.forward(self.x.abs(), self.sizes())
+        plain, scale = y, sizes
+        if self.bias is not None:
+            bias = self.bias if self.geometry is None else self.bias.reshape(-1, *[1] * len(self.geometry[0]))
+            plain, scale = y - bias, sizes + bias.abs()
+        up, down = (sizes + plain).mul_(0.5), (plain - sizes).mul_(0.5)
+        return None if bool((torch.minimum(up, -down) < _SMALL * scale).any()) else (up, down)
+
     def one_sign(self, positive: bool) -> Tensor:
         """`sum_i z_ij` over the contributions of one sign, of the shape of `y`."""
         up, down = self._signs(positive)
@@ -59,10 +77,10 @@ class Affine:
     def one_sign_back(self, s: Tensor, positive: bool, times_x: bool = True) -> Tensor:
         """`sum_j z_ij s_j` over the contributions of one sign, of the shape of `x`; or `w_ij` in place of `z_ij`."""
         up, down = self._signs(positive)
-        back = self.transposed(s, up)
-        if self.both_signs:
-            back = torch.where(self.x > 0, back, self.transposed(s, down))
-        return back.mul_(self.x if times_x else self.x != 0)
+        total = self.transposed(s, up).mul_(self.x.clamp_min(0) if times_x else self.x > 0)
+        if not self.both_signs:
+            return total
+        return total.addcmul_(self.transposed(s, down), self.x.clamp_max(0) if times_x else (self.x < 0).to(s))
 
     def _signs(self, positive: bool) -> tuple[Tensor, Tensor]:
         """Weights that make contributions of one sign, of positive and of negative `x`."""
@@ -82,8 +100,8 @@ class Affine:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""
         return (s @ bias)[..., None] if self.geometry is None else s.flatten(2).sum(2) @ bias
 
-    def narrowed(self, outputs: Tensor) -> Affine:
-        """A linear layer with these of its outputs alone, bool (C,)."""
+    def narrowed(self, outputs: slice | Tensor) -> Affine:
+        """A linear layer with these of its outputs alone."""
         return replace(self, weight=self.weight[outputs], bias=None if self.bias is None else self.bias[outputs])
 
     def folded(self, scale: Tensor, shift: Tensor) -> Affine:
