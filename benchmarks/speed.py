@@ -77,10 +77,22 @@ def resnet(batch: int, device: str) -> list[Bench]:
         _captum(small, "IntegratedGradients", {"n_steps": 20, "return_convergence_delta": True}),
         steps=20,
     )
-    plain = timm.create_model("vgg11", num_classes=1000).to(device)
-    vgg = Bench("vgg11, 224 px, batch 2", plain, torch.randn(2, 3, 224, 224, device=device))
-    vgg.add("lrp", _captum(vgg, "LRP", {}), input_rule="same")
-    return [bench, small, vgg]
+    return [bench, small, *_vgg(device)]
+
+
+def _vgg(device: str) -> list[Bench]:
+    """VGG-11, whose layers captum has rules for; without torchvision there is none."""
+    if find_spec("torchvision") is None:
+        return []
+    from torchvision.models import vgg11
+
+    model = vgg11(num_classes=1000).to(device)
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False  # captum refuses others
+    bench = Bench("vgg11, 224 px, batch 2", model, torch.randn(2, 3, 224, 224, device=device))
+    bench.add("lrp", _captum(bench, "LRP", {}), input_rule="same")
+    return [bench]
 
 
 def heads(batch: int, device: str) -> list[Bench]:

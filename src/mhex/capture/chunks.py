@@ -44,6 +44,8 @@ def in_chunks(
         Beginning and end of each part, and what `run` returned.
     """
     size = batch_size or _first_size(width, device)
+    if batch_size is None and device.type == "cpu" and count:
+        size = -(-count // -(-count // size))  # parts of one size: a small rest would cost as much as a large one
     start = 0
     with closing(steps):  # type: ignore[type-var]
         while start < count:

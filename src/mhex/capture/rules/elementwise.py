@@ -12,6 +12,7 @@ from torch import Tensor
 from mhex.capture.rules.flow import Flow, not_guided
 from mhex.capture.rules.layer import norm_settings
 from mhex.capture.rules.node import node
+from mhex.capture.rules.operations import OUT_OF_PLACE
 
 Operation = Callable[..., Tensor]
 _RELU = (F.relu, torch.relu, Tensor.relu)
@@ -53,11 +54,12 @@ def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any,
 
 def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Guided backpropagation: negative gradients stop at a ReLU."""
-    if operation not in _RELU:
+    if OUT_OF_PLACE.get(operation, operation) not in _RELU:
         raise not_guided(getattr(operation, "__name__", str(operation)))
     flow.met.add("relu")
-    on = x > 0  # noted now: other operations keep their own way of writing in place
-    return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, _: [carried.clamp_min(0) * on], x)
+    y = operation(x, *args, **kwargs)
+    y.register_hook(lambda carried: carried.clamp_min(0))  # type: ignore[no-untyped-call]
+    return y
 
 
 def frozen_layer_norm(

@@ -49,6 +49,8 @@ class Flow(Books):
         """What stands where the model calls `function`."""
         if self.inside:
             return function(*args, **kwargs)
+        if self.composite.partial:
+            return self._partly(function, args, kwargs)
         if function in OPERATIONS and not kwargs.keys().isdisjoint(("input", "other", "axis")):
             args, kwargs = _by_place(args, kwargs)
         if function in (torch.addcmul, Tensor.addcmul):
@@ -68,6 +70,15 @@ class Flow(Books):
             if args[0]._is_view():
                 self.parts.append((args[0], function))
         return result
+
+    def _partly(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Where other operations are meant to keep their gradient, nothing but the rules is different."""
+        name = name_of_operation(OUT_OF_PLACE.get(function, function))
+        rule = self.composite.rules.get(name)
+        if not any_in_graph(args):
+            return function(*args, **kwargs)
+        self.met.add(name)
+        return function(*args, **kwargs) if rule is None else rule(self, function, *args, **kwargs)
 
     def _addcmul(self, input: Tensor, tensor1: Any, tensor2: Any, value: float = 1) -> Any:
         product = self(torch.mul, (tensor1, tensor2), {})
@@ -99,10 +110,10 @@ class Flow(Books):
                 return found
         note_uses(args)
         result = operation(*args, **kwargs)
-        if writes(operation) and not self.composite.partial:
+        if writes(operation):
             self.unknown[operation.__name__] += 1
             return result
-        fine = name == "route" or self.composite.partial or (name in LINEAR and not self.relevance)
+        fine = name == "route" or (name in LINEAR and not self.relevance)
         if rule is not None or (not fine and any_in_graph(result if isinstance(result, tuple) else (result,))):
             self.unknown[getattr(operation, "__name__", str(operation))] += 1
         return result
