@@ -1,0 +1,25 @@
+"""What "removed" means, and the one sweep that asks a model about it."""
+
+from mhex.perturb.curves import SweepResult, area
+from mhex.perturb.imputation import imputed
+from mhex.perturb.ranks import counts, generator_for, ranks
+from mhex.perturb.references import gaussian_blur, reference
+from mhex.perturb.subject import Subject, top_class
+from mhex.perturb.sweep import PerturbationSweep
+from mhex.perturb.units import at_size, check_map
+
+__all__ = [
+    "PerturbationSweep",
+    "Subject",
+    "SweepResult",
+    "area",
+    "at_size",
+    "check_map",
+    "counts",
+    "gaussian_blur",
+    "generator_for",
+    "imputed",
+    "ranks",
+    "reference",
+    "top_class",
+]
