@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -34,8 +35,8 @@ class PerImage(Metric):
     is_differentiable = False
     columns: ClassVar[tuple[str, ...]] = ("value",)
     outputs: ClassVar[tuple[str, ...]] = ("value",)
-    better: ClassVar[tuple[bool, ...]] = (True,)
-    presets: ClassVar[Mapping[str, Any]] = {}
+    better: tuple[bool, ...] = (True,)
+    presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     values: list[Tensor]
     ids: list[Tensor]
 
@@ -118,9 +119,7 @@ class PerImage(Metric):
         found: dict[str, dict[str, float]] = {}
         if len(counted):
             value = self.summary(counted)
-            low, high = bootstrap(
-                counted, self.summary, self.resamples, self.confidence, self.bootstrap_seed
-            )
+            low, high = bootstrap(counted, self.summary, self.resamples, self.confidence, self.bootstrap_seed)
         else:
             value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)
         for k, name in enumerate(self.outputs):

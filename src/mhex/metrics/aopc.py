@@ -30,12 +30,11 @@ def aopc(result: SweepResult, scored: str = "predicted", first: bool = True) -> 
     passes="T F; 0 beside other metrics of the sweep",
     traps="Removed pixels may take the image out of what the model knows, and any probability falls then. Published "
     "code differs in whether the first term counts, in signs and in the class scored.",
+    presets={"default": CurveProtocol("black", 20, "predicted"), "tm": CurveProtocol("black", 20, "predicted")},
 )
 class AOPC(CurveMetric):
     """Mean drop of the probability over the steps; higher is better."""
 
-    presets = {"default": CurveProtocol("black", 20, "predicted"), "tm": CurveProtocol("black", 20, "predicted")}
-
-    def score(self, result: SweepResult) -> Tensor:  # type: ignore[override]
+    def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         return aopc(result, self.protocol.scored)

@@ -26,7 +26,8 @@ class Case:
         rationale: Of texts: numbers of the words that people marked, a list for each sample.
         again: From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options, for
             metrics that explain again.
-        other: Maps of the same samples for another class each, `(maps, classes)`, for class discrimination.
+        other_class: Another class that is in each image, (B,), -1 where there is none; for class discrimination.
+        other: Makes the case of the maps for that class.
     """
 
     subject: Subject
@@ -35,7 +36,8 @@ class Case:
     mask: Tensor | None = None
     rationale: list[list[int]] | None = None
     again: Callable[..., Tensor] | None = None
-    other: Callable[[], tuple[Tensor, Tensor]] | None = None
+    other_class: Tensor | None = None
+    other: Callable[[], Case] | None = None
     _done: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -49,7 +51,7 @@ class Case:
             if steps % wanted.steps == 0:
                 result: SweepResult = found.every(steps // wanted.steps)
                 return result
-        made = wanted(self.subject, None, self.saliency, self.explained)
+        made = wanted(self.subject, None, self.saliency, self.explained, other=self.other_class)
         self._done["sweep", key][wanted.steps] = made
         return made
 

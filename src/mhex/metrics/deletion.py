@@ -27,20 +27,20 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
     title="How soon is the class lost when the most important pixels are removed first?",
     paper="Petsiuk, Das & Saenko, RISE, BMVC 2018, arXiv:1806.07421",
     passes="T F; 0 beside insertion with the same reference",
-    traps="Scattered removed pixels look like nothing that the model has seen, and edges alone can make the score fall: "
+    traps="Scattered removed pixels look like nothing that the model has seen, and edges alone can lower the score: "
     "compare two references, and look at insertion too. Masks made of the reference favour methods that hide parts "
     "themselves, such as RISE and occlusion.",
+    presets={
+        "default": CurveProtocol("mean", 100),
+        "rise": CurveProtocol("zero", 224, "predicted"),
+        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+    },
 )
 class Deletion(CurveMetric):
     """Area under the deletion curve of the probability; lower is better."""
 
     better = (False,)
-    presets = {
-        "default": CurveProtocol("mean", 100),
-        "rise": CurveProtocol("zero", 224, "predicted"),
-        "mhex": CurveProtocol("mean", 100, "label", "left100"),
-    }
 
-    def score(self, result: SweepResult) -> Tensor:  # type: ignore[override]
+    def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         return deletion(result, self.protocol.scored, self.protocol.area)

@@ -33,6 +33,10 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     passes="2 T F; 0 beside other metrics of the sweep",
     traps="Logits have no common zero: areas of different models cannot be compared. A blurred image still shows large "
     "things.",
+    presets={
+        "default": CurveProtocol("blur", 20, "explained", "percent"),
+        "cdam": CurveProtocol("blur", 20, "explained", "percent"),
+    },
 )
 class Fidelity(CurveMetric):
     """`A_LIF - A_MIF` (higher is better), `A_MIF` (lower), `A_LIF` (higher) and `SRG`, the first over 100."""
@@ -40,12 +44,8 @@ class Fidelity(CurveMetric):
     columns = ("difference", "mif", "lif")
     outputs = ("difference", "mif", "lif", "srg")
     better = (True, False, True, True)
-    presets = {
-        "default": CurveProtocol("blur", 20, "explained", "percent"),
-        "cdam": CurveProtocol("blur", 20, "explained", "percent"),
-    }
 
-    def score(self, result: SweepResult) -> Tensor:  # type: ignore[override]
+    def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         return fidelity(result, self.protocol.scored, self.protocol.area)
 

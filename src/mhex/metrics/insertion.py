@@ -31,16 +31,15 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
     passes="T F; 0 beside deletion with the same reference",
     traps="A reference that still shows the class, such as a weak blur, lifts every curve. With another reference than "
     "for deletion, the two numbers cannot be compared.",
+    presets={
+        "default": CurveProtocol("mean", 100),
+        "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0),
+        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+    },
 )
 class Insertion(CurveMetric):
     """Area under the insertion curve of the probability; higher is better."""
 
-    presets = {
-        "default": CurveProtocol("mean", 100),
-        "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0),
-        "mhex": CurveProtocol("mean", 100, "label", "left100"),
-    }
-
-    def score(self, result: SweepResult) -> Tensor:  # type: ignore[override]
+    def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         return insertion(result, self.protocol.scored, self.protocol.area)

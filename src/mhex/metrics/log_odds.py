@@ -34,13 +34,13 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     passes="T F; 0 beside aopc",
     traps="No odds, by its name notwithstanding: a ratio of probabilities. A few images that fall to almost nothing "
     "decide the mean.",
+    presets={"default": CurveProtocol("black", 20, "predicted"), "tm": CurveProtocol("black", 20, "predicted")},
 )
 class LogOdds(CurveMetric):
     """Mean change of the log-probability over the steps; lower is better."""
 
     better = (False,)
-    presets = {"default": CurveProtocol("black", 20, "predicted"), "tm": CurveProtocol("black", 20, "predicted")}
 
-    def score(self, result: SweepResult) -> Tensor:  # type: ignore[override]
+    def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         return log_odds(result, self.protocol.scored)

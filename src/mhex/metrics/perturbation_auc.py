@@ -27,24 +27,24 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     title="How does accuracy fall when the most important pixels go first, and hold when the least important do?",
     paper="Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
     passes="2 T F; 0 beside other metrics of the sweep",
-    traps="A hit is always the label, also where the predicted class was explained. Images that are wrong from the start "
+    traps="A hit is always the label, also where the predicted class was explained. Images that are wrong at first "
     "count as 0: `on_correct` leaves them out. Accuracy knows no margin.",
     data=("label",),
-)
-class PerturbationAUC(CurveMetric):
-    """Areas under accuracy: `negative - positive`, `positive` (lower is better) and `negative`; also where it was right."""
-
-    columns = ("positive", "negative", "correct")
-    outputs = ("difference", "positive", "negative", "positive_on_correct", "negative_on_correct")
-    better = (True, False, True, False, True)
-    presets = {
+    presets={
         "default": CurveProtocol("black", 20, "label"),
         "che": CurveProtocol("black", 10, "label", "che"),
         "gt": CurveProtocol("black", 10, "label", "che"),
         "tm": CurveProtocol("black", 20, "label"),
-    }
+    },
+)
+class PerturbationAUC(CurveMetric):
+    """Areas under accuracy: `negative - positive`, `positive` (lower is better), `negative`; and where it was right."""
 
-    def score(self, result: SweepResult) -> Tensor:  # type: ignore[override]
+    columns = ("positive", "negative", "correct")
+    outputs = ("difference", "positive", "negative", "positive_on_correct", "negative_on_correct")
+    better = (True, False, True, False, True)
+
+    def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         areas = perturbation_auc(result, self.protocol.area)
         return torch.cat([areas, result.curve("mif", "hit", "label")[:, :1]], 1)

@@ -63,15 +63,17 @@ def register_metric(
     paper: str,
     passes: str,
     traps: str,
+    presets: Mapping[str, Any],
     modalities: tuple[str, ...] = ("image", "text"),
     data: tuple[str, ...] = (),
 ) -> Callable[[MetricClass], MetricClass]:
-    """Register the decorated class as metric `name`; see `MetricSpec` for the meaning of the arguments."""
+    """Register the decorated class as metric `name`, with its protocols by name; see `MetricSpec` for the rest."""
 
     def decorate(metric: MetricClass) -> MetricClass:
         if name in _METRICS:
             raise ArgumentError(f"A metric named {name!r} is registered already; choose another name.")
         metric.higher_is_better = metric.better[0]
+        metric.presets = presets
         _METRICS[name] = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data)
         return metric
 

@@ -73,7 +73,8 @@ def paired(first: Tensor, second: Tensor, seed: int = 0, flips: int = 10_000, co
     both = first.isfinite() & second.isfinite()
     d = (first - second)[both].double().cpu()
     if not len(d):
-        return Paired(*[float("nan")] * 6, 0)
+        nan = float("nan")
+        return Paired(nan, nan, nan, nan, nan, nan, 0)
     low, high = bootstrap(d[:, None], lambda rows: rows.mean(-2), 2000, confidence, seed)
     spread = float(d.std()) if len(d) > 1 else 0.0
     mean = float(d.mean())

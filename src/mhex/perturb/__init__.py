@@ -2,6 +2,7 @@
 
 from mhex.perturb.curves import SweepResult, area
 from mhex.perturb.imputation import imputed
+from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
 from mhex.perturb.ranks import counts, generator_for, ranks
 from mhex.perturb.references import gaussian_blur, reference
 from mhex.perturb.subject import Subject, top_class
@@ -9,6 +10,8 @@ from mhex.perturb.sweep import PerturbationSweep
 from mhex.perturb.units import at_size, check_map
 
 __all__ = [
+    "MaskedPass",
+    "MaskedResult",
     "PerturbationSweep",
     "Subject",
     "SweepResult",
@@ -19,6 +22,7 @@ __all__ = [
     "gaussian_blur",
     "generator_for",
     "imputed",
+    "minmax",
     "ranks",
     "reference",
     "top_class",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,10 +14,7 @@ from mhex.errors import ArgumentError
 if TYPE_CHECKING:
     from mhex.perturb.sweep import PerturbationSweep
 
-Scored = Literal["explained", "predicted", "label"]
-Output = Literal["probability", "log-probability", "logit", "centred-logit", "hit"]
-Area = Literal["unit", "che", "percent", "left100", "mean11"]
-_SCORED = ("explained", "predicted", "label")
+_SCORED = ("explained", "predicted", "label", "other")
 
 
 @dataclass(frozen=True)
@@ -26,11 +23,11 @@ class SweepResult:
 
     Attributes:
         sweep: How they were made.
-        classes: The explained class, the predicted one and the label (-1 if unknown), (B, 3).
+        classes: The explained class, the predicted one, the label and another one, (B, 4); -1 where there is none.
         ids: Number of each sample in its data set.
         removed: Units removed at each step, (B, T + 1).
         units: Units of each sample, (B,).
-        z: Scores of these classes, (orders, B, T + 1, 3), float64.
+        z: Scores of these classes, (orders, B, T + 1, 4), float64.
         norm: What makes them log-probabilities, `log p = z - norm`, of the same shape.
         mean: Mean score of all classes, (orders, B, T + 1).
         top: The class with the highest score, (orders, B, T + 1).
@@ -52,7 +49,7 @@ class SweepResult:
     ) -> SweepResult:
         """Tables to be filled."""
         shape = (len(sweep.orders), len(classes), sweep.steps + 1)
-        table = torch.full((*shape, 3), torch.nan, dtype=torch.float64, device=classes.device)
+        table = torch.full((*shape, len(_SCORED)), torch.nan, dtype=torch.float64, device=classes.device)
         top = torch.full(shape, -1, device=classes.device)
         return cls(sweep, classes, tuple(ids), removed, units, table, table.clone(), table[..., 0].clone(), top)
 
@@ -82,7 +79,7 @@ class SweepResult:
         """`q_k`, (T + 1,)."""
         return torch.arange(self.sweep.steps + 1, dtype=torch.float64, device=self.z.device) / self.sweep.steps
 
-    def curve(self, order: str, output: Output = "probability", scored: Scored = "explained") -> Tensor:
+    def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
         """What is read along one order, (B, T + 1).
 
         Args:
@@ -95,9 +92,10 @@ class SweepResult:
         if scored not in _SCORED:
             raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
         place, column = self.sweep.orders.index(order), _SCORED.index(scored)
-        if bool((self.classes[:, column] < 0).any()):
+        missing = self.classes[:, column, None] < 0
+        if scored == "label" and bool(missing.any()):
             raise ArgumentError("Expected labels for what is scored by them; give label=.")
-        z, norm = self.z[place, ..., column], self.norm[place, ..., column]
+        z, norm = (table[place, ..., column].masked_fill(missing, torch.nan) for table in (self.z, self.norm))
         if output == "hit":
             return (self.top[place] == self.classes[:, column, None]).double()
         if output == "centred-logit":
@@ -107,12 +105,12 @@ class SweepResult:
             raise ArgumentError(f"Expected output to be one of {', '.join((*curves, 'centred-logit', 'hit'))}.")
         return curves[output]()
 
-    def inserted(self, output: Output = "probability", scored: Scored = "explained") -> Tensor:
+    def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
         """The same along insertion of the most important units into the reference: removal of the least, backwards."""
         return self.curve("lif", output, scored).flip(1)
 
 
-def area(curve: Tensor, rule: Area = "unit") -> Tensor:
+def area(curve: Tensor, rule: str = "unit") -> Tensor:
     """Area under curves (B, T + 1) whose points lie evenly from nothing to all removed, (B,).
 
     Args:

@@ -135,16 +135,17 @@ class Subject:
             self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma)
         return self._references[key]
 
-    def classes(self, explained: Tensor | None = None) -> Tensor:
-        """Classes whose outputs are kept, (B, 3): the explained one, the predicted one, the label (-1 if unknown)."""
-        unknown = torch.full_like(self.predicted, -1)
-        chosen = self.predicted if explained is None else explained.to(self.device)
-        if chosen.shape != self.predicted.shape or bool((chosen >= self.count).any() | (chosen < 0).any()):
+    def classes(self, explained: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """Classes whose outputs are kept, (B, 4): explained, predicted, label and another; -1 where there is none."""
+        none = torch.full_like(self.predicted, -1)
+        given = [self.predicted if explained is None else explained, self.predicted, self.label, other]
+        found = torch.stack([none if one is None else one.to(self.device) for one in given], 1)
+        if bool((found >= self.count).any()) or bool((found[:, 0] < 0).any()):
             raise ArgumentError(
-                f"Expected one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples, but got "
-                f"{chosen.tolist()}."
+                f"Expected one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples, but "
+                f"got {found[:, 0].tolist()}."
             )
-        return torch.stack([chosen, self.predicted, unknown if self.label is None else self.label], 1)
+        return found
 
     def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of classes (M, J) and the logarithm of what they are shares of, so that `log p = z - norm`.
@@ -161,18 +162,19 @@ class Subject:
 
     def _check(self, logits: Tensor) -> None:
         if not bool(torch.isfinite(logits).all()):
-            raise ArgumentError("Expected finite scores of the samples as they are, but the model gave NaN or infinity.")
+            raise ArgumentError(
+                "Expected finite scores of the samples as they are, but the model gave NaN or infinity."
+            )
         inside = bool((logits >= 0).all() & (logits <= 1).all())
         if inside and logits.shape[1] > 1 and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
             raise ArgumentError(
-                "Expected logits, but the model's outputs are probabilities: all between 0 and 1, and summing to 1. Give "
+                "Expected logits, but the model returns probabilities: all between 0 and 1, and summing to 1. Give "
                 "the model without its softmax."
             )
         if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
             raise ArgumentError(
                 f"Expected labels from 0 to {max(2, logits.shape[1]) - 1}, but got up to {int(self.label.max())}."
             )
-
 
 
 def top_class(logits: Tensor) -> Tensor:

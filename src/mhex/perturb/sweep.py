@@ -70,6 +70,7 @@ class PerturbationSweep:
         explained: Tensor | None = None,
         label: Tensor | None = None,
         ids: Sequence[int] | None = None,
+        other: Tensor | None = None,
         **options: Any,
     ) -> SweepResult:
         """Remove and ask.
@@ -82,6 +83,7 @@ class PerturbationSweep:
             explained: That class, (B,); None for the predicted one.
             label: Class by the data set, (B,).
             ids: Number of each sample in its data set.
+            other: Another class whose outputs are kept, (B,); -1 for none.
             options: Of `Subject`.
         """
         subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
@@ -91,7 +93,7 @@ class PerturbationSweep:
         grid = counts(number, self.steps)  # (B, T + 1)
         change = self._change(subject, units)
         stages = [(None, 0), (None, self.steps), *((o, k) for o in self.orders for k in range(1, self.steps))]
-        classes = subject.classes(explained)
+        classes = subject.classes(explained, other)
         size = subject.batch.size
         order_of = torch.tensor([-1 if o is None else self.orders.index(o) for o, _ in stages], device=subject.device)
         step_of = torch.tensor([k for _, k in stages], device=subject.device)
@@ -130,7 +132,9 @@ class PerturbationSweep:
     def _change(self, subject: Subject, units: Units) -> Callable[[Tensor, Tensor], Batch]:
         """From removed units (M, N) of samples (M,) to inputs for the model."""
         if subject.batch.modality == "text":
-            return lambda removed, samples: removed_words(subject, self.reference, units.spread(removed, samples), samples)
+            return lambda removed, samples: removed_words(
+                subject, self.reference, units.spread(removed, samples), samples
+            )
         pixels = subject.batch.pixels
         if self.reference != "impute":
             stand_in = subject.reference(self.reference, self.sigma)

@@ -100,8 +100,8 @@ def words_of(subject: Subject) -> Tensor:
     words, special, real = subject.prepared.words, subject.batch.special, subject.batch.real
     if words is None or special is None or real is None:
         raise ArgumentError(
-            "Expected texts whose words are known for granularity 'word': give strings with a fast tokenizer, or choose "
-            "'token'."
+            "Expected texts whose words are known for granularity 'word': give strings with a fast tokenizer, or "
+            "choose 'token'."
         )
     found = torch.full(special.shape, -1, device=special.device)
     for n, row in enumerate(words):

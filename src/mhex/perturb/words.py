@@ -40,9 +40,10 @@ def _masked(subject: Subject, hidden: Tensor, samples: Tensor) -> Tensor:
     ids, mask = subject.batch.kwargs.get("input_ids"), subject.batch.mask_id
     if ids is None or mask is None:
         raise ArgumentError(
-            "Expected token ids and a tokenizer with a mask token for the reference 'mask_token'; choose 'drop' or 'pad'."
+            "Expected token ids and a tokenizer with a mask token for 'mask_token'; choose 'drop' or 'pad'."
         )
-    return ids[samples].masked_fill(hidden, mask)
+    found: Tensor = ids[samples].masked_fill(hidden, mask)
+    return found
 
 
 def _shortened(batch: Batch, kept: Tensor, pad: int | None) -> Batch:

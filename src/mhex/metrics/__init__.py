@@ -1,0 +1,1 @@
+"""Metrics that judge explanations: one file each, a pure function and a torchmetrics class."""
