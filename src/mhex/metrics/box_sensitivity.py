@@ -14,7 +14,7 @@ from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import BoxResult, BoxSweep
 from mhex.perturb.correlation import correlation
-from mhex.perturb.units import check_maps
+from mhex.perturb.drops import check_maps
 
 _ROUNDING = 1e-15  # of each number in a sum
 
@@ -64,7 +64,7 @@ def box_sensitivity(result: BoxResult, saliency: Tensor, explained: Tensor | Non
 def box_correlation(result: BoxResult, saliency: Tensor, explained: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The same, and whether all sums or all losses are equal, bool (B, S)."""
     # An offset of the map changes no correlation, and without it a constant map has sums of exactly 0.
-    maps = check_maps(saliency, len(result.ids)).double()
+    maps = check_maps(saliency, len(result.ids), result.image).double()
     maps = maps - maps.flatten(1).amin(1).view(-1, 1, 1)
     sums, lost = result.sums(maps), result.lost(explained)
     least = _ROUNDING * result.image[0] * result.image[1] * maps.flatten(1).amax(1)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.drops import Drops, drops_of
+from mhex.perturb.drops import Drops, check_maps, drops_of
 from mhex.perturb.ranks import generator_for
 from mhex.perturb.references import PIXELS
 from mhex.perturb.subject import Subject
-from mhex.perturb.units import at_size, check_maps
+from mhex.perturb.units import at_size
 
 _BOXES = 1000  # purpose of random numbers, to which the side is added
 
@@ -51,7 +51,8 @@ class BoxResult:
 
     def sums(self, saliency: Tensor) -> Tensor:
         """Sums of maps (B, h, w), brought to the size of the image, over each box: (B, S, n), float64."""
-        maps = at_size(check_maps(saliency, len(self.ids), device=self.corners.device).double(), self.image)
+        maps = check_maps(saliency, len(self.ids), self.image).to(self.corners.device)
+        maps = at_size(maps.double(), self.image)
         if self.sweep.shape == "pixels":
             return self._scattered_sums(maps)
         # One row and one column of zeros first: the sum of a box is then four look-ups.

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.drops import Drops, drops_of
+from mhex.perturb.drops import Drops, check_maps, drops_of
 from mhex.perturb.ranks import generator_for
 from mhex.perturb.references import PIXELS
 from mhex.perturb.subject import Subject
-from mhex.perturb.units import at_size, check_maps
+from mhex.perturb.units import at_size
 
 _NOISE = 2  # purpose of random numbers
 
@@ -43,8 +43,8 @@ class NoiseResult:
 
         The changes are drawn again from their seed, so that none of them is kept.
         """
-        device = self.drops.values.device
-        maps = at_size(check_maps(saliency, len(self.ids), device=device).double(), self.image).flatten(1)
+        maps = check_maps(saliency, len(self.ids), self.image).to(self.drops.values.device)
+        maps = at_size(maps.double(), self.image).flatten(1)
         found = [
             self.noise.patterns(number, range(self.noise.draws), self.image).to(maps).flatten(1) @ one
             for number, one in zip(self.ids, maps, strict=True)

@@ -32,18 +32,15 @@ class Units:
 
 def check_map(subject: Subject, saliency: Tensor) -> Tensor:
     """A map on the device of the samples; one of another size, or that is not finite, is refused."""
-    return check_maps(saliency, subject.batch.size, 3 if subject.batch.modality == "image" else 2, subject.device)
-
-
-def check_maps(saliency: Tensor, size: int, axes: int = 3, device: torch.device | None = None) -> Tensor:
-    """Maps of so many samples, (B, H, W), or (B, T) for two axes, on a device; others are refused."""
+    size = subject.batch.size
+    axes = 3 if subject.batch.modality == "image" else 2
     if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != size:
         wanted = "(B, H, W)" if axes == 3 else "(B, T)"
         got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
         raise ArgumentError(f"Expected one map for each of {size} samples, of shape {wanted}, but got {got}.")
     if not bool(torch.isfinite(saliency).all()):
         raise ArgumentError("Expected finite maps, but got NaN or infinity.")
-    return saliency.detach().to(device)
+    return saliency.detach().to(subject.device)
 
 
 def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:
