@@ -189,8 +189,7 @@ def pair_of(subject, maps, first, second):
     """Cases of maps (B, 2, h, w) for two classes, with each other as the other class."""
 
     def case(own, other, column):
-        made = Case(subject, maps[:, column], own, other_class=other)
-        return made
+        return Case(subject, maps[:, column], own, other_class=other)
 
     one = case(first, second, 0)
     safe = torch.where(second < 0, first, second)
