@@ -191,7 +191,7 @@ def test_max_sensitivity_is_that_of_captum():
     assert float(moves.max()) > 0.019
 
     def perturb(inputs, radius):
-        return (inputs[0] + moves.flatten(0, 1),)
+        return (inputs + moves.flatten(0, 1),)
 
     def explained_again(inputs):
         classes = explained.repeat_interleave(len(inputs[0]) // 2)

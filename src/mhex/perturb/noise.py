@@ -105,8 +105,10 @@ class NoisePass:
         stand_in = None if self.kind == "gaussian" else subject.reference(self.reference, self.blur)
 
         def change(samples: Tensor, draws: Tensor) -> Batch:
-            pairs = zip(samples.tolist(), draws.tolist(), strict=True)
-            pattern = torch.cat([self.patterns(subject.ids[b], (n,), image) for b, n in pairs])[:, None].to(pixels)
+            # Samples come in order, each with several of its draws.
+            parts = [(int(b), draws[samples == b].tolist()) for b in samples.unique_consecutive()]
+            pattern = torch.cat([self.patterns(subject.ids[b], chosen, image) for b, chosen in parts])
+            pattern = pattern[:, None].to(pixels)
             own = pixels[samples]
             changed = own - pattern if stand_in is None else torch.where(pattern > 0, stand_in[samples], own)
             return subject.variants(changed, samples, rows=False)
