@@ -146,6 +146,16 @@ def test_batches_and_chunks_do_not_matter(shape):
     assert not torch.allclose(whole, other)
 
 
+def test_each_size_has_draws_of_its_own():
+    subject, _ = additive()
+    both, one = BoxSweep("zero", (2, 5), 10)(subject), BoxSweep("zero", (5,), 10)(subject)
+    assert torch.equal(both.corners[:, 1:], one.corners)
+    sweep = BoxSweep(shape="pixels")
+    few, more = (set(sweep.pixels(0, side, 0, (8, 8)).tolist()) for side in (3, 4))
+    assert (len(few), len(more)) == (9, 16)
+    assert not few <= more
+
+
 def test_sizes():
     assert BoxSweep().sides(224, 224)[1] == (26, 53, 80, 107, 134, 161, 188, 215)
     assert BoxSweep(sizes=4).sides(12, 12)[1] == (1, 2, 3)  # 100 places of the largest

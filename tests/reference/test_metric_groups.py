@@ -8,6 +8,7 @@ from mhex.metrics.case import Case
 from mhex.metrics.saco import SaCo, saco
 from mhex.perturb import GroupPass, GroupResult, Subject
 from support.fixtures_metrics import Additive, bin4, fix10
+from support.hosts import HOSTS
 
 
 def groups_of(saliency, **options):
@@ -82,6 +83,22 @@ def test_batches_and_chunks_do_not_matter():
     assert torch.allclose(saco(whole), saco(small), atol=1e-12)
     assert torch.allclose(saco(whole), torch.cat([saco(one) for one in singles]), atol=1e-12)
     assert len(set(saco(whole).tolist())) == 4
+
+
+def test_texts():
+    model = HOSTS["hf_bert"]().eval()
+    ids = torch.randint(10, 30, (2, 9), generator=torch.Generator().manual_seed(0))
+    real = torch.ones_like(ids)
+    real[1, 6:] = 0
+    maps = torch.rand(2, 9, generator=torch.Generator().manual_seed(1))
+    inputs = {"input_ids": ids, "attention_mask": real}
+    metric = SaCo("text", reference="pad", groups=3)
+    metric.update(*metric.of(Case(Subject(model, inputs), maps)))
+    assert metric.compute()["n"] == 2
+    short = {name: value[1:, :6] for name, value in inputs.items()}
+    alone = SaCo("text", reference="pad", groups=3)
+    alone.update(*alone.of(Case(Subject(model, short, ids=[1]), maps[1:, :6])))
+    assert torch.allclose(alone.rows()[1], metric.rows()[1][1:], atol=1e-5)  # padding has no part
 
 
 def test_passes_and_sharing():

@@ -8,13 +8,17 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, MhexWarning
+from mhex.metrics.box_sensitivity import BoxSensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.infidelity import Infidelity, infidelity, squared_errors
 from mhex.metrics.max_sensitivity import MaxSensitivity, max_sensitivity
 from mhex.metrics.randomization import Randomization, randomization
+from mhex.metrics.road import ROAD
+from mhex.metrics.saco import SaCo
 from mhex.perturb import NeighbourPass, NoisePass, RandomizedPass, Subject
 from mhex.perturb.weights import layers_with_weights, randomize, restored
 from support.fixtures_metrics import Additive, lin4
+from support.hosts import HOSTS
 
 
 class Curved(nn.Module):
@@ -423,6 +427,33 @@ def test_permuted_labels_need_a_second_model():
     for n in range(3):
         wanted = stats.spearmanr(maps[n].flatten(), other[n].flatten()).statistic
         assert float(randomization(result)[n, 0]) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_transformer_explained_by_the_library():
+    model = HOSTS["timm_vit"]().eval()
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    before = kept(model)
+
+    def again(inputs, classes):
+        return mhex.explain(model, inputs, "gae", classes).scores
+
+    subject = Subject(model, x)
+    case = Case(subject, again(x, subject.predicted), again=again)
+    metrics = [
+        BoxSensitivity(sizes=(4, 8), count=5, reference="mean"),
+        Infidelity(draws=5, reference="mean"),
+        MaxSensitivity(draws=2, units="model"),
+        Randomization(stages=3),
+        Randomization("logit"),
+        SaCo(),
+        ROAD(),
+    ]
+    for metric in metrics:
+        metric.update(*metric.of(case))
+        found = metric.compute()
+        assert (found["n"], found["n_skipped"]) == (2, 0)
+        assert all(math.isfinite(one["value"]) for one in found["all"].values())
+    assert same(model, before)
 
 
 def test_random_weights_by_the_library_itself():

@@ -106,7 +106,7 @@ class NoisePass:
 
         def change(samples: Tensor, draws: Tensor) -> Batch:
             # Samples come in order, each with several of its draws.
-            parts = [(int(b), draws[samples == b].tolist()) for b in samples.unique_consecutive()]
+            parts = [(b, draws[samples == b].tolist()) for b in dict.fromkeys(samples.tolist())]
             pattern = torch.cat([self.patterns(subject.ids[b], chosen, image) for b, chosen in parts])
             pattern = pattern[:, None].to(pixels)
             own = pixels[samples]
