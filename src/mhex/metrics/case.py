@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
 from mhex.perturb import PerturbationSweep, Subject, SweepResult
@@ -27,7 +27,10 @@ class Case:
         again: From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options, for
             metrics that explain again.
         other_class: Another class that is in each image, (B,), -1 where there is none; for class discrimination.
-        other: Makes the case of the maps for that class.
+        other: Makes the case of the maps for that class: of the same subject, with both classes exchanged. Where there
+            is no other class, any class will do.
+        relabelled: As `again`, by a model of the same kind that was trained on permuted labels.
+        model: The model that is explained, where outputs of another one are read; None for that of the subject.
     """
 
     subject: Subject
@@ -38,6 +41,8 @@ class Case:
     again: Callable[..., Tensor] | None = None
     other_class: Tensor | None = None
     other: Callable[[], Case] | None = None
+    relabelled: Callable[..., Tensor] | None = None
+    model: nn.Module | None = None
     _done: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -1,8 +1,13 @@
 """What "removed" means, and the one sweep that asks a model about it."""
 
+from mhex.perturb.boxes import BoxResult, BoxSweep
 from mhex.perturb.curves import SweepResult, area
+from mhex.perturb.groups import GroupPass, GroupResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
+from mhex.perturb.neighbours import NeighbourPass, NeighbourResult
+from mhex.perturb.noise import NoisePass, NoiseResult
+from mhex.perturb.randomized import RandomizedPass, RandomizedResult
 from mhex.perturb.ranks import counts, generator_for, ranks
 from mhex.perturb.references import gaussian_blur, reference
 from mhex.perturb.subject import Subject, top_class
@@ -10,9 +15,19 @@ from mhex.perturb.sweep import PerturbationSweep
 from mhex.perturb.units import at_size, check_map
 
 __all__ = [
+    "BoxResult",
+    "BoxSweep",
+    "GroupPass",
+    "GroupResult",
     "MaskedPass",
     "MaskedResult",
+    "NeighbourPass",
+    "NeighbourResult",
+    "NoisePass",
+    "NoiseResult",
     "PerturbationSweep",
+    "RandomizedPass",
+    "RandomizedResult",
     "Subject",
     "SweepResult",
     "area",

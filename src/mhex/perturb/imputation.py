@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _SIDE, _CORNER = 1 / 6, 1 / 12
-_ACCURACY = 1e-6  # of the residual beside the right side
+_ACCURACY, _ACCURACY_DOUBLE = 1e-6, 1e-10  # of the residual beside the right side
 _MOST_STEPS = 2000
 
 
@@ -48,12 +48,16 @@ def imputed(pixels: Tensor, removed: Tensor) -> Tensor:
     rest = goal - apply(found)
     step = rest.clone()
     size = rest.square().sum((2, 3), keepdim=True)
-    enough = (goal.square().sum((2, 3), keepdim=True) + torch.finfo(pixels.dtype).tiny) * _ACCURACY**2
+    accuracy = _ACCURACY_DOUBLE if pixels.dtype == torch.float64 else _ACCURACY
+    enough = (goal.square().sum((2, 3), keepdim=True) + torch.finfo(pixels.dtype).tiny) * accuracy**2
     for _ in range(_MOST_STEPS):
-        if not bool((size > enough).any()):
+        unsolved = size > enough
+        if not bool(unsolved.any()):
             break
         along = apply(step)
         length = size / (step * along).sum((2, 3), keepdim=True).clamp_min(torch.finfo(pixels.dtype).tiny)
+        # What is solved stays as it is, so that an image does not depend on those beside it.
+        length = torch.where(unsolved, length, 0.0)
         found = found + length * step
         rest = rest - length * along
         after = rest.square().sum((2, 3), keepdim=True)

@@ -27,6 +27,7 @@ class Subject:
         ids: Number of each sample in its data set; random choices depend on it and the seed alone.
         label: Class of each sample by the data set, (B,); None if not known.
         passes: Samples that the model was run on so far.
+        shared: What does not depend on maps, and serves all of them, by the runner that made it.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Subject:
         self.label = None if label is None else torch.as_tensor(label, device=self.device).long()
         self.multi_label, self.batch_size, self.progress = multi_label, batch_size, progress
         self.passes = 0
+        self.shared: dict[Any, Any] = {}
         self._logits: Tensor | None = None
         self._references: dict[tuple[str, float | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
