@@ -36,6 +36,7 @@ class _Run:
     bundle: Bundle
     model: nn.Module
     evaluator: nn.Module
+    relabelled: nn.Module | None
     preprocess: Callable[[Any], Tensor] | None
     tokenizer: Callable[..., Mapping[str, Any]] | None
     target: str | int
@@ -57,6 +58,7 @@ def evaluate(
     batch_size: int = 16,
     inner_batch: int | None = None,
     evaluator: nn.Module | None = None,
+    relabelled: nn.Module | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
@@ -81,6 +83,7 @@ def evaluate(
         batch_size: Images that are explained at once.
         inner_batch: The most samples in one pass of a sweep; None for what is good for the device.
         evaluator: Another model whose outputs are read; by default the explained one.
+        relabelled: A model of the same kind trained on permuted labels, for `randomization` with `mode="labels"`.
         preprocess: As for `mhex.explain`.
         tokenizer: As for `mhex.explain`.
         seed: Of methods, ties, boxes and noise.
@@ -99,6 +102,7 @@ def evaluate(
         bundle,
         inner,
         inner if evaluator is None else unwrap(evaluator),
+        None if relabelled is None else unwrap(relabelled),
         preprocess or bundle.preprocess,
         tokenizer or bundle.tokenizer,
         target,
@@ -195,9 +199,12 @@ def _case(run: _Run, samples: Samples, method: Judged, subject: Subject) -> Case
         classes,
         mask=samples.mask,
         rationale=samples.rationale,
-        again=lambda inputs, classes: _maps(run, samples, method, subject, inputs, classes, fresh=True),
+        again=lambda inputs, classes: _fresh(run, run.model, method, subject, inputs, classes),
         other_class=samples.other,
+        model=None if run.evaluator is run.model else run.model,
     )
+    if (relabelled := run.relabelled) is not None:
+        case.relabelled = lambda inputs, classes: _fresh(run, relabelled, method, subject, inputs, classes)
     if samples.other is not None:
         other = samples.other.to(classes.device)
         for_other = torch.where(other < 0, classes, other)
@@ -219,28 +226,24 @@ def _explained(run: _Run, samples: Samples, subject: Subject) -> Tensor:
     return subject.predicted
 
 
-def _maps(
-    run: _Run, samples: Samples, method: Judged, subject: Subject, inputs: Any, classes: Tensor, fresh: bool = False
-) -> Tensor:
+def _maps(run: _Run, samples: Samples, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
+    """Maps of a method for a class of each sample, from the cache where they are there."""
+    if run.cache is None or method.control:
+        return _fresh(run, run.model, method, subject, inputs, classes)
+    found = run.cache.get(method, samples.ids, classes, run.seed)
+    if found is None:
+        found = _fresh(run, run.model, method, subject, inputs, classes)
+        run.cache.put(method, samples.ids, classes, run.seed, found)
+    return found
+
+
+def _fresh(run: _Run, model: nn.Module, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
+    """The same, made now, of any inputs and model."""
+    options = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
     if method.control:
-        return control_map(method.control, subject, run.seed)
-    if run.cache is not None and not fresh:
-        found = run.cache.get(method, samples.ids, classes, run.seed)
-        if found is not None:
-            return found
-    made = explain(
-        run.model,
-        inputs,
-        method.name,
-        classes,
-        preprocess=run.preprocess,
-        tokenizer=run.tokenizer,
-        seed=run.seed,
-        **method.options,
-    ).scores
-    if run.cache is not None and not fresh:
-        run.cache.put(method, samples.ids, classes, run.seed, made)
-    return made
+        seen = Subject(model, inputs, ids=subject.ids, **options) if isinstance(inputs, Tensor) else subject
+        return control_map(method.control, seen, run.seed)
+    return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
 
 
 def _rows(case: Case, method: Judged, metric: Judge, explain_seconds: float) -> Iterable[dict[str, Any]]:
