@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
@@ -11,9 +13,22 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, MhexWarning, unknown_name
 from mhex.metrics.case import Case
-from mhex.metrics.statistics import bootstrap
+from mhex.metrics.resampling import IntervalKind, bootstrap
+
+# Options of torchmetrics itself, handed on to it.
+_OF_TORCHMETRICS = (
+    "compute_on_cpu",
+    "dist_sync_on_step",
+    "process_group",
+    "dist_sync_fn",
+    "distributed_available_fn",
+    "sync_on_compute",
+    "compute_with_cache",
+)
+_SAME = 1e-3  # an image in another batch gives values that differ by rounding
+_UNNUMBERED = torch.iinfo(torch.long).min  # stands for the id of an image that has none
 
 
 class PerImage(Metric):
@@ -37,7 +52,6 @@ class PerImage(Metric):
     outputs: ClassVar[tuple[str, ...]] = ("value",)
     better: tuple[bool, ...] = (True,)
     presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    values: list[Tensor]
     ids: list[Tensor]
 
     def __init__(
@@ -47,6 +61,7 @@ class PerImage(Metric):
         confidence: float = 0.95,
         resamples: int = 2000,
         bootstrap_seed: int = 0,
+        interval: IntervalKind = "percentile",
         **changes: Any,
     ) -> None:
         """Choose a protocol.
@@ -56,16 +71,28 @@ class PerImage(Metric):
             confidence: Of the interval.
             resamples: Of the bootstrap over images.
             bootstrap_seed: Of the bootstrap.
-            changes: Parts of the protocol that differ from the preset.
+            interval: Its kind; see `mhex.metrics.resampling.bootstrap`.
+            changes: Parts of the protocol that differ from the preset; and options of `torchmetrics.Metric`.
         """
-        super().__init__()
+        super().__init__(**{name: changes.pop(name) for name in _OF_TORCHMETRICS if name in changes})
         if preset not in self.presets:
             raise unknown_name("preset", preset, self.presets)
         self.preset = preset
         self.protocol = changed(self.presets[preset], changes)
         self.confidence, self.resamples, self.bootstrap_seed = confidence, resamples, bootstrap_seed
-        self.add_state("values", default=[], dist_reduce_fx="cat")
+        self.interval = interval
+        # A collection updates only one of several metrics whose states have the same names and, after the first batch,
+        # the same values. So what is stored has another name unless class and protocol are the same.
+        kind = zlib.crc32(f"{type(self).__module__}.{type(self).__qualname__}({self.protocol!r})".encode())
+        self._values_name = f"values_{kind:08x}"
+        self.add_state(self._values_name, default=[], dist_reduce_fx="cat")
         self.add_state("ids", default=[], dist_reduce_fx="cat")
+
+    @property
+    def values(self) -> list[Tensor]:
+        """Numbers of the images of each batch, (B, J)."""
+        found: list[Tensor] = getattr(self, self._values_name)
+        return found
 
     def score(self, *results: Any) -> Tensor:
         """Numbers of each image, (B,) or (B, J); NaN in a row that does not count."""
@@ -85,17 +112,20 @@ class PerImage(Metric):
         Args:
             results: As for the function of the metric.
             ids: Number of each image in its data set; those of the result if None. An image that comes twice, as where
-                a sampler fills the last shard, counts once.
+                a sampler fills the last shard, counts once. Without any number, each image counts.
         """
         rows = self.score(*results).detach().double()
         rows = rows[:, None] if rows.dim() == 1 else rows
-        numbers = getattr(results[0], "ids", None) if ids is None else ids
-        if numbers is None:
-            seen = sum(len(one) for one in self.ids)
-            numbers = range(seen, seen + len(rows))
-        numbers = torch.as_tensor(list(numbers), device=rows.device).long()
-        if len(numbers) != len(rows):
-            raise ArgumentError(f"Expected ids of {len(rows)} images, but got {len(numbers)}.")
+        if rows.dim() != 2 or rows.shape[1] != len(self.columns):
+            raise ArgumentError(
+                f"Expected {len(self.columns)} numbers per image ({', '.join(self.columns)}) from `score`, but got "
+                f"shape {tuple(rows.shape)}."
+            )
+        numbers = getattr(results[0], "ids", None) if ids is None and results else ids
+        numbers = [_UNNUMBERED] * len(rows) if numbers is None else numbers
+        numbers = torch.as_tensor(numbers, device=rows.device).long()
+        if numbers.shape != (len(rows),):
+            raise ArgumentError(f"Expected ids of {len(rows)} images, but got shape {tuple(numbers.shape)}.")
         self.values.append(rows)
         self.ids.append(numbers)
 
@@ -105,9 +135,22 @@ class PerImage(Metric):
         ids = _joined(self.ids, (0,), torch.long, self.device)
         order = ids.argsort(stable=True)
         ids, values = ids[order], values[order]
-        first = torch.ones_like(ids, dtype=torch.bool)
-        first[1:] = ids[1:] != ids[:-1]
-        return ids[first], values[first]
+        again = torch.zeros_like(ids, dtype=torch.bool)
+        again[1:] = (ids[1:] == ids[:-1]) & (ids[1:] != _UNNUMBERED)
+        self._warn_of_others(values, again)
+        return ids[~again], values[~again]
+
+    def _warn_of_others(self, values: Tensor, again: Tensor) -> None:
+        """Different images under one number: all but the first would be lost without a word."""
+        before = values.roll(1, 0)
+        other = again & ~torch.isclose(values, before, rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
+        if bool(other.any()):
+            warnings.warn(
+                f"{int(other.sum())} images came again under the same id with other values, and only the first of each "
+                "counts. If they are different images, give each its own number by ids=.",
+                MhexWarning,
+                stacklevel=2,
+            )
 
     def compute(self) -> dict[str, Any]:
         """Value, interval, number of images that count and of those that do not; `"all"` has every output.
@@ -115,17 +158,28 @@ class PerImage(Metric):
         Without an image that counts, values are NaN.
         """
         _, rows = self.rows()
-        counted = rows[rows.isfinite().all(1)]
+        counted = rows[rows.isfinite().all(1)].cpu()
         found: dict[str, dict[str, float]] = {}
+        value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)
         if len(counted):
             value = self.summary(counted)
-            low, high = bootstrap(counted, self.summary, self.resamples, self.confidence, self.bootstrap_seed)
-        else:
-            value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)
+            drawn = (self.resamples, self.confidence, self.bootstrap_seed)
+            ends = bootstrap(counted, self.summary, *drawn, self.interval)
+            low, high = ends.low, ends.high
         for k, name in enumerate(self.outputs):
             found[name] = {"value": float(value[k]), "ci_low": float(low[k]), "ci_high": float(high[k])}
-        sizes = {"n": len(counted), "n_skipped": len(rows) - len(counted)}
-        return {**found[self.outputs[0]], **sizes, "all": found, "protocol": str(self.protocol)}
+        return {
+            **found[self.outputs[0]],
+            "n": len(counted),
+            "n_skipped": len(rows) - len(counted),
+            "all": found,
+            "confidence": self.confidence,
+            "interval": self.interval,
+            "resamples": self.resamples,
+            "bootstrap_seed": self.bootstrap_seed,
+            # As text: torchmetrics walks through results, and cannot through frozen data.
+            "protocol": str(self.protocol),
+        }
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         """A process without a sample takes part with nothing of the right kind: an empty list breaks the gathering."""

@@ -38,6 +38,14 @@ def check_map(subject: Subject, saliency: Tensor) -> Tensor:
         wanted = "(B, H, W)" if axes == 3 else "(B, T)"
         got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
         raise ArgumentError(f"Expected one map for each of {size} samples, of shape {wanted}, but got {got}.")
+    if axes == 3:
+        height, width = subject.batch.pixels.shape[-2:]
+        rows, columns = saliency.shape[-2:]
+        if not (1 <= rows <= height and 1 <= columns <= width):
+            raise ArgumentError(
+                f"Expected maps of the size of the images, {height}x{width}, or on a coarser grid, but got "
+                f"{rows}x{columns}."
+            )
     if not bool(torch.isfinite(saliency).all()):
         raise ArgumentError("Expected finite maps, but got NaN or infinity.")
     return saliency.detach().to(subject.device)
