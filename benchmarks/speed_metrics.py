@@ -91,12 +91,20 @@ def sweep(name: str, images: int, steps: int, device: str, repeats: int) -> list
             ratios.setdefault("quantus", []).append(theirs / timed(single, device))
             ratios.setdefault("quantus six", []).append(6 * theirs / timed(six, device))
     found = [
-        (f"{name}: sweep of both orders / its {2 * steps} bare passes", _median(ratios["sweep"]), f"at most {BUDGETS[name]}"),
+        (
+            f"{name}: sweep of both orders / its {2 * steps} bare passes",
+            _median(ratios["sweep"]),
+            f"at most {BUDGETS[name]}",
+        ),
         (f"{name}: six metrics, both orders / the same passes", _median(ratios["six metrics"]), ""),
     ]
     if flipping is not None:
-        found.append((f"{name}: Quantus PixelFlipping / one deletion curve", _median(ratios["quantus"]), "at least 2.5"))
-        found.append((f"{name}: six Quantus curves / six metrics, both orders", _median(ratios["quantus six"]), "at least 6"))
+        found.append(
+            (f"{name}: Quantus PixelFlipping / one deletion curve", _median(ratios["quantus"]), "at least 2.5")
+        )
+        found.append(
+            (f"{name}: six Quantus curves / six metrics, both orders", _median(ratios["quantus six"]), "at least 6")
+        )
     return found
 
 
@@ -107,7 +115,7 @@ def quantus_curve(model: nn.Module, x: Tensor, maps: Tensor, steps: int, device:
     import numpy as np
 
     if not hasattr(np, "trapz"):
-        np.trapz = np.trapezoid
+        np.trapz = np.trapezoid  # type: ignore[attr-defined]
     import quantus
 
     metric = quantus.PixelFlipping(
@@ -119,7 +127,9 @@ def quantus_curve(model: nn.Module, x: Tensor, maps: Tensor, steps: int, device:
     )
     images, scores = x.cpu().numpy(), maps[:, None].cpu().numpy()
     classes = np.zeros(len(x), dtype=int)
-    return lambda: metric(model=model, x_batch=images, y_batch=classes, a_batch=scores, device=device, channel_first=True)
+    return lambda: metric(
+        model=model, x_batch=images, y_batch=classes, a_batch=scores, device=device, channel_first=True
+    )
 
 
 def _median(values: list[float]) -> float:
@@ -136,9 +146,7 @@ def main() -> None:
     arguments = parser.parse_args()
     table = Table("work", "ratio", "budget")
     for name in BUDGETS:
-        for work, ratio, budget in sweep(
-            name, arguments.images, arguments.steps, arguments.device, arguments.repeats
-        ):
+        for work, ratio, budget in sweep(name, arguments.images, arguments.steps, arguments.device, arguments.repeats):
             table.add_row(work, f"{ratio:.2f}", budget)
     Console(width=140).print(table)
 

@@ -38,5 +38,7 @@ class Cache:
         path = self._path(method, ids, classes, seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
-        save_file({"scores": scores.detach().cpu().contiguous(), "classes": classes.cpu(), "ids": torch.tensor(ids)}, partial)
+        save_file(
+            {"scores": scores.detach().cpu().contiguous(), "classes": classes.cpu(), "ids": torch.tensor(ids)}, partial
+        )
         os.replace(partial, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,9 @@ from mhex.bench.plan import label
 from mhex.bench.tables import Cell, Grid, render
 from mhex.errors import ArgumentError, unknown_name
 from mhex.metrics._base import PerImage
+from mhex.metrics.comparison import Paired, all_pairs, marks
 from mhex.metrics.registry import get_metric
-from mhex.metrics.statistics import Paired, bootstrap, holm, marked, paired
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two methods by one metric.
-
-    Attributes:
-        first, second: Their names.
-        found: The paired test of their values on the same images.
-        p: Corrected for all pairs of the metric, by Holm's rule.
-    """
-
-    first: str
-    second: str
-    found: Paired
-    p: float
+from mhex.metrics.resampling import bootstrap
 
 
 class Report:
@@ -104,11 +88,20 @@ class Report:
                     if len(counted):
                         value = float(metric.summary(counted)[k])
                         ends = bootstrap(counted, metric.summary, resamples, confidence, seed)
-                        low, high = (float(end[k]) for end in ends)
+                        low, high = float(ends.low[k]), float(ends.high[k])
                     skipped = len(numbers) - len(counted)
                     cells.append(
                         Cell(
-                            method, name, output, value, low, high, len(counted), skipped, method in best, metric.better[k]
+                            method,
+                            name,
+                            output,
+                            value,
+                            low,
+                            high,
+                            len(counted),
+                            skipped,
+                            method in best,
+                            metric.better[k],
                         )
                     )
         return cells
@@ -120,24 +113,28 @@ class Report:
         return {name: made.summary(numbers[:, None, :])[..., output] for name, numbers in rows.items()}
 
     def _marked(self, metric: str, output: int) -> set[str]:
-        """The best method and those that are not shown to be worse; controls are marked only if they are among these."""
+        """The best method and those that are not shown to be worse."""
         values = self.per_image(metric, output)
-        table = torch.stack(list(values.values()), 1)
-        table = table[table.isfinite().all(1)]
-        flags = marked(table, self._metrics[metric].better[output])
-        return {name for name, flag in zip(values, flags, strict=True) if flag}
+        found = marks(torch.stack(list(values.values()), 1), self._metrics[metric].better[output])
+        return {name for name, flag in zip(values, found.marked, strict=True) if flag}
 
-    def compare(self, metric: str, methods: Sequence[str] | None = None, seed: int = 0) -> list[Comparison]:
-        """Every pair of methods by one metric, on the images that count for both, corrected for all pairs."""
+    def compare(
+        self, metric: str, methods: Sequence[str] | None = None, seed: int = 0
+    ) -> dict[tuple[str, str], Paired]:
+        """Every pair of methods by one metric, on the images that count for all of them, corrected for all pairs.
+
+        Args:
+            metric: Its name in the report.
+            methods: Only these, as they are called in tables.
+            seed: Of the tests.
+        """
         values = self.per_image(metric)
         names = list(values) if methods is None else list(methods)
         for name in names:
             if name not in values:
                 raise unknown_name("method", name, values)
-        pairs = [(a, b) for k, a in enumerate(names) for b in names[k + 1 :]]
-        found = [paired(values[a], values[b], seed) for a, b in pairs]
-        corrected = holm([one.p for one in found])
-        return [Comparison(a, b, one, p) for (a, b), one, p in zip(pairs, found, corrected, strict=True)]
+        found = all_pairs(torch.stack([values[name] for name in names], 1), seed)
+        return {(names[i], names[j]): pair for (i, j), pair in found.items()}
 
     def table(self, form: str = "text", outputs: str = "first", resamples: int = 2000) -> str:
         """Methods by metrics, with intervals; the best and all that are not shown to be worse are marked.

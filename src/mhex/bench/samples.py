@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,9 @@ def in_samples(data: Any, size: int, limit: int | None = None) -> Iterator[Sampl
     """Batches of samples, numbered in the order of the data.
 
     Args:
-        data: A loader of batches; or a data set, list, tensor, tuple of tensors or dictionary, which is cut here. An item
-            or batch is inputs alone, `(inputs, label)`, `(inputs, label, mask)`, or a dictionary with `inputs`, `image`
-            or `text`, or the model's own arguments, and beside them `label`, `mask`, `rationale`, `other`.
+        data: A loader of batches; or a data set, list, tensor, tuple of tensors or dictionary, which is cut here. An
+            item or batch is inputs alone, `(inputs, label)`, `(inputs, label, mask)`, or a dictionary with `inputs`,
+            `image` or `text`, or the model's own arguments, and beside them `label`, `mask`, `rationale`, `other`.
         size: The most samples of a batch that is cut here.
         limit: The most samples in all.
     """
@@ -70,7 +70,7 @@ def count_samples(data: Any, limit: int | None = None) -> int | None:
     first = inner[0] if isinstance(inner, tuple) and inner and isinstance(inner[0], Tensor) else inner
     if isinstance(first, Mapping):
         first = next((value for value in first.values() if isinstance(value, (Tensor, list))), None)
-    count = len(first) if hasattr(first, "__len__") else None
+    count = len(first) if isinstance(first, Sized) else None
     return count if limit is None or count is None else min(count, limit)
 
 
@@ -115,7 +115,7 @@ def _cut(data: Any, part: slice) -> Any:
 def _stack(items: list[Any]) -> Any:
     """Items of a data set as a batch: tensors stacked, numbers as a tensor, others as a list."""
     first = items[0]
-    if isinstance(first, (tuple, list)) and not isinstance(first, str):
+    if isinstance(first, (tuple, list)):
         return tuple(_stack([item[k] for item in items]) for k in range(len(first)))
     if isinstance(first, Mapping):
         return {k: _stack([item[k] for item in items]) for k in first}

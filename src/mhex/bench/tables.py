@@ -83,7 +83,9 @@ class Grid:
             sizes = sorted({(n, skipped) for name, n, skipped in counts if name == metric})
             told = ", ".join(f"n = {n}" + (f" ({skipped} skipped)" if skipped else "") for n, skipped in sizes)
             found.append(f"{metric}: {told}; {protocol}")
-        found.append("± is half of the 95 % bootstrap interval over images. Marked: the best, and all not shown to be worse.")
+        found.append(
+            "± is half of the 95 % bootstrap interval over images. Marked: the best, and all not shown to be worse."
+        )
         return found
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mhex._explain import explain
 from mhex._progress import track
 from mhex.bench.cache import Cache
-from mhex.bench.controls import control_map
+from mhex.bench.controls import control
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
 from mhex.bench.samples import Samples, count_samples, in_samples
@@ -136,9 +136,7 @@ def _tracked(batches: Iterable[Samples], steps: Any, progress: bool) -> Iterable
     yield from iterator
 
 
-def _plan(
-    run: _Run, samples: Samples, methods: Any, metrics: Any, controls: bool
-) -> tuple[list[Judged], list[Judge]]:
+def _plan(run: _Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
     """Everything that can be refused is refused before the first map."""
     prepared = prepare(run.model, samples.inputs, run.preprocess, run.tokenizer)
     anatomy = find_anatomy(run.model, prepared.batch)
@@ -157,9 +155,7 @@ def _plan(
     return judged(methods, anatomy, controls), chosen
 
 
-def _judge_batch(
-    run: _Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool
-) -> None:
+def _judge_batch(run: _Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
     """Rows of one batch; what is there already is left out, and so is all that only it would need."""
     subject: Subject | None = None
     for method in methods:
@@ -239,10 +235,10 @@ def _maps(run: _Run, samples: Samples, method: Judged, subject: Subject, inputs:
 
 def _fresh(run: _Run, model: nn.Module, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
     """The same, made now, of any inputs and model."""
-    options = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
+    options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
     if method.control:
         seen = Subject(model, inputs, ids=subject.ids, **options) if isinstance(inputs, Tensor) else subject
-        return control_map(method.control, seen, run.seed)
+        return control(method.control, seen, run.seed)
     return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
 
 
