@@ -97,7 +97,7 @@ class AverageDrop(DropMetric):
         super().__init__(preset, **changes)
         removed = self.protocol.mode.endswith("remove")
         self.better = (removed, False)
-        self.higher_is_better = removed
+        self.__dict__["higher_is_better"] = removed  # torchmetrics guards the name; the direction depends on the mode
 
     def score(self, result: MaskedResult) -> Tensor:
         """Per image, and whether its probability was small from the start."""
