@@ -3,16 +3,21 @@
 from mhex.perturb.curves import SweepResult, area
 from mhex.perturb.imputation import imputed
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
+from mhex.perturb.mosaics import Mosaics, mosaics
 from mhex.perturb.ranks import counts, generator_for, ranks
 from mhex.perturb.references import gaussian_blur, reference
+from mhex.perturb.shares import SharePasses, ShareResult
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.sweep import PerturbationSweep
-from mhex.perturb.units import at_size, check_map
+from mhex.perturb.units import at_size, check_map, text_units
 
 __all__ = [
     "MaskedPass",
     "MaskedResult",
+    "Mosaics",
     "PerturbationSweep",
+    "SharePasses",
+    "ShareResult",
     "Subject",
     "SweepResult",
     "area",
@@ -23,7 +28,9 @@ __all__ = [
     "generator_for",
     "imputed",
     "minmax",
+    "mosaics",
     "ranks",
     "reference",
+    "text_units",
     "top_class",
 ]
