@@ -18,7 +18,7 @@ class ShareProtocol(Protocol):
     Attributes:
         reference: What removed means; see `PerturbationSweep`.
         percent: The shares, over which the mean is taken.
-        scored: Whose probability is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
+        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
         granularity: What is ranked: `"word"` or `"token"`; of images `"pixel"` or `"patch"`.
         tie: How equal scores are ranked.
         seed: Of ties.

@@ -73,7 +73,7 @@ def gini(saliency: Tensor, counted: Tensor | None = None) -> Tensor:
 
 
 def entropy(saliency: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Entropy of `|s|` as shares of its sum, in nats, (B,): low if few units have everything. A map of zeros is even."""
+    """Entropy of `|s|` as shares of its sum, in nats, (B,): low if few units have all. A map of zeros is even."""
     scores, counted = _flat(saliency, counted)
     size = scores.abs()
     zero = size.sum(1, keepdim=True) == 0

@@ -70,8 +70,8 @@ def _overlap(size: int, n: int, like: Tensor) -> Tensor:
     title="In a mosaic of several classes, does the map for a class stay in its cell?",
     paper="Boehle, Fritz & Schiele, CVPR 2021, arXiv:2104.00032; Arias-Duart et al., Focus, 2022, arXiv:2109.15035",
     passes="n^2 E",
-    traps="Needs mosaics (`mhex.perturb.mosaics`) and explains each of their classes. By chance it is one over the number "
-    "of cells. A model that finds one class in the cell of another is told of as a wrong map. Cells without anything "
+    traps="Needs mosaics (`mhex.perturb.mosaics`) and explains each of their classes. By chance it is one over the "
+    "number of cells. A model that finds one class in the cell of another is told of as a wrong map. Cells without anything "
     "above 0 do not count (`silent`).",
     modalities=("image",),
     data=("tiles",),

@@ -57,8 +57,8 @@ def _grown(inside: Tensor, by: int) -> Tensor:
     title="Is the highest point of the map on the object?",
     paper="Zhang et al., Excitation Backprop, ECCV 2016, arXiv:1608.00507",
     passes="0",
-    traps="Looks at one point, so it is noisy. A large object is hit by chance: compare with the controls. That a map is "
-    "on the object does not say that the model looks there.",
+    traps="Looks at one point, so it is noisy. A large object is hit by chance: compare with the controls. That a map "
+    "is on the object does not say that the model looks there.",
     modalities=("image",),
     data=("mask",),
     presets={"default": PointingProtocol(), "zhang": PointingProtocol(15)},

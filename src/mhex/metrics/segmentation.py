@@ -72,8 +72,8 @@ def threshold_counts(scaled: Tensor, mask: Tensor) -> Tensor:
         scaled: Maps from 0 to 1, (B, P).
         mask: (B, P): 1, 0 or -1.
     """
-    mean = scaled.mean(1, keepdim=True)
-    above = [scaled > at for at in (mean, *SEARCHED)]  # strictly
+    levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
+    above = [scaled > level for level in levels]  # strictly
     return torch.stack([torch.stack([(a & (mask == 1)).sum(1), (a & (mask == 0)).sum(1)], 1) for a in above], 1)
 
 
@@ -145,7 +145,7 @@ class Segmentation(LocationMetric):
             best = [a + b for a, b in zip(_searched(first, second), _searched(second, first), strict=True)]
             best[2] = best[2] / 2
         best_miou, best_pacc = agreement(*best[0].unbind(-1), *best[1].unbind(-1))
-        missing = torch.where((best[2]).isnan(), torch.nan, 0.0).to(rows)
+        missing = torch.where(best[2].isnan(), torch.nan, 0.0).to(rows)
         found = [best_miou + missing, best_pacc + missing]
         chosen = found if self.protocol.threshold == "best" else [miou[..., 0], pacc[..., 0]]
         return torch.stack([*chosen, *precisions.unbind(-1), *found, best[2]], -1)
@@ -153,7 +153,7 @@ class Segmentation(LocationMetric):
 
 def _of_sums(sums: Tensor) -> tuple[Tensor, Tensor]:
     """Mean IoU and pixel accuracy at every threshold, (..., 11)."""
-    counts = sums[..., 2:].unflatten(-1, (-1, 2))
+    counts = sums[..., 2:].reshape(*sums.shape[:-1], -1, 2)
     return agreement(counts[..., 0], counts[..., 1], sums[..., :1], sums[..., 1:2])
 
 
@@ -161,7 +161,7 @@ def _searched(chosen_on: Tensor, judged: Tensor) -> list[Tensor]:
     """Counts (..., 2) of some images at the threshold that is best for others, their sizes (..., 2), and it (...)."""
     miou, _ = _of_sums(chosen_on)
     place = miou[..., 1:].argmax(-1)
-    counts = judged[..., 2:].unflatten(-1, (-1, 2))[..., 1:, :]
+    counts = judged[..., 2:].reshape(*judged.shape[:-1], -1, 2)[..., 1:, :]
     picked = counts.gather(-2, place[..., None, None].expand(*place.shape, 1, 2))[..., 0, :]
     at = torch.tensor(SEARCHED, dtype=judged.dtype, device=judged.device)[place]
     return [picked, judged[..., :2], at.masked_fill(chosen_on[..., 0] == 0, torch.nan)]

@@ -43,8 +43,8 @@ def mosaics(
         n: Cells on a side.
         each: Images of each class in a mosaic; the others are of other classes.
         least: That probability.
-        shrink: Make each image smaller, so that the mosaic has the size of one image, as models with position embeddings
-            need it; or lay them out as they are.
+        shrink: Make each image smaller, so that the mosaic has the size of one image, as models with position
+            embeddings need it; or lay them out as they are.
         seed: Of who comes together, and where. It does not depend on the order of the images.
     """
     if subject.batch.modality != "image":
