@@ -71,8 +71,8 @@ def _overlap(size: int, n: int, like: Tensor) -> Tensor:
     paper="Boehle, Fritz & Schiele, CVPR 2021, arXiv:2104.00032; Arias-Duart et al., Focus, 2022, arXiv:2109.15035",
     passes="n^2 E",
     traps="Needs mosaics (`mhex.perturb.mosaics`) and explains each of their classes. By chance it is one over the "
-    "number of cells. A model that finds one class in the cell of another is told of as a wrong map. Cells without anything "
-    "above 0 do not count (`silent`).",
+    "number of cells. A model that finds one class in the cell of another is told of as a wrong map. Cells without "
+    "anything above 0 do not count (`silent`).",
     modalities=("image",),
     data=("tiles",),
     presets={"default": Protocol()},

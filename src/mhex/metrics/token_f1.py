@@ -112,8 +112,8 @@ def _check(k: Sequence[int], mode: str) -> None:
     paper="DeYoung et al., ERASER, ACL 2020, arXiv:1911.03429; Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
     passes="0",
     traps="What people mark is not what a model reads. Texts are cut at what the model can take, and marked words "
-    "beyond can not be found: `recall_bound` is what is left. Numbers for different k cannot be compared. Words are those of "
-    "the tokenizer, punctuation among them, and marks must be numbered likewise.",
+    "beyond can not be found: `recall_bound` is what is left. Numbers for different k cannot be compared. Words are "
+    "those of the tokenizer, punctuation among them, and marks must be numbered likewise.",
     modalities=("text",),
     data=("rationale",),
     presets={"default": TokenProtocol(), "che": TokenProtocol(mode="clamp")},
