@@ -125,7 +125,7 @@ class PerImage(Metric):
         for k, name in enumerate(self.outputs):
             found[name] = {"value": float(value[k]), "ci_low": float(low[k]), "ci_high": float(high[k])}
         sizes = {"n": len(counted), "n_skipped": len(rows) - len(counted)}
-        return {**found[self.outputs[0]], **sizes, "all": found, "protocol": self.protocol}
+        return {**found[self.outputs[0]], **sizes, "all": found, "protocol": str(self.protocol)}
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         """A process without a sample takes part with nothing of the right kind: an empty list breaks the gathering."""

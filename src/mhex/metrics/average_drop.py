@@ -120,7 +120,7 @@ class AverageDrop(DropMetric):
         super().__init__(preset, **changes)
         removed = self.protocol.mode.endswith("remove")
         self.better = (removed, False)
-        self.__dict__["higher_is_better"] = removed  # torchmetrics guards the name; the direction depends on the mode
+        self.__dict__["higher_is_better"] = removed  # the class says it for removal, and torchmetrics guards the name
 
     def score(self, result: MaskedResult) -> Tensor:
         """Per image, and whether its probability was small from the start."""
