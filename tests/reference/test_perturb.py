@@ -222,7 +222,7 @@ def test_text_sweeps_refuse():
         PerturbationSweep("black")(subject, None, scores_of(TEXTS))
     with pytest.raises(ArgumentError, match="Expected maps of shape"):
         PerturbationSweep("drop", "token")(subject, None, scores_of(TEXTS)[:, :-1])
-    ids = {name: value for name, value in tokenizer()(TEXTS, padding=True, return_tensors="pt").items()}
+    ids = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt").items())
     with pytest.raises(ArgumentError, match="words are known"):
         PerturbationSweep("drop", "word")(Subject(bert(), ids), None, scores_of(TEXTS))
     with pytest.raises(ArgumentError, match="a mask token"):

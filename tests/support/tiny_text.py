@@ -10,10 +10,14 @@ from torch import Tensor, nn
 
 from support.models import enliven
 
-WORDS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] . , a b c d e f g h i good bad film long sea ##side ##shore plot play ##ing ##er"
-).split()
-TEXTS = ["a good seaside film , playing long .", "bad plot", "the seashore player : good , bad film a b c d e f g h i ."]
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PIECES = ("good", "bad", "film", "long", "sea", "##side", "##shore", "plot", "play", "##ing", "##er")
+WORDS = (*SPECIAL, *".,abcdefghi", *PIECES)
+TEXTS = [
+    "a good seaside film , playing long .",
+    "bad plot",
+    "the seashore player : good , bad film a b c d e f g h i .",
+]
 
 
 @functools.cache
