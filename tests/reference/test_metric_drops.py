@@ -76,9 +76,9 @@ def test_soft_average_drop():
 
 def test_the_mean_colour_is_of_each_channel():
     x = torch.tensor([[[[1.0, 0.0]], [[4.0, 2.0]]]]).double()
-    model = Additive(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), second=True)
+    model = Additive(torch.tensor([[1.0, 0.0, 2.0, 0.0]]), second=True)
     result = MaskedPass("soft-remove", "mean")(model, x, torch.tensor([[[1.0, 0.0]]]).double(), FIRST)
-    near(result.after[:, 0], [torch.sigmoid(torch.tensor(0.5 + 3.0)).item()])
+    near(result.after[:, 0], [torch.sigmoid(torch.tensor(0.5 + 2 * 3.0).double()).item()])
 
 
 def test_area_weights():
@@ -196,6 +196,14 @@ def test_a_text_may_bound_how_many_tokens():
     found = metric.score(*metric.of(Case(subject, scores_of(TEXTS))))[:, 0]
     near(found, [text_drop("mhex_text", text, number) for text, number in zip(TEXTS, (3, 2, 3), strict=True)])
     assert AverageDrop("mhex_text").protocol.most == 20
+
+
+@pytest.mark.parametrize(("rounding", "numbers"), [("down", (2, 1, 5)), ("up", (3, 1, 5))])
+def test_shares_of_tokens_are_rounded(rounding, numbers):
+    subject = Subject(bert(), TEXTS, label=[1, 1, 1], tokenizer=tokenizer())
+    metric = AverageDrop("mhex_text", fraction=0.25, rounding=rounding)
+    found = metric.score(*metric.of(Case(subject, scores_of(TEXTS))))[:, 0]
+    near(found, [text_drop("mhex_text", text, number) for text, number in zip(TEXTS, numbers, strict=True)])
 
 
 def test_texts_need_a_reference_of_theirs():
