@@ -17,7 +17,7 @@ from mhex.perturb import generator_for, minmax
 SEARCHED = tuple(k / 10 for k in range(10))
 _NUMBERS = ("ap2", "foreground_ap", "foreground", "background")
 _COUNTS = tuple(f"{kind}@{at}" for at in ("mean", *SEARCHED) for kind in ("true", "false"))
-_HALF = 6  # purpose of random numbers
+_HALF = 61  # purpose of random numbers
 
 
 @dataclass(frozen=True)

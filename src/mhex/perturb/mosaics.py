@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.perturb.ranks import generator_for
 from mhex.perturb.subject import Subject
 
-_MOSAIC = 5  # purpose of random numbers
+_MOSAIC = 60  # purpose of random numbers
 
 
 @dataclass(frozen=True, eq=False)
