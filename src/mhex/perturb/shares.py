@@ -79,10 +79,10 @@ class SharePasses:
         """Remove and ask; arguments as for `PerturbationSweep`."""
         subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
         sweep = self.sweep
-        units = sweep._units(subject, saliency)
+        units = sweep.units(subject, saliency)
         rank = ranks(units.scores, subject.ids, sweep.seed, sweep.tie, units.counted)
         gone, kept = self._numbers(counts(units.number, 100), units.number)
-        change = sweep._change(subject, units)
+        change = sweep.change(subject, units)
         classes = subject.classes(explained)[:, :3]
         size, shares = subject.batch.size, len(self.percent)
 

@@ -87,11 +87,11 @@ class PerturbationSweep:
             options: Of `Subject`.
         """
         subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
-        units = self._units(subject, saliency)
+        units = self.units(subject, saliency)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
         number = units.number
         grid = counts(number, self.steps)  # (B, T + 1)
-        change = self._change(subject, units)
+        change = self.change(subject, units)
         stages = [(None, 0), (None, self.steps), *((o, k) for o in self.orders for k in range(1, self.steps))]
         classes = subject.classes(explained, other)
         size = subject.batch.size
@@ -117,7 +117,8 @@ class PerturbationSweep:
             result.fill(order_of[stage], samples, step_of[stage], _scalars(subject, logits, classes[samples]))
         return result
 
-    def _units(self, subject: Subject, saliency: Tensor) -> Units:
+    def units(self, subject: Subject, saliency: Tensor) -> Units:
+        """What is ranked: pixels, patches, tokens or words."""
         if subject.batch.modality == "image":
             if self.reference not in PIXELS or self.granularity not in ("pixel", "patch"):
                 raise ArgumentError(
@@ -129,7 +130,7 @@ class PerturbationSweep:
             raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
         return text_units(subject, saliency, "word" if self.granularity == "word" else "token")
 
-    def _change(self, subject: Subject, units: Units) -> Callable[[Tensor, Tensor], Batch]:
+    def change(self, subject: Subject, units: Units) -> Callable[[Tensor, Tensor], Batch]:
         """From removed units (M, N) of samples (M,) to inputs for the model."""
         if subject.batch.modality == "text":
             return lambda removed, samples: removed_words(
