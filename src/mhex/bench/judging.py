@@ -142,8 +142,8 @@ def _plan(run: _Run, samples: Samples, methods: Any, metrics: Any, controls: boo
     anatomy = find_anatomy(run.model, prepared.batch)
     chosen = judges(metrics, anatomy.modality)
     for one in chosen:
-        for name, given in (("label", samples.label), ("mask", samples.mask), ("rationale", samples.rationale)):
-            if name in one.spec.data and given is None:
+        for name in ("label", "mask", "rationale", "tiles"):
+            if name in one.spec.data and getattr(samples, name) is None:
                 raise ArgumentError(f"Metric {one.spec.name!r} needs a {name} for each sample, but the data has none.")
         if "two classes" in one.spec.data and samples.other is None:
             raise ArgumentError(
@@ -195,6 +195,7 @@ def _case(run: _Run, samples: Samples, method: Judged, subject: Subject) -> Case
         classes,
         mask=samples.mask,
         rationale=samples.rationale,
+        tiles=samples.tiles,
         again=lambda inputs, classes: _fresh(run, run.model, method, subject, inputs, classes),
         other_class=samples.other,
         model=None if run.evaluator is run.model else run.model,

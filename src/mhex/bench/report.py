@@ -106,6 +106,19 @@ class Report:
                     )
         return cells
 
+    def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
+        """The same with some methods, as they are called in tables, or some metrics alone."""
+        rows = self.rows.to_pylist()
+        kept = [
+            row
+            for row in rows
+            if (methods is None or label(row["method"], row["options"]) in methods)
+            and (metrics is None or row["metric"] in metrics)
+        ]
+        if not kept:
+            raise ArgumentError("Expected methods and metrics of the report, but none is left.")
+        return Report(store.as_table(kept), self._metrics)
+
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
         _, rows = self.values(metric)

@@ -14,7 +14,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError
 _INPUTS = ("inputs", "image", "images", "text", "texts")
 _LABELS = ("label", "labels")
 _MASKS = ("mask", "masks")
-_BESIDE = (*_LABELS, *_MASKS, "rationale", "other")
+_BESIDE = (*_LABELS, *_MASKS, "rationale", "other", "tiles")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Samples:
         mask: Segmentation (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored; None if there is none.
         rationale: Of texts: numbers of the words that people marked, a list for each; None if there is none.
         other: Another class that is in each image, (B,), -1 where there is none; None if not known.
+        tiles: Of mosaics: the class of each cell, (B, n * n); see `mhex.perturb.mosaics`.
     """
 
     inputs: Any
@@ -36,6 +37,7 @@ class Samples:
     mask: Tensor | None = None
     rationale: list[list[int]] | None = None
     other: Tensor | None = None
+    tiles: Tensor | None = None
 
 
 def in_samples(data: Any, size: int, limit: int | None = None) -> Iterator[Samples]:
@@ -129,7 +131,7 @@ def _stack(items: list[Any]) -> Any:
 def _samples(batch: Any, start: int) -> Samples:
     found: dict[str, Any] = {}
     if isinstance(batch, Mapping):
-        found = {key: value for key, value in batch.items() if key in ("rationale", "other")}
+        found = {key: value for key, value in batch.items() if key in ("rationale", "other", "tiles")}
         found["label"] = next((batch[key] for key in _LABELS if key in batch), None)
         found["mask"] = next((batch[key] for key in _MASKS if key in batch), None)
         own = next((batch[key] for key in _INPUTS if key in batch), None)
@@ -140,7 +142,9 @@ def _samples(batch: Any, start: int) -> Samples:
     else:
         inputs = batch
     size = _length(inputs)
-    tensors = {k: None if found.get(k) is None else torch.as_tensor(found[k]) for k in ("label", "mask", "other")}
+    tensors = {
+        k: None if found.get(k) is None else torch.as_tensor(found[k]) for k in ("label", "mask", "other", "tiles")
+    }
     for name, value in tensors.items():
         if value is not None and len(value) != size:
             raise ArgumentError(f"Expected a {name} for each of {size} samples, but got {len(value)}.")
@@ -166,5 +170,7 @@ def _first(samples: Samples, count: int) -> Samples:
 
     inputs = _cut(samples.inputs, part) if isinstance(samples.inputs, Mapping) else samples.inputs[part]
     return Samples(
-        inputs, samples.ids[:count], *map(cut, (samples.label, samples.mask, samples.rationale, samples.other))
+        inputs,
+        samples.ids[:count],
+        *map(cut, (samples.label, samples.mask, samples.rationale, samples.other, samples.tiles)),
     )

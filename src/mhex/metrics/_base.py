@@ -48,8 +48,8 @@ class PerImage(Metric):
 
     full_state_update = False
     is_differentiable = False
-    columns: ClassVar[tuple[str, ...]] = ("value",)
-    outputs: ClassVar[tuple[str, ...]] = ("value",)
+    columns: tuple[str, ...] = ("value",)
+    outputs: tuple[str, ...] = ("value",)
     better: tuple[bool, ...] = (True,)
     presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     ids: list[Tensor]

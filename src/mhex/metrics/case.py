@@ -24,6 +24,7 @@ class Case:
         explained: The class of each, (B,); None for the predicted one.
         mask: Segmentation of images, (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored.
         rationale: Of texts: numbers of the words that people marked, a list for each sample.
+        tiles: Of mosaics: the class of each cell, (B, n * n), row by row; see `mhex.perturb.mosaics`.
         again: From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options, for
             metrics that explain again.
         other_class: Another class that is in each image, (B,), -1 where there is none; for class discrimination.
@@ -38,6 +39,7 @@ class Case:
     explained: Tensor | None = None
     mask: Tensor | None = None
     rationale: list[list[int]] | None = None
+    tiles: Tensor | None = None
     again: Callable[..., Tensor] | None = None
     other_class: Tensor | None = None
     other: Callable[[], Case] | None = None
@@ -51,14 +53,20 @@ class Case:
 
     def sweep(self, wanted: PerturbationSweep) -> SweepResult:
         """Curves of both orders, from a sweep made before where one has all of the points."""
-        key = replace(wanted, steps=1)
-        for steps, found in self._done.setdefault(("sweep", key), {}).items():
+        found = self.made(wanted)
+        if found is not None:
+            return found
+        made = wanted(self.subject, None, self.saliency, self.explained, other=self.other_class)
+        self._done.setdefault(("sweep", replace(wanted, steps=1)), {})[wanted.steps] = made
+        return made
+
+    def made(self, wanted: PerturbationSweep) -> SweepResult | None:
+        """The same where such a sweep was made before; None where not."""
+        for steps, found in self._done.get(("sweep", replace(wanted, steps=1)), {}).items():
             if steps % wanted.steps == 0:
                 result: SweepResult = found.every(steps // wanted.steps)
                 return result
-        made = wanted(self.subject, None, self.saliency, self.explained, other=self.other_class)
-        self._done["sweep", key][wanted.steps] = made
-        return made
+        return None
 
     def plan(self, sweeps: list[PerturbationSweep]) -> None:
         """Make the finest of each kind first, so that the others are read off it."""

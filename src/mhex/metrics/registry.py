@@ -30,7 +30,7 @@ class MetricSpec:
         modalities: What it is defined for.
         passes: Cost per image, in forward passes F, explanations E and steps T.
         traps: What to beware of.
-        data: What it needs of the data beside inputs: `"mask"`, `"rationale"`, `"label"` or `"two classes"`.
+        data: What it needs of the data beside inputs: `"mask"`, `"rationale"`, `"label"`, `"tiles"` or `"two classes"`.
     """
 
     name: str

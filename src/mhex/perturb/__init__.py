@@ -5,14 +5,16 @@ from mhex.perturb.curves import SweepResult, area
 from mhex.perturb.groups import GroupPass, GroupResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
+from mhex.perturb.mosaics import Mosaics, mosaics
 from mhex.perturb.neighbours import NeighbourPass, NeighbourResult
 from mhex.perturb.noise import NoisePass, NoiseResult
 from mhex.perturb.randomized import RandomizedPass, RandomizedResult
 from mhex.perturb.ranks import counts, generator_for, ranks
 from mhex.perturb.references import gaussian_blur, reference
+from mhex.perturb.shares import SharePasses, ShareResult
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.sweep import PerturbationSweep
-from mhex.perturb.units import at_size, check_map
+from mhex.perturb.units import at_size, check_map, text_units
 
 __all__ = [
     "BoxResult",
@@ -21,6 +23,7 @@ __all__ = [
     "GroupResult",
     "MaskedPass",
     "MaskedResult",
+    "Mosaics",
     "NeighbourPass",
     "NeighbourResult",
     "NoisePass",
@@ -28,6 +31,8 @@ __all__ = [
     "PerturbationSweep",
     "RandomizedPass",
     "RandomizedResult",
+    "SharePasses",
+    "ShareResult",
     "Subject",
     "SweepResult",
     "area",
@@ -38,7 +43,9 @@ __all__ = [
     "generator_for",
     "imputed",
     "minmax",
+    "mosaics",
     "ranks",
     "reference",
+    "text_units",
     "top_class",
 ]

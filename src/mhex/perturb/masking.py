@@ -55,9 +55,11 @@ class MaskedPass:
             says.
         reference: What hidden means; see `PerturbationSweep`.
         threshold: Images: salient is above it, on the map scaled from 0 to 1.
-        fraction: Texts: this share of the tokens is salient, rounded up, at least one.
+        fraction: Texts: this share of the tokens is salient, at least one of them.
         seed: Of ties between tokens.
         sigma: Of the blur.
+        rounding: Texts: whether that share is rounded `"up"` or `"down"`.
+        most: Texts: no more tokens than this are salient; None for no bound.
     """
 
     mode: str = "remove"
@@ -66,10 +68,16 @@ class MaskedPass:
     fraction: float = 0.1
     seed: int = 0
     sigma: float | None = None
+    rounding: str = "up"
+    most: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+        if self.rounding not in ("up", "down"):
+            raise ArgumentError(f"Expected rounding 'up' or 'down', but got {self.rounding!r}.")
+        if self.most is not None and self.most < 1:
+            raise ArgumentError(f"Expected most to be at least one token, or None, but got {self.most!r}.")
 
     def __call__(
         self,
@@ -110,9 +118,10 @@ class MaskedPass:
         units = text_units(subject, saliency, "token")
         assert units.counted is not None
         place = ranks(units.scores, subject.ids, self.seed, "random", units.counted)
-        # Rounded up without floating-point surprises: 0.1 of 30 is 3.
-        most = ((units.number * round(self.fraction * 10_000) + 9_999) // 10_000).clamp_min(1)
-        salient = place < most[:, None]
+        # Whole numbers, so that there are no floating-point surprises: 0.1 of 30 is 3, rounded up or down.
+        above = 9_999 if self.rounding == "up" else 0
+        number = ((units.number * round(self.fraction * 10_000) + above) // 10_000).clamp(1, self.most)
+        salient = place < number[:, None]
         hidden = (~salient if self.mode == "keep" else salient) & units.counted
 
         def change(jobs: Tensor) -> Batch:

@@ -51,11 +51,21 @@ def ranks(
     if tie == "stable":
         order = scores.argsort(dim=1, descending=True, stable=True)
     else:
-        shuffled = torch.stack([torch.randperm(units, generator=generator_for(seed, int(i))) for i in ids])
+        shuffled = torch.stack([_shuffled(units, seed, int(i), n, counted) for n, i in enumerate(ids)])
         shuffled = shuffled.to(scores.device)
         order = shuffled.gather(1, scores.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
     places = torch.arange(units, device=scores.device).expand(size, units)
     return torch.empty_like(order).scatter_(1, order, places)
+
+
+def _shuffled(units: int, seed: int, number: int, row: int, counted: Tensor | None) -> Tensor:
+    """Units of one sample in random order, (N,); those that count first, whatever padding the batch has beside them."""
+    draw = generator_for(seed, number)
+    if counted is None:
+        return torch.randperm(units, generator=draw)
+    places = torch.cat([counted[row].nonzero()[:, 0], (~counted[row]).nonzero()[:, 0]]).cpu()
+    inside = int(counted[row].sum())
+    return torch.cat([places[:inside][torch.randperm(inside, generator=draw)], places[inside:]])
 
 
 def counts(units: Tensor, steps: int) -> Tensor:
