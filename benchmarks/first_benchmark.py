@@ -69,8 +69,8 @@ def page(found: dict[str, tuple[mhex.Report, float, float]], count: int, device:
     """The Markdown page."""
     parts = [
         "# First benchmark",
-        f"Five methods and three control maps on {count} test photos of the pets data set, on the two pets models of the "
-        "zoo. The predicted class is explained; ties, boxes and seeds are the same for all methods. Made by\n"
+        f"Five methods and three control maps on {count} test photos of the pets data set, on two models of the zoo. "
+        "The predicted class is explained; ties, boxes and seeds are the same for all methods. Made by\n"
         f"`python benchmarks/first_benchmark.py --device {device} --images {count}`.",
     ]
     for name, (report, accuracy, seconds) in found.items():

@@ -106,7 +106,8 @@ def metric_page(metric: MetricSpec) -> str:
     summary = (inspect.getdoc(inspect.getmodule(metric.function)) or "").strip()
     formula = (inspect.getdoc(metric.function) or "").split("Args:")[0].strip()
     pairs = zip(metric.metric.outputs, metric.metric.better, strict=True)
-    outputs = "\n".join(f"- `{name}`: {'higher' if higher else 'lower'} is better" for name, higher in pairs)
+    better = {True: ": higher is better", False: ": lower is better", None: ""}
+    outputs = "\n".join(f"- `{name}`{better[higher]}" for name, higher in pairs)
     presets = "\n".join(f"- `{name}`: {protocol}" for name, protocol in metric.presets.items())
     return f"""# {metric.name}
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from mhex._explain import explain
 from mhex._progress import track
 from mhex.bench.cache import Cache
-from mhex.bench.controls import control
+from mhex.bench.cases import Run, case_of
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
 from mhex.bench.samples import Samples, count_samples, in_samples
@@ -27,23 +24,6 @@ from mhex.inputs import prepare
 from mhex.metrics._curve import CurveMetric
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What does not change from batch to batch."""
-
-    bundle: Bundle
-    model: nn.Module
-    evaluator: nn.Module
-    relabelled: nn.Module | None
-    preprocess: Callable[[Any], Tensor] | None
-    tokenizer: Callable[..., Mapping[str, Any]] | None
-    target: str | int
-    seed: int
-    inner_batch: int | None
-    cache: Cache | None
-    parts: Parts
 
 
 def evaluate(
@@ -98,8 +78,7 @@ def evaluate(
     inner = unwrap(bundle.model)
     if target not in ("predicted", "label") and (isinstance(target, bool) or not isinstance(target, int)):
         raise ArgumentError(f"Expected target 'predicted', 'label' or a class number, but got {target!r}.")
-    run = _Run(
-        bundle,
+    run = Run(
         inner,
         inner if evaluator is None else unwrap(evaluator),
         None if relabelled is None else unwrap(relabelled),
@@ -136,7 +115,7 @@ def _tracked(batches: Iterable[Samples], steps: Any, progress: bool) -> Iterable
     yield from iterator
 
 
-def _plan(run: _Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
+def _plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
     """Everything that can be refused is refused before the first map."""
     prepared = prepare(run.model, samples.inputs, run.preprocess, run.tokenizer)
     anatomy = find_anatomy(run.model, prepared.batch)
@@ -155,7 +134,7 @@ def _plan(run: _Run, samples: Samples, methods: Any, metrics: Any, controls: boo
     return judged(methods, anatomy, controls), chosen
 
 
-def _judge_batch(run: _Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
+def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
     """Rows of one batch; what is there already is left out, and so is all that only it would need."""
     subject: Subject | None = None
     for method in methods:
@@ -174,73 +153,15 @@ def _judge_batch(run: _Run, samples: Samples, methods: list[Judged], metrics: li
                 progress=progress,
             )
         started = time.perf_counter()
-        case = _case(run, samples, method, subject)
+        case = case_of(run, samples, method, subject)
         seconds = (time.perf_counter() - started) / len(samples.ids)
         case.plan([one.metric.protocol.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
         run.parts.add([row for one in wanted for row in _rows(case, method, one, seconds)])
 
 
-def _done(run: _Run, samples: Samples, method: Judged, metric: Judge) -> bool:
+def _done(run: Run, samples: Samples, method: Judged, metric: Judge) -> bool:
     rest = (method.name, method.written, metric.label, str(metric.metric.protocol))
     return all((i, *rest) in run.parts.done for i in samples.ids)
-
-
-def _case(run: _Run, samples: Samples, method: Judged, subject: Subject) -> Case:
-    """The map of a method, or a control, for the class that is explained."""
-    classes = _explained(run, samples, subject)
-    maps = _maps(run, samples, method, subject, samples.inputs, classes)
-    case = Case(
-        subject,
-        maps,
-        classes,
-        mask=samples.mask,
-        rationale=samples.rationale,
-        tiles=samples.tiles,
-        again=lambda inputs, classes: _fresh(run, run.model, method, subject, inputs, classes),
-        other_class=samples.other,
-        model=None if run.evaluator is run.model else run.model,
-    )
-    if (relabelled := run.relabelled) is not None:
-        case.relabelled = lambda inputs, classes: _fresh(run, relabelled, method, subject, inputs, classes)
-    if samples.other is not None:
-        other = samples.other.to(classes.device)
-        for_other = torch.where(other < 0, classes, other)
-        case.other = lambda: Case(
-            subject,
-            _maps(run, samples, method, subject, samples.inputs, for_other),
-            for_other,
-            other_class=classes,
-        )
-    return case
-
-
-def _explained(run: _Run, samples: Samples, subject: Subject) -> Tensor:
-    if run.target == "label":
-        assert samples.label is not None
-        return samples.label.to(subject.device)
-    if isinstance(run.target, int):
-        return torch.full_like(subject.predicted, run.target)
-    return subject.predicted
-
-
-def _maps(run: _Run, samples: Samples, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
-    """Maps of a method for a class of each sample, from the cache where they are there."""
-    if run.cache is None or method.control:
-        return _fresh(run, run.model, method, subject, inputs, classes)
-    found = run.cache.get(method, samples.ids, classes, run.seed)
-    if found is None:
-        found = _fresh(run, run.model, method, subject, inputs, classes)
-        run.cache.put(method, samples.ids, classes, run.seed, found)
-    return found
-
-
-def _fresh(run: _Run, model: nn.Module, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
-    """The same, made now, of any inputs and model."""
-    options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
-    if method.control:
-        seen = Subject(model, inputs, ids=subject.ids, **options) if isinstance(inputs, Tensor) else subject
-        return control(method.control, seen, run.seed)
-    return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
 
 
 def _rows(case: Case, method: Judged, metric: Judge, explain_seconds: float) -> Iterable[dict[str, Any]]:

@@ -127,8 +127,17 @@ class Report:
 
     def _marked(self, metric: str, output: int) -> set[str]:
         """The best method and those that are not shown to be worse."""
-        values = self.per_image(metric, output)
-        found = marks(torch.stack(list(values.values()), 1), self._metrics[metric].better[output])
+        made = self._metrics[metric]
+        higher = made.better[output]
+        if higher is None:
+            return set()
+        if made.additive:
+            values = self.per_image(metric, output)
+            found = marks(torch.stack(list(values.values()), 1), higher)
+        else:  # such as the ratio of sums over all images
+            _, values = self.values(metric)
+            table = torch.stack(list(values.values()), 1)  # (n, M, J)
+            found = marks(table, higher, summary=lambda rows: made.summary(rows)[..., output : output + 1])
         return {name for name, flag in zip(values, found.marked, strict=True) if flag}
 
     def compare(

@@ -23,7 +23,7 @@ class Cell:
         n: Images that count.
         skipped: Images that do not.
         marked: Whether it is the best, or not shown to be worse.
-        higher: Whether higher is better.
+        higher: Whether higher is better; None where neither is.
     """
 
     method: str
@@ -35,7 +35,7 @@ class Cell:
     n: int
     skipped: int
     marked: bool
-    higher: bool
+    higher: bool | None
 
     @property
     def column(self) -> str:
@@ -66,7 +66,7 @@ class Grid:
     notes: Mapping[str, str]
 
     @property
-    def columns(self) -> list[tuple[str, bool]]:
+    def columns(self) -> list[tuple[str, bool | None]]:
         """Headings, and whether higher is better."""
         return list(dict.fromkeys((cell.column, cell.higher) for cell in self.cells))
 
@@ -103,7 +103,7 @@ def render(grid: Grid, form: str) -> str:
 
 
 def _heads(grid: Grid, up: str = "↑", down: str = "↓") -> list[str]:
-    return [f"{name} {up if higher else down}" for name, higher in grid.columns]
+    return [name if higher is None else f"{name} {up if higher else down}" for name, higher in grid.columns]
 
 
 def _text(grid: Grid) -> str:

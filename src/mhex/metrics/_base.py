@@ -41,7 +41,8 @@ class PerImage(Metric):
     Attributes:
         columns: Names of the numbers of an image.
         outputs: Names of what `summary` returns; the first is the value by which methods are ranked.
-        better: For each output, whether higher is better.
+        better: For each output, whether higher is better; None where neither is.
+        additive: True if the value of a data set is the mean of what it is for single images.
         presets: Protocols of papers by name; `"default"` is the library's own.
         protocol: How it is measured, frozen; printed with every number.
     """
@@ -50,7 +51,8 @@ class PerImage(Metric):
     is_differentiable = False
     columns: tuple[str, ...] = ("value",)
     outputs: tuple[str, ...] = ("value",)
-    better: tuple[bool, ...] = (True,)
+    better: tuple[bool | None, ...] = (True,)
+    additive: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     ids: list[Tensor]
 

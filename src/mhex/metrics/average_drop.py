@@ -114,12 +114,12 @@ class AverageDrop(DropMetric):
 
     columns = ("value", "unsure")
     outputs = ("value", "unsure")
-    better = (True, False)
+    better = (True, None)
 
     def __init__(self, preset: str = "default", **changes: Any) -> None:
         super().__init__(preset, **changes)
         removed = self.protocol.mode.endswith("remove")
-        self.better = (removed, False)
+        self.better = (removed, None)
         self.__dict__["higher_is_better"] = removed  # the class says it for removal, and torchmetrics guards the name
 
     def score(self, result: MaskedResult) -> Tensor:

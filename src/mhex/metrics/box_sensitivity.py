@@ -105,7 +105,7 @@ class BoxSensitivity(PerImage):
 
     columns = ("normalised", "area", "flat")
     outputs = ("normalised", "area", "flat")
-    better = (True, True, False)
+    better = (True, True, None)
     protocol: BoxProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

@@ -43,7 +43,7 @@ class EffectiveAverageDrop(DropMetric):
 
     columns = ("value", "area")
     outputs = ("value", "area")
-    better = (True, False)
+    better = (True, None)
 
     def score(self, result: MaskedResult) -> Tensor:
         """Per image."""

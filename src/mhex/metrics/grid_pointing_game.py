@@ -82,7 +82,7 @@ class GridPointingGame(PerImage):
 
     columns = ("value", "silent")
     outputs = ("value", "silent")
-    better = (True, False)
+    better = (True, None)
     protocol: Protocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

@@ -83,7 +83,7 @@ class Infidelity(PerImage):
 
     columns = ("value", "raw", "reversed")
     outputs = ("value", "raw", "reversed")
-    better = (False, False, False)
+    better = (False, False, None)
     protocol: NoiseProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

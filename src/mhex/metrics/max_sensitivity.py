@@ -66,7 +66,7 @@ class MaxSensitivity(PerImage):
 
     columns = ("value", "flipped")
     outputs = ("value", "flipped")
-    better = (False, False)
+    better = (False, None)
     protocol: NeighbourProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ class Randomization(PerImage):
 
     columns = ("rho", "excess", "baseline", "constant")
     outputs = ("rho", "excess", "baseline", "constant")
-    better = (False, False, False, False)
+    better = (False, False, None, None)
     protocol: RandomizationProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

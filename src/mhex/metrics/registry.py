@@ -49,7 +49,7 @@ class MetricSpec:
 
     @property
     def higher_is_better(self) -> bool:
-        return self.metric.better[0]
+        return bool(self.metric.better[0])
 
 
 _METRICS: dict[str, MetricSpec] = {}
@@ -72,7 +72,7 @@ def register_metric(
     def decorate(metric: MetricClass) -> MetricClass:
         if name in _METRICS:
             raise ArgumentError(f"A metric named {name!r} is registered already; choose another name.")
-        metric.higher_is_better = metric.better[0]
+        metric.higher_is_better = bool(metric.better[0])
         metric.presets = presets
         _METRICS[name] = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data)
         return metric

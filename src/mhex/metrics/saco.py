@@ -79,7 +79,7 @@ class SaCo(PerImage):
 
     columns = ("value", "flat")
     outputs = ("value", "flat")
-    better = (True, False)
+    better = (True, None)
     protocol: GroupProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

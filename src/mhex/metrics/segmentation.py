@@ -121,7 +121,8 @@ class Segmentation(LocationMetric):
 
     columns = (*_NUMBERS, "half", *_COUNTS)
     outputs = ("miou", "pacc", "ap2", "foreground_ap", "best_miou", "best_pacc", "best_threshold")
-    better = (True, True, True, True, True, True, False)
+    better = (True, True, True, True, True, True, None)
+    additive = False
     protocol: SegmentationProtocol
 
     def score(self, result: LocatedMaps) -> Tensor:
