@@ -219,13 +219,13 @@ def test_what_is_refused(model: Small, data: Any) -> None:
         mhex.evaluate(model, x, ["gradcam"], ["class-discrimination"])
     with pytest.raises(UnsupportedModelError, match="gae"):
         mhex.evaluate(model, x, ["gae"], ["deletion"])
-    with pytest.raises(ArgumentError, match="no metric named 'deletions'|metric"):
+    with pytest.raises(ArgumentError, match="'deletions'"):
         mhex.evaluate(model, x, ["gradcam"], ["deletions"])
     with pytest.raises(ArgumentError, match="The protocol has no part"):
         mhex.evaluate(model, x, ["gradcam"], [("deletion", {"stepps": 3})])
     with pytest.raises(ArgumentError, match="is not defined for image models"):
         mhex.evaluate(model, x, ["gradcam"], ["token-f1"])
-    with pytest.raises(ArgumentError, match="at least one sample|empty"):
+    with pytest.raises(ArgumentError, match="at least one sample"):
         mhex.evaluate(model, [], ["gradcam"], ["deletion"])
     with pytest.raises(ArgumentError, match="gradcam twice"):
         mhex.evaluate(model, x, ["gradcam", "gradcam"], ["deletion"])
