@@ -48,12 +48,15 @@ def ranks(
     size, units = scores.shape
     if counted is not None:
         scores = scores.masked_fill(~counted, -torch.inf)
-    if tie == "stable":
-        order = scores.argsort(dim=1, descending=True, stable=True)
-    else:
-        shuffled = torch.stack([_shuffled(units, seed, int(i), n, counted) for n, i in enumerate(ids)])
+    values, order = scores.sort(dim=1, descending=True, stable=True)
+    # Shuffling before a stable sort changes nothing where no two scores are equal.
+    tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(1) if tie == "random" else None
+    if tied is not None and bool(tied.any()):
+        rows = tied.nonzero()[:, 0]
+        shuffled = torch.stack([_shuffled(units, seed, int(ids[n]), n, counted) for n in rows.tolist()])
         shuffled = shuffled.to(scores.device)
-        order = shuffled.gather(1, scores.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
+        sorted_again = scores[rows].gather(1, shuffled).argsort(dim=1, descending=True, stable=True)
+        order[rows] = shuffled.gather(1, sorted_again)
     places = torch.arange(units, device=scores.device).expand(size, units)
     return torch.empty_like(order).scatter_(1, order, places)
 
