@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
-from mhex.errors import CaptureError, MhexWarning, UnsupportedModelError
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 from support.cases import assert_same
 from support.models import FAMILIES, call, enliven
 
@@ -262,7 +262,7 @@ def test_padding_in_place_of_a_word_does_not_move_the_read_out(last: bool) -> No
 def test_relevance_that_is_mostly_lost_is_told() -> None:
     """A large stabiliser takes most of it; with a small one there is nothing to tell."""
     model = net(F.relu)
-    with pytest.warns(MhexWarning, match="of the relevance was lost or made on the way"):
+    with pytest.warns(MhexWarning, match="times the relevance was lost or made on the way"):
         e = mhex.explain(model, pictures(), "lrp", epsilon=50.0)
     assert float(e.diagnostics["conservation_gap"].max()) > 0.5
     with pytest.raises(CaptureError, match=r"conserved up to 0\.05"):
@@ -374,3 +374,39 @@ def test_words_are_hidden_in_encoder_and_decoder() -> None:
     changed = ids.clone()
     changed[0, 2] = 3
     assert_same(e.scores[0, 2], e.logits[0, 1] - model(input_ids=changed).logits[0, 1].detach(), "occlusion", 1e-9)
+
+
+def test_biases_that_take_more_than_there_is_are_told() -> None:
+    model, x = net(F.relu), pictures(1)
+    nn.init.zeros_(model.head.bias)
+    model.head.bias.data[0] = -1.5 * model(x)[0, 0].detach()  # three times the score that is left, and more
+    with pytest.warns(MhexWarning, match="took .* times the relevance that there was"):
+        mhex.explain(model, x, "lrp", 0)
+
+
+@pytest.mark.parametrize(("option", "rule"), [({"gamma": 5.0}, "gamma"), ({"alpha": 3.0}, "alphabeta")])
+def test_options_of_another_rule_are_refused(option: dict[str, float], rule: str) -> None:
+    with pytest.raises(ArgumentError, match=f"Expected rule={rule!r}"):
+        mhex.explain(net(F.relu), pictures(), "lrp", **option)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "integrated-gradients", "rise"])
+def test_a_decoder_without_padding_is_asked_about_one_text_at_a_time(method: str) -> None:
+    """It refuses several, and the user gave one; the result is that of the same model with a padding token."""
+    model, texts = _decoder("gpt2")
+    one = {name: value[:1] for name, value in texts.items()}
+    options = {"n": 20} if method == "rise" else {"steps": 5} if method == "integrated-gradients" else {}
+    options |= {} if method == "integrated-gradients" else {"fill": 4}
+    wanted = mhex.explain(model, one, method, 1, **options).scores
+    model.config.pad_token_id = None
+    with pytest.raises(ValueError, match="padding token"):
+        model(**texts)
+    assert_same(mhex.explain(model, one, method, 1, **options).scores, wanted, method, 1e-9)
+
+
+def test_special_tokens_by_the_configuration() -> None:
+    """GPT-2 has none but those that begin and end texts: its first and last words are words."""
+    model, _ = _decoder("gpt2")
+    ids = torch.tensor([[7, 9, 2, 7, 11]])  # 2 ends texts
+    e = mhex.explain(model, {"input_ids": ids}, "conservative-lrp", 1)
+    assert e.scored.tolist() == [[True, True, False, True, True]]

@@ -213,7 +213,7 @@ class Trace(Layout):
         """
         width = weight * sample_width(self.batch, self.anatomy)
         bar = track(range(count), words, self.progress and bool(words))
-        return in_chunks(count, run, width, self.logits.device, size, bar)
+        return in_chunks(count, run, width, self.logits.device, 1 if self.batch.alone else size, bar)
 
     def track(self, steps: Sequence[T], words: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""
