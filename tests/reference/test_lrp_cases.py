@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
-from mhex.errors import CaptureError, MhexWarning, UnsupportedModelError
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 from support.cases import assert_same
 from support.models import FAMILIES, call, enliven
 
@@ -262,7 +262,7 @@ def test_padding_in_place_of_a_word_does_not_move_the_read_out(last: bool) -> No
 def test_relevance_that_is_mostly_lost_is_told() -> None:
     """A large stabiliser takes most of it; with a small one there is nothing to tell."""
     model = net(F.relu)
-    with pytest.warns(MhexWarning, match="of the relevance was lost or made on the way"):
+    with pytest.warns(MhexWarning, match="times the relevance was lost or made on the way"):
         e = mhex.explain(model, pictures(), "lrp", epsilon=50.0)
     assert float(e.diagnostics["conservation_gap"].max()) > 0.5
     with pytest.raises(CaptureError, match=r"conserved up to 0\.05"):
@@ -270,3 +270,143 @@ def test_relevance_that_is_mostly_lost_is_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", MhexWarning)
         mhex.explain(model, pictures(), "lrp", strict=True)
+
+
+def _unseen(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        scale = F.relu(x).mean()
+    return F.relu(x) * scale
+
+
+def _part_in_place(x: Tensor) -> Tensor:
+    x = x * 1.0
+    x[:, :2].relu_()
+    return x
+
+
+def _whole_in_place(x: Tensor) -> Tensor:
+    x = x * 1.0
+    x.flatten(1).relu_()
+    return x
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: torch.relu(input=x), F.relu),
+        (_unseen, lambda x: F.relu(x) * float(F.relu(x).mean())),
+        (_whole_in_place, F.relu),
+        (lambda x: (x * 1.0).relu_(), F.relu),
+    ],
+    ids=["by name", "without a graph", "by a view of the whole", "in place"],
+)
+def test_guided_backprop_sees_every_form_of_a_relu(one: Any, other: Any) -> None:
+    x = pictures(1)
+    found = mhex.explain(net(one), x, "guided-backprop", 0).scores
+    wanted = mhex.explain(net(other), x, "guided-backprop", 0).scores
+    assert_same(found, wanted, "guided-backprop", 1e-12)
+    assert not torch.allclose(wanted, mhex.explain(net(other), x, "input-x-gradient", 0).scores)
+
+
+@pytest.mark.parametrize("between", [_part_in_place, lambda x: F.gelu(input=x), lambda x: (x * 1.0).clamp_(min=0)])
+def test_guided_backprop_refuses_what_it_cannot_guide(between: Any) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"into a part of a tensor|gelu|clamp_"):
+        mhex.explain(net(between), pictures(1), "guided-backprop", 0)
+
+
+def test_a_gradient_that_the_model_itself_spoils_is_told() -> None:
+    def spoil(x: Tensor) -> Tensor:
+        y = torch.sigmoid(x)
+        y += 1
+        return y
+
+    with pytest.raises(CaptureError, match="writes in place into what its own gradient needs"):
+        mhex.explain(net(spoil), pictures(1), "input-x-gradient", 0)
+
+
+class Patches(nn.Module):
+    """Patches through a linear layer, of which few are read."""
+
+    def __init__(self, read: int) -> None:
+        super().__init__()
+        self.embed, self.head, self.read = nn.Linear(12, 8), nn.Linear(8, 3), read
+
+    def forward(self, x: Tensor) -> Tensor:
+        cut = x.unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+        return self.head(F.relu(self.embed(cut))[:, : self.read].mean(1))
+
+
+def test_the_box_rule_looks_at_the_whole_image() -> None:
+    """Also where relevance reaches few patches: its least and largest value may lie in the others."""
+    model = enliven(Patches(2)).double().eval()
+    x = pictures(1)
+    x[0, 0, 5, 5], x[0, 1, 5, 4] = 9.0, -7.0  # in the last patch, which is not read
+    found = mhex.explain(model, x, "lrp", 0, epsilon=0.0).scores[0]
+    patches = x.unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)[0, :2]  # (2, 12)
+    hidden = F.relu(model.embed(patches))
+    sign = float(model.head(hidden.mean(0))[0].sign())
+    shares = hidden * model.head.weight[0] / 2 / model.head(hidden.mean(0))[0] * sign  # of the score, by epsilon
+    weight = model.embed.weight
+    low, high = x.min(), x.max()
+    z = patches[:, None] * weight - low * weight.clamp_min(0) - high * weight.clamp_max(0)  # (2, 8, 12)
+    wanted = (z / z.sum(2, keepdim=True) * shares[..., None]).sum(1)
+    for n, (top, left) in enumerate(((0, 0), (0, 2))):
+        assert_same(found[top : top + 2, left : left + 2], wanted[n].view(3, 2, 2).sum(0).detach(), "lrp", 1e-9)
+
+
+def test_a_dead_network_has_no_relevance() -> None:
+    model = enliven(Patches(2)).double().eval()
+    nn.init.constant_(model.embed.bias, -1e6)
+    e = mhex.explain(model, pictures(1), "lrp", 0)
+    assert float(e.scores.abs().max()) == 0
+
+
+def test_words_are_hidden_in_encoder_and_decoder() -> None:
+    """Where the embedding is used twice, ids are exchanged, and not that of the end, which the model looks for."""
+    from transformers import T5Config, T5ForSequenceClassification
+
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 40}
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "num_labels": 3}
+    model = enliven(T5ForSequenceClassification(T5Config(**sizes, **special))).double().eval()
+    ids = torch.tensor([[5, 9, 12, 7, 1]])
+    none = torch.tensor([[0, 0, 0, 0, 1]])
+    e = mhex.explain(model, {"input_ids": ids, "special_tokens_mask": none}, "occlusion", 1, fill=3)
+    changed = ids.clone()
+    changed[0, 2] = 3
+    assert_same(e.scores[0, 2], e.logits[0, 1] - model(input_ids=changed).logits[0, 1].detach(), "occlusion", 1e-9)
+
+
+def test_biases_that_take_more_than_there_is_are_told() -> None:
+    model, x = net(F.relu), pictures(1)
+    nn.init.zeros_(model.head.bias)
+    model.head.bias.data[0] = -1.5 * model(x)[0, 0].detach()  # three times the score that is left, and more
+    with pytest.warns(MhexWarning, match="took .* times the relevance that there was"):
+        mhex.explain(model, x, "lrp", 0)
+
+
+@pytest.mark.parametrize(("option", "rule"), [({"gamma": 5.0}, "gamma"), ({"alpha": 3.0}, "alphabeta")])
+def test_options_of_another_rule_are_refused(option: dict[str, float], rule: str) -> None:
+    with pytest.raises(ArgumentError, match=f"Expected rule={rule!r}"):
+        mhex.explain(net(F.relu), pictures(), "lrp", **option)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "integrated-gradients", "rise"])
+def test_a_decoder_without_padding_is_asked_about_one_text_at_a_time(method: str) -> None:
+    """It refuses several, and the user gave one; the result is that of the same model with a padding token."""
+    model, texts = _decoder("gpt2")
+    one = {name: value[:1] for name, value in texts.items()}
+    options = {"n": 20} if method == "rise" else {"steps": 5} if method == "integrated-gradients" else {}
+    options |= {} if method == "integrated-gradients" else {"fill": 4}
+    wanted = mhex.explain(model, one, method, 1, **options).scores
+    model.config.pad_token_id = None
+    with pytest.raises(ValueError, match="padding token"):
+        model(**texts)
+    assert_same(mhex.explain(model, one, method, 1, **options).scores, wanted, method, 1e-9)
+
+
+def test_special_tokens_by_the_configuration() -> None:
+    """GPT-2 has none but those that begin and end texts: its first and last words are words."""
+    model, _ = _decoder("gpt2")
+    ids = torch.tensor([[7, 9, 2, 7, 11]])  # 2 ends texts
+    e = mhex.explain(model, {"input_ids": ids}, "conservative-lrp", 1)
+    assert e.scored.tolist() == [[True, True, False, True, True]]

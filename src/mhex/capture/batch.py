@@ -25,6 +25,7 @@ class Batch:
         special: Text only: bool (B, T), True at class, separator and padding tokens.
         mask_id: Text only: the token that stands for a hidden one, if the tokenizer has one.
         pad_id: Text only: the padding token, if it is known.
+        alone: Text only: True if the model takes one sample at a time.
         scale: Images only: mean and spread (C,) by which colours from 0 to 1 were normalised, if they are known.
     """
 
@@ -36,6 +37,7 @@ class Batch:
     special: Tensor | None = None
     mask_id: int | None = None
     pad_id: int | None = None
+    alone: bool = False
     scale: tuple[Tensor, Tensor] | None = None
 
     @property

@@ -78,11 +78,34 @@ def _post_hook(see: See) -> Callable[..., Any]:
 
 def replace_forward(stack: ExitStack, module: nn.Module, stand_in: Callable[..., Any]) -> None:
     """Let `stand_in` be called in place of a module's forward; `stack` puts the own one back."""
-    stack.callback(_restore, module, module.__dict__.get("forward"))
-    module.forward = stand_in
+    placed = _StandIn(stand_in, module.__dict__.get("forward"))
+    stack.callback(_restore, module, placed)
+    module.forward = placed
 
 
-def _restore(module: nn.Module, own: Callable[..., Any] | None) -> None:
+class _StandIn:
+    """What is called in place of a module's forward, for a while.
+
+    Args:
+        call: What it does.
+        own: What stood there before; None for the method of the class.
+    """
+
+    def __init__(self, call: Callable[..., Any], own: Callable[..., Any] | None) -> None:
+        self.call, self.own, self.over = call, own, False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+
+def _restore(module: nn.Module, placed: _StandIn) -> None:
+    """Put back what stood there, and nothing whose time is over, in whatever order several of them end."""
+    placed.over = True
+    if module.__dict__.get("forward") is not placed:
+        return
+    own = placed.own
+    while isinstance(own, _StandIn) and own.over:
+        own = own.own
     if own is None:
         del module.forward
     else:

@@ -45,6 +45,7 @@ class Trace(Layout):
         signed: Whether the scores are signed, where that depends on the options; None for what is registered.
         chosen: Options that a method settled by itself, to be written into the result.
         seed: Of random numbers, as the user gave it.
+        embeddings: How often the pass used the embedding of words, if 'input' is kept.
     """
 
     def __init__(self, anatomy: Anatomy, batch: Batch, logits: Tensor, progress: bool = False) -> None:
@@ -61,6 +62,7 @@ class Trace(Layout):
         self.embed: Callable[[Tensor], Tensor] = _no_replay
         self.plain: Callable[[], AbstractContextManager[Trace]] = _no_second_pass
         self.flow: Flow | None = None
+        self.embeddings = 0
         self.seed = 0
         self._done: dict[str, Any] = {}
         self.sighting: Sighting | None = None
@@ -145,7 +147,15 @@ class Trace(Layout):
         self.cost["backwards"] += 1
         if self.flow is not None:
             self.flow.everywhere = False
-        found = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
+        try:
+            found = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise CaptureError(
+                "The model writes in place into what its own gradient needs, so it could not be trained and has none; "
+                "choose a method without gradients, such as occlusion or rise."
+            ) from error
         if all(gradient is None for gradient in found):
             raise CaptureError(_CUT)
         return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True))
@@ -203,7 +213,7 @@ class Trace(Layout):
         """
         width = weight * sample_width(self.batch, self.anatomy)
         bar = track(range(count), words, self.progress and bool(words))
-        return in_chunks(count, run, width, self.logits.device, size, bar)
+        return in_chunks(count, run, width, self.logits.device, 1 if self.batch.alone else size, bar)
 
     def track(self, steps: Sequence[T], words: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""

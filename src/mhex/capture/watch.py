@@ -178,12 +178,20 @@ class Watch:
             self.flow.finish()
         trace = Trace(self.anatomy, self.batch, outcome.logits, progress)
         trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
-        trace.flow = self.flow
+        trace.flow, trace.embeddings = self.flow, self._embeddings()
         again = Again(self)
         trace.rerun, trace.embed = again.whole, again.embed
         if "block_input" in self.keep:
             trace.replay = again.tail
         return trace
+
+    def _embeddings(self) -> int:
+        """How often words were embedded: layers that share their weight, as encoder and decoder, are several uses."""
+        weight = getattr(self.anatomy.embedding, "weight", None)
+        if not self.embedded or weight is None:
+            return self.embedded
+        layers = sum(isinstance(m, nn.Embedding) and m.weight is weight for m in self.model.modules())
+        return max(self.embedded, layers)
 
     def forward(self, batch: Batch) -> Outcome:
         """One call of the model: the observed one, or while asleep or replaying another."""

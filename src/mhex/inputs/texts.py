@@ -29,7 +29,13 @@ def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[s
         raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
     longest = _longest_text(model)
     options = {"truncation": True, "max_length": longest} if longest else {}
-    encoded = tokenizer(texts, return_tensors="pt", padding=True, **options)
+    alone = len(texts) == 1
+    if not alone and getattr(tokenizer, "pad_token", "") is None:
+        raise ArgumentError(
+            "Expected a tokenizer with a padding token for several texts, but it has none: set its pad_token, and "
+            "model.config.pad_token_id to its id."
+        )
+    encoded = tokenizer(texts, return_tensors="pt", padding=not alone, **options)
     if longest and encoded["input_ids"].shape[1] == longest:
         lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
         if max(lengths) > longest:
@@ -84,7 +90,7 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         raise ArgumentError(
             "Expected at least one real token in every sample, but the attention mask of one is all zero."
         )
-    special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer)
+    special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer, getattr(model, "config", None))
     batch = Batch(
         "text",
         (),
@@ -93,9 +99,18 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         real=real,
         special=special,
         mask_id=_token(tokenizer, "mask_token_id"),
+        alone=_takes_one(model),
         pad_id=_token(tokenizer, "pad_token_id", _token(getattr(model, "config", None), "pad_token_id")),
     )
     return Prepared(batch, tokens=_token_strings(inputs, ids, real, tokenizer), words=_word_indices(inputs, real))
+
+
+def _takes_one(model: nn.Module) -> bool:
+    """True of a classifier on a decoder that knows no padding, and refuses more than one text at a time."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "pad_token_id") or getattr(config, "is_encoder_decoder", False):
+        return False
+    return config.pad_token_id is None and getattr(config, "num_labels", None) is not None
 
 
 def _token(owner: Any, name: str, otherwise: int | None = None) -> int | None:
@@ -112,11 +127,12 @@ def _check_vocabulary(model: nn.Module, ids: Tensor | None) -> None:
         )
 
 
-def _special(ids: Tensor | None, real: Tensor, given: Any, tokenizer: Any) -> Tensor:
+def _special(ids: Tensor | None, real: Tensor, given: Any, tokenizer: Any, config: Any) -> Tensor:
     """True at class, separator and padding tokens (unknown words are words).
 
-    Without a tokenizer or a mask, the first and the last real token of each sample are taken for its class and
-    separator token, and so is every other token with one of their ids.
+    Without a tokenizer or a mask, they are those that the model's configuration begins and ends texts with. Where it
+    names none, the first and the last real token of each sample are taken for its class and separator token, and so is
+    every other token with one of their ids.
     """
     if isinstance(given, Tensor):
         return given.to(real.device).bool() | ~real
@@ -125,9 +141,10 @@ def _special(ids: Tensor | None, real: Tensor, given: Any, tokenizer: Any) -> Te
         first_or_last[:, 0] = True
         return first_or_last | ~real
     names = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id", "pad_token_id")
-    known = [i for name in names if isinstance(i := getattr(tokenizer, name, None), int)]
-    if known:
-        return torch.isin(ids, torch.tensor(known, device=ids.device)) | ~real
+    for owner, telling in ((tokenizer, names), (config, ("bos_token_id", "eos_token_id"))):
+        if any(isinstance(getattr(owner, name, None), int) for name in telling):
+            known = [i for name in names if isinstance(i := getattr(owner, name, None), int)]
+            return torch.isin(ids, torch.tensor(known, device=ids.device)) | ~real
     return first_and_last(ids, real) | ~real
 
 

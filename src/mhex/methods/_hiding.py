@@ -83,7 +83,9 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
     """From masks (M, T), True at what is hidden, to texts with another word there.
 
     The word embedding is exchanged and the token ids stay: models look for padding and end tokens among them, to know
-    where to read or how to count positions. Where the embedding layer is not known, the ids are exchanged.
+    where to read or how to count positions. The ids are exchanged where the embedding layer is not known, or is used
+    more than once (by encoder and decoder), or lays words out in its own way; special ones stay there, because models
+    look for them.
 
     Args:
         trace: The observed pass.
@@ -108,10 +110,12 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
     if isinstance(most, int) and number >= most:
         raise ArgumentError(f"Expected fill to be a token id from 0 to {most - 1}, but got {number}.")
     trace.chosen["fill"] = number
+    if ids is not None and not (trace.embeddings == 1 and torch.equal(trace.embed(ids), trace.input)):
+        assert trace.batch.special is not None
+        words_alone = ~trace.batch.special
+        return lambda masks, samples: ids[samples].masked_fill(masks & words_alone[samples], number)
     if "input" not in trace.outer:
-        if ids is None:
-            raise ArgumentError("Expected no fill= beside word embeddings: the layer that makes them is not known.")
-        return lambda masks, samples: ids[samples].masked_fill(masks, number)
+        raise ArgumentError("Expected no fill= beside word embeddings: the layer that makes them is not known.")
     words = trace.input.detach()
     vector = trace.embed(torch.tensor([number], device=words.device)).to(words)
     return lambda masks, samples: torch.where(masks[..., None], vector, words[samples])

@@ -85,7 +85,8 @@ def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:
     if bool((gap.abs() > _WORTH_TELLING * change.abs().clamp_min(1e-4)).any()):
         warnings.warn(
             f"The scores of {method} do not add up to what the score changes by: for some sample the integral is "
-            f"off by more than {_WORTH_TELLING:.0%} of it. Give more steps; see Explanation.diagnostics.",
+            f"off by more than {_WORTH_TELLING:.0%} of it. Give more steps or, where these do not help, another "
+            "baseline; see Explanation.diagnostics.",
             MhexWarning,
             stacklevel=3,
         )

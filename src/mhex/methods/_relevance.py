@@ -51,7 +51,7 @@ def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
     """Tell of a result whose relevance was lost or made on the way, or refuse it if the user is strict."""
     check_number("max_gap", max_gap)
     gap = float(trace.diagnostics["conservation_gap"].max())
-    found = f"{gap:.3g} of the relevance was lost or made on the way, besides what biases took"
+    found = f"{gap:.3g} times the relevance was lost or made on the way, besides what biases took"
     if strict and not gap <= max_gap:
         raise CaptureError(
             f"Expected relevance to be conserved up to {max_gap:g} of it, but {found}; leave strict out, or allow more "

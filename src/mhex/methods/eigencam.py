@@ -43,6 +43,8 @@ def _first_component(a: Tensor) -> Tensor:
     By squaring the smaller Gram matrix again and again, of which the largest eigenvalue is left: a singular value
     decomposition of small matrices is slow on a GPU, and has all the others too.
     """
+    size = a.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(a.dtype).tiny)
+    a = a / size  # or squares leave the range of float32
     wide = a.shape[1] <= a.shape[2]
     power = a @ a.mT if wide else a.mT @ a
     for _ in range(_SQUARINGS):
@@ -50,4 +52,5 @@ def _first_component(a: Tensor) -> Tensor:
         power = power @ power
     largest = power.diagonal(dim1=1, dim2=2).argmax(1)
     vector = F.normalize(power[torch.arange(len(a), device=a.device), largest], dim=1)[..., None]
-    return (vector * (a.mT @ vector).norm(dim=1, keepdim=True) if wide else a @ vector)[..., 0]
+    scores = vector * (a.mT @ vector).norm(dim=1, keepdim=True) if wide else a @ vector
+    return (scores * size)[..., 0]

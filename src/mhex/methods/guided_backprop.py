@@ -23,7 +23,8 @@ from mhex.registry import register
     rules=lambda options, anatomy: guided_rules(),
     use="Sharp pictures of what a ReLU network reacts to.",
     avoid="As evidence for a class: it is close to an edge detector and barely depends on the class, or even on the "
-    "weights of upper layers. It is not defined for GELU networks, and refuses them.",
+    "weights of upper layers. It is not defined for GELU networks, and refuses them; of text models, "
+    "most end in a tanh and are refused too.",
 )
 def guided_backprop(trace: Trace, y: Tensor) -> Tensor:
     r"""`S = sum_c dy/dx_c`, where a ReLU hands down `g [x > 0] [g > 0]`; over colour channels, or the embedding.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from mhex.capture import AlphaBeta, Anatomy, Box, Composite, Epsilon, Gamma, Separate, Trace, relevance_rules
+from mhex.errors import ArgumentError, MhexWarning
 from mhex.methods._relevance import INPUT, check_choice, check_number, read_relevance
 from mhex.registry import register
+
+_MUCH = 2.0  # of the relevance, lost to constants
 
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
@@ -21,6 +25,9 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     check_number("epsilon", epsilon)
     check_number("gamma", options["gamma"])
     check_number("alpha", options["alpha"], 1.0)
+    for name, of, usual in (("gamma", "gamma", 0.25), ("alpha", "alphabeta", 1.0)):
+        if options[name] != usual and rule != of:
+            raise ArgumentError(f"Expected rule={of!r} where {name}= is given, but got rule={rule!r}.")
     boxed = options["input_rule"] == "box" and anatomy.modality == "image"
     if options["compat"] is not None:
         return relevance_rules(Separate(), "ratio", Box(1e-9) if boxed else None, 1e-9)
@@ -89,4 +96,13 @@ def lrp(
         max_gap: As a share of the relevance at the class score.
     """
     # Positive contributions speak for the class whatever the sign of its score.
-    return read_relevance(trace, y, strict, max_gap, signed=rule != "alphabeta" and compat is None)
+    found = read_relevance(trace, y, strict, max_gap, signed=rule != "alphabeta" and compat is None)
+    taken = float((trace.diagnostics["lost_to_biases"] / trace.diagnostics["relevance_in"]).abs().max())
+    if taken > _MUCH and compat is None:
+        warnings.warn(
+            f"For some sample biases and other constants of the model took {taken:.3g} times the relevance that there "
+            "was, and what is left cancels: its map says little. conservative-lrp and attnlrp hold up better.",
+            MhexWarning,
+            stacklevel=2,
+        )
+    return found

@@ -17,6 +17,8 @@ from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
+_GRID = 7
+
 
 @register(
     "rise",
@@ -40,7 +42,7 @@ def rise(
     *,
     n: int = 1000,
     p: float = 0.5,
-    grid: int = 7,
+    grid: int = _GRID,
     fill: int | None = None,
     batch_size: int | None = None,
 ) -> Tensor:
@@ -66,6 +68,8 @@ def rise(
         raise ArgumentError(f"Expected p to be a number between 0 and 1, but got {p!r}.")
     kind, special = torch.promote_types(trace.logits.dtype, torch.float32), trace.batch.special
     if special is not None:
+        if grid != _GRID:
+            raise ArgumentError("Expected no grid= for texts, which are hidden token by token.")
         make, hide = _words(trace, p), _hidden_words(special, hidden_tokens(trace, fill))
     elif fill is not None:
         raise ArgumentError("Expected no fill= for images: RISE multiplies them by its masks, and hides by zeros.")

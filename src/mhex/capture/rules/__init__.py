@@ -2,7 +2,7 @@
 
 A *composite* is a small table from the name of an operation to its rule (`operations.py` says which torch functions
 carry which name), so a variant of layer-wise relevance propagation is data. It is given to `observe(..., rules=)`, and
-acts on the forward pass made there, on this thread, and on the backward pass of its graph. Nothing is patched, and
+acts on the forward pass made there, on this thread, and on the backward pass of its graph. No function is patched, and
 the user's weights are never changed.
 """
 

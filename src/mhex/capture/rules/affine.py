@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,13 @@ _LOOK = 64
 
 
 class Shares:
-    """A rule of affine layers."""
+    """A rule of affine layers.
+
+    Attributes:
+        whole: True if it looks at all tokens of a sample to hand down the relevance of one.
+    """
+
+    whole: ClassVar[bool] = False
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         """What the backward pass carries to `x`, given what it carries to `y`, and notes what the bias takes."""
@@ -108,6 +114,7 @@ class Box(Shares):
     """
 
     epsilon: float = 1e-6
+    whole = True
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         x, rows = layer.x, layer.x.reshape(flow.size, -1)
@@ -172,7 +179,7 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ruled(flow: Flow, layer: Affine, shares: Shares, compute: Callable[[], Tensor]) -> Tensor:
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        part, tokens = layer, flow.reached(carried) if layer.geometry is None else None
+        part, tokens = layer, None if shares.whole or layer.geometry is not None else flow.reached(carried)
         if tokens is not None:
             part, carried, y = replace(layer, x=layer.x[:, tokens]), carried[:, tokens], y[:, tokens]
         if layer.geometry is None and not flow.relevance and layer.weight.shape[0] > layer.weight.shape[1]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mhex.capture.rules.flow import Flow, not_guided
 from mhex.capture.rules.layer import norm_settings
@@ -55,10 +55,18 @@ def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any,
 def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Guided backpropagation: negative gradients stop at a ReLU."""
     if OUT_OF_PLACE.get(operation, operation) not in _RELU:
-        raise not_guided(getattr(operation, "__name__", str(operation)))
+        owner = getattr(operation, "__self__", None)  # of a GELU that is written out
+        written_out = isinstance(owner, nn.Module)
+        raise not_guided(type(owner).__name__ if written_out else getattr(operation, "__name__", str(operation)))
     flow.met.add("relu")
-    y = operation(x, *args, **kwargs)
-    y.register_hook(lambda carried: carried.clamp_min(0))  # type: ignore[no-untyped-call]
+    y: Tensor = operation(x, *args, **kwargs)
+    through = y
+    if y is x and y._is_view() and y._base is not None:  # who reads the base later goes past the view
+        through = y._base
+        if through.numel() != y.numel():
+            flow.unknown[f"{getattr(operation, '__name__', operation)} into a part of a tensor"] += 1
+    if through.requires_grad:  # not where the model takes no gradient
+        through.register_hook(lambda carried: carried.clamp_min(0))  # type: ignore[no-untyped-call]
     return y
 
 

@@ -73,6 +73,8 @@ class Flow(Books):
 
     def _partly(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where other operations are meant to keep their gradient, nothing but the rules is different."""
+        if "input" in kwargs:
+            args, kwargs = _by_place(args, kwargs)
         name = name_of_operation(OUT_OF_PLACE.get(function, function))
         rule = self.composite.rules.get(name)
         if not any_in_graph(args):

@@ -108,4 +108,4 @@ def name_of_operation(function: Function) -> str:
     if found is not None:
         return found
     name = getattr(function, "__name__", "")
-    return "route" if name in _ROUTES else "bent" if name in _BENT else ""
+    return "route" if name in _ROUTES else "bent" if name.removesuffix("_") in _BENT else ""
