@@ -103,7 +103,7 @@ def test_a_constant_map_has_no_area_and_no_drop():
 def test_directions():
     assert AverageDrop().higher_is_better is True
     assert AverageDrop("gradcampp").higher_is_better is False
-    assert AverageDrop(mode="keep").better == (False, False)
+    assert AverageDrop(mode="keep").better == (False, None)
     assert AverageDrop("gradcampp").clone().higher_is_better is False
     assert SoftAverageDrop().higher_is_better is EffectiveAverageDrop().higher_is_better is True
 

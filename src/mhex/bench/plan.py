@@ -112,20 +112,24 @@ def _judged(given: MethodGiven, anatomy: Anatomy) -> Judged:
 
 
 def judges(metrics: str | Sequence[MetricGiven], modality: str) -> list[Judge]:
-    """Metrics to judge by: names (`"deletion"`, `"deletion:rise"` for a preset), pairs of a name and parts of the
-    protocol that differ, or torchmetrics objects.
+    """Metrics to judge by, checked against the model.
+
+    Args:
+        metrics: Names (`"deletion"`, or `"deletion:rise"` for a preset), pairs of a name and parts of the protocol that
+            differ, or torchmetrics objects.
+        modality: Of the model; for texts the preset `"text"` is the usual one where a metric has it.
     """
     given = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
     if not given:
         raise ArgumentError("Expected at least one metric, but got none.")
-    found = [_judge(one) for one in given]
+    found = [_judge(one, modality) for one in given]
     for one in found:
         if modality not in one.spec.modalities:
             raise ArgumentError(f"Metric {one.spec.name!r} is not defined for {modality} models.")
     return found
 
 
-def _judge(given: MetricGiven) -> Judge:
+def _judge(given: MetricGiven, modality: str) -> Judge:
     if isinstance(given, PerImage):
         from mhex.metrics.registry import all_metrics
 
@@ -138,7 +142,8 @@ def _judge(given: MetricGiven) -> Judge:
         raise ArgumentTypeError(f"Expected a metric's name, or a name and parts of its protocol, but got {given!r}.")
     name, _, preset = name.partition(":")
     spec = get_metric(name)
-    return Judge(spec, preset or "default", spec.metric(preset or "default", **changes))
+    usual = "text" if modality == "text" and "text" in spec.presets else "default"
+    return Judge(spec, preset or usual, spec.metric(preset or usual, **changes))
 
 
 def fingerprint(model: nn.Module) -> str:

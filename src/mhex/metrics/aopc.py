@@ -30,7 +30,11 @@ def aopc(result: SweepResult, scored: str = "predicted", first: bool = True) -> 
     passes="T F; 0 beside other metrics of the sweep",
     traps="Removed pixels may take the image out of what the model knows, and any probability falls then. Published "
     "code differs in whether the first term counts, in signs and in the class scored.",
-    presets={"default": CurveProtocol("black", 20, "predicted"), "tm": CurveProtocol("black", 20, "predicted")},
+    presets={
+        "default": CurveProtocol("black", 20, "predicted"),
+        "text": CurveProtocol("drop", 20, "predicted", granularity="token"),
+        "tm": CurveProtocol("black", 20, "predicted"),
+    },
 )
 class AOPC(CurveMetric):
     """Mean drop of the probability over the steps; higher is better."""

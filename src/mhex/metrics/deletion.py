@@ -32,6 +32,7 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
     "themselves, such as RISE and occlusion.",
     presets={
         "default": CurveProtocol("mean", 100),
+        "text": CurveProtocol("drop", 20, granularity="token"),
         "rise": CurveProtocol("zero", 224, "predicted"),
         "mhex": CurveProtocol("mean", 100, "label", "left100"),
     },

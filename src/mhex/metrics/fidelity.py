@@ -35,6 +35,7 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     "things.",
     presets={
         "default": CurveProtocol("blur", 20, "explained", "percent"),
+        "text": CurveProtocol("drop", 20, "explained", "percent", granularity="token"),
         "cdam": CurveProtocol("blur", 20, "explained", "percent"),
     },
 )

@@ -33,6 +33,7 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
     "for deletion, the two numbers cannot be compared.",
     presets={
         "default": CurveProtocol("mean", 100),
+        "text": CurveProtocol("drop", 20, granularity="token"),
         "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0),
         "mhex": CurveProtocol("mean", 100, "label", "left100"),
     },

@@ -34,7 +34,11 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     passes="T F; 0 beside aopc",
     traps="No odds, by its name notwithstanding: a ratio of probabilities. A few images that fall to almost nothing "
     "decide the mean.",
-    presets={"default": CurveProtocol("black", 20, "predicted"), "tm": CurveProtocol("black", 20, "predicted")},
+    presets={
+        "default": CurveProtocol("black", 20, "predicted"),
+        "text": CurveProtocol("drop", 20, "predicted", granularity="token"),
+        "tm": CurveProtocol("black", 20, "predicted"),
+    },
 )
 class LogOdds(CurveMetric):
     """Mean change of the log-probability over the steps; lower is better."""

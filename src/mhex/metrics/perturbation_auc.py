@@ -32,6 +32,7 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     data=("label",),
     presets={
         "default": CurveProtocol("black", 20, "label"),
+        "text": CurveProtocol("drop", 20, "label", granularity="token"),
         "che": CurveProtocol("black", 10, "label", "che"),
         "gt": CurveProtocol("black", 10, "label", "che"),
         "tm": CurveProtocol("black", 20, "label"),

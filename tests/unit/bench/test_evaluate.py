@@ -255,3 +255,19 @@ def test_class_discrimination_of_a_map_that_knows_no_class(model: Small, data: A
     cell = next(cell for cell in report.summary() if cell.method == "eigencam")
     assert cell.value == 0
     assert (cell.n, cell.skipped) == (4, 1)
+
+
+def test_texts() -> None:
+    """Words and tokens are judged by protocols of their own, and padding changes nothing."""
+    from support.tiny_text import bert
+    from support.tiny_text import tokenizer as make_tokenizer
+
+    model, tokenizer = bert(), make_tokenizer()
+    texts = ["the movie was good", "a bad bad film", "good"]
+    items = [{"text": text, "label": n % 2} for n, text in enumerate(texts)]
+    metrics = ["deletion", "aopc", "compactness", "comprehensiveness"]
+    report = mhex.evaluate(model, items, ["gae", "attention"], metrics, tokenizer=tokenizer)
+    assert report.methods == ["gae", "attention", "control:random"]
+    assert "reference=drop" in report.protocol("deletion:text")
+    alone = mhex.evaluate(model, items, ["gae", "attention"], metrics, tokenizer=tokenizer, batch_size=1)
+    assert_equal_rows(report, alone)
