@@ -3,12 +3,13 @@
 # make slow    the longer tests
 # make lint    ruff and mypy
 # make speed   each method's cost beside its budget and its peers
+# make speed-metrics   what a sweep costs beside its forward passes, and beside Quantus
 # make docs    the generated pages and tables of the documentation
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow lint speed docs clean
+.PHONY: demo test slow lint speed speed-metrics docs clean
 
 .venv/pip:
 	$(PYTHON) -m venv .venv
@@ -41,6 +42,9 @@ lint: .venv/dev
 
 speed: .venv/dev
 	$(BIN)/python benchmarks/speed.py
+
+speed-metrics: .venv/dev
+	$(BIN)/python benchmarks/speed_metrics.py
 
 docs: .venv/dev
 	$(BIN)/python docs/generate.py

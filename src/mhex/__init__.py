@@ -11,11 +11,13 @@ from mhex.errors import MhexError
 
 if TYPE_CHECKING:
     from mhex._explain import explain
+    from mhex.bench import Report, evaluate
     from mhex.bundle import Bundle
     from mhex.concept import Concept
     from mhex.explanation import Explanation
     from mhex.heads import Scaffold
     from mhex.heads.attach import attach
+    from mhex.metrics.registry import list_metrics
     from mhex.registry import list_methods
     from mhex.zoo import load
 
@@ -29,11 +31,14 @@ __all__ = [
     "Concept",
     "Explanation",
     "MhexError",
+    "Report",
     "Scaffold",
     "__version__",
     "attach",
+    "evaluate",
     "explain",
     "list_methods",
+    "list_metrics",
     "load",
 ]
 
@@ -43,13 +48,16 @@ _HOMES = {
     "Explanation": "mhex.explanation",
     "Scaffold": "mhex.heads",
     "attach": "mhex.heads",
+    "Report": "mhex.bench",
+    "evaluate": "mhex.bench",
+    "list_metrics": "mhex.metrics.registry",
     "explain": "mhex._explain",
     "list_methods": "mhex.registry",
     "load": "mhex.zoo",
 }
 
 
-_ROOMS = ("data", "tuning", "viz")  # of use to users, and loaded on first use too
+_ROOMS = ("data", "metrics", "perturb", "tuning", "viz")  # of use to users, and loaded on first use too
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,12 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
     "methods": {"capture", "heads", "methods", "registry", "targets", "errors", "_optional"},
     "heads": {"capture", "heads", "viz", "errors", "_progress", "_optional"},  # its results draw themselves
     "inputs": {"capture", "inputs", "errors", "_photo"},
+    "perturb": {"capture", "inputs", "perturb", "errors", "_progress"},
+    "metrics": {"metrics", "perturb", "errors"},
+    "bench": {
+        *("bench", "capture", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
+        *("_explain", "_progress"),
+    },
     "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
     "data": {"data", "errors", "_optional"},
 }

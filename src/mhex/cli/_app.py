@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mhex.cli import demo, explain, methods, models, train
+from mhex.cli import demo, explain, methods, metrics, models, train
 from mhex.cli._console import complain
 from mhex.errors import MhexError
 
@@ -90,5 +90,6 @@ def trunk(
 app.command("explain", epilog=f"Examples:\n\n{explain.EXAMPLES}")(explain.explain)
 app.command("demo")(demo.demo)
 app.command("methods")(methods.methods)
+app.command("metrics")(metrics.metrics)
 app.command("models")(models.models)
 app.command("train", epilog=f"Examples:\n\n{train.EXAMPLES}")(train.train)

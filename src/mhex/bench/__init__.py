@@ -1,0 +1,7 @@
+"""Methods beside metrics: controls, rows, tables."""
+
+from mhex.bench.controls import CONTROLS, Control, control
+from mhex.bench.judging import evaluate
+from mhex.bench.report import Report
+
+__all__ = ["CONTROLS", "Control", "Report", "control", "evaluate"]

@@ -1,0 +1,104 @@
+"""What metrics are given: the maps of a method on a batch, and ways to make others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mhex._explain import explain
+from mhex.bench.cache import Cache
+from mhex.bench.controls import control
+from mhex.bench.plan import Judged
+from mhex.bench.samples import Samples
+from mhex.bench.store import Parts
+from mhex.metrics.case import Case
+from mhex.perturb import Subject
+
+
+@dataclass(frozen=True)
+class Run:
+    """What does not change from batch to batch."""
+
+    model: nn.Module
+    evaluator: nn.Module
+    relabelled: nn.Module | None
+    preprocess: Callable[[Any], Tensor] | None
+    tokenizer: Callable[..., Mapping[str, Any]] | None
+    target: str | int
+    seed: int
+    inner_batch: int | None
+    cache: Cache | None
+    parts: Parts
+
+
+def case_of(run: Run, samples: Samples, method: Judged, subject: Subject) -> Case:
+    """The map of a method, or a control, for the class that is explained."""
+    classes = _explained(run, samples, subject)
+    maps = _maps(run, samples, method, subject, samples.inputs, classes)
+    case = Case(
+        subject,
+        maps,
+        classes,
+        mask=_at_size(samples.mask, subject),
+        rationale=samples.rationale,
+        tiles=samples.tiles,
+        again=lambda inputs, classes: _fresh(run, run.model, method, subject, inputs, classes),
+        other_class=samples.other,
+        model=None if run.evaluator is run.model else run.model,
+    )
+    if (relabelled := run.relabelled) is not None:
+        case.relabelled = lambda inputs, classes: _fresh(run, relabelled, method, subject, inputs, classes)
+    if samples.other is not None:
+        other = samples.other.to(classes.device)
+        for_other = torch.where(other < 0, classes, other)
+        case.other = lambda: Case(
+            subject,
+            _maps(run, samples, method, subject, samples.inputs, for_other),
+            for_other,
+            other_class=classes,
+        )
+    return case
+
+
+def _at_size(mask: Tensor | None, subject: Subject) -> Tensor | None:
+    """Masks at the size that the model sees, each pixel one of theirs: maps that are there already stay as they are."""
+    if mask is None or subject.batch.modality != "image":
+        return mask
+    size = tuple(subject.batch.pixels.shape[-2:])
+    if tuple(mask.shape[-2:]) == size:
+        return mask.to(subject.device)
+    return F.interpolate(mask[:, None].to(subject.device).float(), size=size, mode="nearest-exact")[:, 0].long()
+
+
+def _explained(run: Run, samples: Samples, subject: Subject) -> Tensor:
+    if run.target == "label":
+        assert samples.label is not None
+        return samples.label.to(subject.device)
+    if isinstance(run.target, int):
+        return torch.full_like(subject.predicted, run.target)
+    return subject.predicted
+
+
+def _maps(run: Run, samples: Samples, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
+    """Maps of a method for a class of each sample, from the cache where they are there."""
+    if run.cache is None or method.control:
+        return _fresh(run, run.model, method, subject, inputs, classes)
+    found = run.cache.get(method, samples.ids, classes, run.seed)
+    if found is None:
+        found = _fresh(run, run.model, method, subject, inputs, classes)
+        run.cache.put(method, samples.ids, classes, run.seed, found)
+    return found
+
+
+def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
+    """The same, made now, of any inputs and model."""
+    options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
+    if method.control:
+        seen = Subject(model, inputs, ids=subject.ids, **options) if isinstance(inputs, Tensor) else subject
+        return control(method.control, seen, run.seed)
+    return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores

@@ -1,0 +1,122 @@
+"""Maps that know nothing of the model: what a method must beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.errors import ArgumentError, unknown_name
+from mhex.perturb import Subject, generator_for
+
+_PURPOSE = 1001  # of random numbers, so that maps and ties of an image are drawn apart
+_SPREAD = 4  # the side of an image over the spread of the centred map
+
+
+def random(subject: Subject, seed: int = 0) -> Tensor:
+    """Uniform from 0 to 1, from seed and id alone: (B, H, W), or (B, T) for texts, 0 at padding.
+
+    For any model, the areas `A_LIF` and `A_MIF` of such maps are the same on average.
+
+    Args:
+        subject: The samples.
+        seed: The user's.
+    """
+    generators = [generator_for(seed, number, _PURPOSE) for number in subject.ids]
+    if subject.batch.modality == "image":
+        size = subject.batch.pixels.shape[-2:]
+        return torch.stack([torch.rand(size, generator=one) for one in generators]).to(subject.device)
+    real = subject.batch.real
+    assert real is not None
+    found = torch.zeros(real.shape)
+    for row, kept, one in zip(found, real.cpu(), generators, strict=True):
+        # As many as the text has, so that padding, which depends on the batch, changes nothing.
+        row[kept] = torch.rand(int(kept.sum()), generator=one)
+    return found.to(subject.device)
+
+
+def gaussian(subject: Subject, seed: int = 0) -> Tensor:
+    """`exp(-(u^2 + v^2) / 2)` with u and v the distances from the centre in quarters of the sides: (B, H, W).
+
+    People put what they photograph in the middle.
+
+    Args:
+        subject: Images.
+        seed: Not used.
+    """
+    height, width = subject.batch.pixels.shape[-2:]
+    rows, columns = (
+        (torch.arange(side, device=subject.device) - (side - 1) / 2) * _SPREAD / side for side in (height, width)
+    )
+    falling = [torch.exp(-distance.square() / 2) for distance in (rows, columns)]
+    return torch.outer(*falling).expand(subject.batch.size, -1, -1).contiguous()
+
+
+def sobel(subject: Subject, seed: int = 0) -> Tensor:
+    """Length of the gradient of the grey image by Sobel's filters, the border continued: (B, H, W).
+
+    Grey is the mean of the channels, in colours before normalisation where it is known.
+
+    Args:
+        subject: Images.
+        seed: Not used.
+    """
+    pixels = subject.batch.pixels
+    pixels = pixels.to(torch.promote_types(pixels.dtype, torch.float32))
+    if subject.batch.scale is not None:
+        pixels = pixels * subject.batch.scale[1].to(pixels).view(-1, 1, 1)  # an offset has no edges
+    grey = F.pad(pixels.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    across = grey.new_tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
+    gradient = F.conv2d(grey, torch.stack([across, across.mT])[:, None])
+    return gradient.square().sum(1).sqrt()
+
+
+@dataclass(frozen=True)
+class Control:
+    """A map that knows nothing of the model.
+
+    Attributes:
+        name: What users type.
+        title: What it stands for, in one line.
+        make: From samples and a seed to maps.
+        modalities: What it is defined for.
+    """
+
+    name: str
+    title: str
+    make: Callable[[Subject, int], Tensor]
+    modalities: tuple[str, ...] = ("image",)
+
+
+CONTROLS: Mapping[str, Control] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Control("random", "Chance: every order is as likely.", random, ("image", "text")),
+            Control("gaussian", "The middle of the image, whatever is there.", gaussian),
+            Control("sobel", "Edges of the image, whatever they belong to.", sobel),
+        )
+    }
+)
+
+
+def control(name: str, subject: Subject, seed: int = 0) -> Tensor:
+    """Maps of a control by name, (B, H, W), or (B, T) for texts.
+
+    Args:
+        name: One of `CONTROLS`.
+        subject: The samples.
+        seed: Of `"random"`.
+    """
+    if name not in CONTROLS:
+        raise unknown_name("control", name, CONTROLS)
+    if subject.batch.modality not in CONTROLS[name].modalities:
+        known = [one.name for one in CONTROLS.values() if subject.batch.modality in one.modalities]
+        raise ArgumentError(
+            f"The control {name!r} needs images, but got {subject.batch.modality}s; choose {', '.join(known)}."
+        )
+    return CONTROLS[name].make(subject, seed)

@@ -1,0 +1,152 @@
+"""What is to be judged by what: methods with options, metrics with protocols, and the names of both in a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from mhex.bench.controls import CONTROLS
+from mhex.capture import Anatomy
+from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.metrics._base import PerImage
+from mhex.metrics.registry import MetricSpec, get_metric
+from mhex.registry import all_methods, get_method
+
+MethodGiven = str | tuple[str, Mapping[str, Any]]
+MetricGiven = str | tuple[str, Mapping[str, Any]] | PerImage
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A method, or a control map, with its options.
+
+    Attributes:
+        name: Of the method; of a control, `"control:NAME"`.
+        options: As given, without defaults.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def control(self) -> str:
+        """Name of the control map; empty for a method."""
+        return self.name.removeprefix("control:") if self.name.startswith("control:") else ""
+
+    @property
+    def written(self) -> str:
+        """Options as they stand in the rows of a report."""
+        return json.dumps(dict(self.options), sort_keys=True, default=str)
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables."""
+        return label(self.name, self.written)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A metric with its protocol.
+
+    Attributes:
+        spec: The metric.
+        preset: Name of its protocol.
+        metric: An empty torchmetrics object with it.
+    """
+
+    spec: MetricSpec
+    preset: str
+    metric: PerImage
+
+    @property
+    def label(self) -> str:
+        """What it is called in reports."""
+        return self.spec.name if self.preset == "default" else f"{self.spec.name}:{self.preset}"
+
+
+def label(name: str, written: str) -> str:
+    """What a method with options is called in tables."""
+    options = json.loads(written)
+    return name if not options else f"{name} ({', '.join(f'{k}={v}' for k, v in options.items())})"
+
+
+def judged(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: bool) -> list[Judged]:
+    """Methods to be judged, checked against the model.
+
+    Args:
+        methods: Names, or pairs of a name and options; `"all"` for every method that serves the model.
+        anatomy: Of the model.
+        controls: Whether control maps are judged beside them.
+    """
+    if methods == "all":
+        found = [Judged(m.name) for m in all_methods().values() if not m.refusal(anatomy)]
+    else:
+        given = [methods] if isinstance(methods, str) else list(methods)
+        found = [_judged(one, anatomy) for one in given]
+    if not found:
+        raise ArgumentError("Expected at least one method, but got none.")
+    names = CONTROLS if anatomy.modality == "image" else ("random",)
+    found += [Judged(f"control:{name}") for name in names if controls]
+    twice = [one.label for k, one in enumerate(found) if one.label in [other.label for other in found[:k]]]
+    if twice:
+        raise ArgumentError(f"Expected each method once, but got {twice[0]} twice.")
+    return found
+
+
+def _judged(given: MethodGiven, anatomy: Anatomy) -> Judged:
+    name, options = (given, {}) if isinstance(given, str) else given
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"Expected a method's name, or a name and its options, but got {given!r}.")
+    if name.startswith("control:"):
+        if name.removeprefix("control:") not in CONTROLS:
+            raise ArgumentError(f"Expected a control map among {', '.join(CONTROLS)}, but got {name!r}.")
+        return Judged(name)
+    method = get_method(name)
+    settings = method.check_options(options)
+    method.check_serves(anatomy, needs=method.needs_with(settings, anatomy))
+    return Judged(name, dict(options))
+
+
+def judges(metrics: str | Sequence[MetricGiven], modality: str) -> list[Judge]:
+    """Metrics to judge by, checked against the model.
+
+    Args:
+        metrics: Names (`"deletion"`, or `"deletion:rise"` for a preset), pairs of a name and parts of the protocol that
+            differ, or torchmetrics objects.
+        modality: Of the model; for texts the preset `"text"` is the usual one where a metric has it.
+    """
+    given = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
+    if not given:
+        raise ArgumentError("Expected at least one metric, but got none.")
+    found = [_judge(one, modality) for one in given]
+    for one in found:
+        if modality not in one.spec.modalities:
+            raise ArgumentError(f"Metric {one.spec.name!r} is not defined for {modality} models.")
+    return found
+
+
+def _judge(given: MetricGiven, modality: str) -> Judge:
+    if isinstance(given, PerImage):
+        from mhex.metrics.registry import all_metrics
+
+        spec = next((one for one in all_metrics().values() if one.metric is type(given)), None)
+        if spec is None:
+            raise ArgumentTypeError(f"Expected a registered metric, but got {type(given).__name__}.")
+        return Judge(spec, given.preset, given)
+    name, changes = (given, {}) if isinstance(given, str) else given
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"Expected a metric's name, or a name and parts of its protocol, but got {given!r}.")
+    name, _, preset = name.partition(":")
+    spec = get_metric(name)
+    usual = "text" if modality == "text" and "text" in spec.presets else "default"
+    return Judge(spec, preset or usual, spec.metric(preset or usual, **changes))
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A short name for the weights of a model, so that maps of another one are not taken for its own."""
+    total = sum(float(p.detach().double().abs().sum()) for p in model.parameters())
+    return f"{type(model).__name__}-{sum(p.numel() for p in model.parameters())}-{total:.10g}"

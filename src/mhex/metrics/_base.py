@@ -1,0 +1,209 @@
+"""What every metric is: values per image, gathered over batches and processes, with an honest interval."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from mhex.errors import ArgumentError, MhexWarning, unknown_name
+from mhex.metrics.case import Case
+from mhex.metrics.resampling import IntervalKind, bootstrap
+
+# Options of torchmetrics itself, handed on to it.
+_OF_TORCHMETRICS = (
+    "compute_on_cpu",
+    "dist_sync_on_step",
+    "process_group",
+    "dist_sync_fn",
+    "distributed_available_fn",
+    "sync_on_compute",
+    "compute_with_cache",
+)
+_SAME = 1e-3  # an image in another batch gives values that differ by rounding
+_UNNUMBERED = torch.iinfo(torch.long).min  # stands for the id of an image that has none
+
+
+class PerImage(Metric):
+    """A metric with one row of numbers per image.
+
+    Subclasses say what the numbers are (`columns`), how they are made of a result (`score`) and how the value of a data
+    set follows from them (`summary`, by default their mean). The model is never part of a metric: passes are made by
+    the sweeps and runners of `mhex.perturb`, and results are handed to `update`.
+
+    Attributes:
+        columns: Names of the numbers of an image.
+        outputs: Names of what `summary` returns; the first is the value by which methods are ranked.
+        better: For each output, whether higher is better; None where neither is.
+        additive: True if the value of a data set is the mean of what it is for single images.
+        presets: Protocols of papers by name; `"default"` is the library's own.
+        protocol: How it is measured, frozen; printed with every number.
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    columns: tuple[str, ...] = ("value",)
+    outputs: tuple[str, ...] = ("value",)
+    better: tuple[bool | None, ...] = (True,)
+    additive: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    ids: list[Tensor]
+
+    def __init__(
+        self,
+        preset: str = "default",
+        *,
+        confidence: float = 0.95,
+        resamples: int = 2000,
+        bootstrap_seed: int = 0,
+        interval: IntervalKind = "percentile",
+        **changes: Any,
+    ) -> None:
+        """Choose a protocol.
+
+        Args:
+            preset: Name of a protocol; see `presets`.
+            confidence: Of the interval.
+            resamples: Of the bootstrap over images.
+            bootstrap_seed: Of the bootstrap.
+            interval: Its kind; see `mhex.metrics.resampling.bootstrap`.
+            changes: Parts of the protocol that differ from the preset; and options of `torchmetrics.Metric`.
+        """
+        super().__init__(**{name: changes.pop(name) for name in _OF_TORCHMETRICS if name in changes})
+        if preset not in self.presets:
+            raise unknown_name("preset", preset, self.presets)
+        self.preset = preset
+        self.protocol = changed(self.presets[preset], changes)
+        self.confidence, self.resamples, self.bootstrap_seed = confidence, resamples, bootstrap_seed
+        self.interval = interval
+        # A collection updates only one of several metrics whose states have the same names and, after the first batch,
+        # the same values. So what is stored has another name unless class and protocol are the same.
+        kind = zlib.crc32(f"{type(self).__module__}.{type(self).__qualname__}({self.protocol!r})".encode())
+        self._values_name = f"values_{kind:08x}"
+        self.add_state(self._values_name, default=[], dist_reduce_fx="cat")
+        self.add_state("ids", default=[], dist_reduce_fx="cat")
+
+    @property
+    def values(self) -> list[Tensor]:
+        """Numbers of the images of each batch, (B, J)."""
+        found: list[Tensor] = getattr(self, self._values_name)
+        return found
+
+    def score(self, *results: Any) -> Tensor:
+        """Numbers of each image, (B,) or (B, J); NaN in a row that does not count."""
+        raise NotImplementedError
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        """What `update` is given, taken from a case that shares its passes with other metrics."""
+        raise NotImplementedError
+
+    def summary(self, rows: Tensor) -> Tensor:
+        """From numbers (..., n, J) that all count to the outputs (..., O)."""
+        return rows.mean(-2)
+
+    def update(self, *results: Any, ids: Sequence[int] | Tensor | None = None) -> None:
+        """Take in a batch.
+
+        Args:
+            results: As for the function of the metric.
+            ids: Number of each image in its data set; those of the result if None. An image that comes twice, as where
+                a sampler fills the last shard, counts once. Without any number, each image counts.
+        """
+        rows = self.score(*results).detach().double()
+        rows = rows[:, None] if rows.dim() == 1 else rows
+        if rows.dim() != 2 or rows.shape[1] != len(self.columns):
+            raise ArgumentError(
+                f"Expected {len(self.columns)} numbers per image ({', '.join(self.columns)}) from `score`, but got "
+                f"shape {tuple(rows.shape)}."
+            )
+        numbers = getattr(results[0], "ids", None) if ids is None and results else ids
+        numbers = [_UNNUMBERED] * len(rows) if numbers is None else numbers
+        numbers = torch.as_tensor(numbers, device=rows.device).long()
+        if numbers.shape != (len(rows),):
+            raise ArgumentError(f"Expected ids of {len(rows)} images, but got shape {tuple(numbers.shape)}.")
+        self.values.append(rows)
+        self.ids.append(numbers)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Ids (n,) and numbers (n, J) of every image, in the order of the ids, each id once."""
+        values = _joined(self.values, (0, len(self.columns)), torch.float64, self.device)
+        ids = _joined(self.ids, (0,), torch.long, self.device)
+        order = ids.argsort(stable=True)
+        ids, values = ids[order], values[order]
+        again = torch.zeros_like(ids, dtype=torch.bool)
+        again[1:] = (ids[1:] == ids[:-1]) & (ids[1:] != _UNNUMBERED)
+        self._warn_of_others(values, again)
+        return ids[~again], values[~again]
+
+    def _warn_of_others(self, values: Tensor, again: Tensor) -> None:
+        """Different images under one number: all but the first would be lost without a word."""
+        before = values.roll(1, 0)
+        other = again & ~torch.isclose(values, before, rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
+        if bool(other.any()):
+            warnings.warn(
+                f"{int(other.sum())} images came again under the same id with other values, and only the first of each "
+                "counts. If they are different images, give each its own number by ids=.",
+                MhexWarning,
+                stacklevel=2,
+            )
+
+    def compute(self) -> dict[str, Any]:
+        """Value, interval, number of images that count and of those that do not; `"all"` has every output.
+
+        Without an image that counts, values are NaN.
+        """
+        _, rows = self.rows()
+        counted = rows[rows.isfinite().all(1)].cpu()
+        found: dict[str, dict[str, float]] = {}
+        value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)
+        if len(counted):
+            value = self.summary(counted)
+            drawn = (self.resamples, self.confidence, self.bootstrap_seed)
+            ends = bootstrap(counted, self.summary, *drawn, self.interval)
+            low, high = ends.low, ends.high
+        for k, name in enumerate(self.outputs):
+            found[name] = {"value": float(value[k]), "ci_low": float(low[k]), "ci_high": float(high[k])}
+        return {
+            **found[self.outputs[0]],
+            "n": len(counted),
+            "n_skipped": len(rows) - len(counted),
+            "all": found,
+            "confidence": self.confidence,
+            "interval": self.interval,
+            "resamples": self.resamples,
+            "bootstrap_seed": self.bootstrap_seed,
+            # As text: torchmetrics walks through results, and cannot through frozen data.
+            "protocol": str(self.protocol),
+        }
+
+    def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
+        """A process without a sample takes part with nothing of the right kind: an empty list breaks the gathering."""
+        if not self.values:
+            self.values.append(torch.zeros(0, len(self.columns), dtype=torch.float64, device=self.device))
+            self.ids.append(torch.zeros(0, dtype=torch.long, device=self.device))
+        super()._sync_dist(*args, **kwargs)
+
+
+def changed(protocol: Any, changes: Mapping[str, Any]) -> Any:
+    """A protocol with some of its parts changed; unknown ones are refused with the list of those that exist."""
+    assert is_dataclass(protocol)
+    known = {f.name: getattr(protocol, f.name) for f in fields(protocol)}
+    for name in changes:
+        if name not in known:
+            listed = ", ".join(f"{k}={v!r}" for k, v in known.items())
+            raise ArgumentError(f"The protocol has no part {name!r}. Its parts: {listed}.")
+    return replace(protocol, **changes)  # type: ignore[type-var]
+
+
+def _joined(parts: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A state that is a list before processes are brought together, and a tensor after."""
+    if isinstance(parts, Tensor):
+        return parts
+    return torch.cat(list(parts)) if parts else torch.zeros(shape, dtype=dtype, device=device)

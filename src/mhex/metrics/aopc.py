@@ -1,0 +1,44 @@
+"""AOPC: how much probability is lost on the way, with the most important units removed first."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import SweepResult
+
+
+def aopc(result: SweepResult, scored: str = "predicted", first: bool = True) -> Tensor:
+    """`1 / |K| sum_k (p(x) - p(x_k))`, the most important units removed first, (B,).
+
+    Args:
+        result: Of a sweep with the order `"mif"`.
+        scored: Whose probability is read.
+        first: Whether the first term, which is 0, counts in `|K|`.
+    """
+    curve = result.curve("mif", "probability", scored)
+    return (curve[:, :1] - curve)[:, 0 if first else 1 :].mean(1)
+
+
+@register_metric(
+    "aopc",
+    function=aopc,
+    title="How much probability is lost on the way, with the most important pixels removed first?",
+    paper="Samek et al., TNNLS 2017, arXiv:1509.06321",
+    passes="T F; 0 beside other metrics of the sweep",
+    traps="Removed pixels may take the image out of what the model knows, and any probability falls then. Published "
+    "code differs in whether the first term counts, in signs and in the class scored.",
+    presets={
+        "default": CurveProtocol("black", 20, "predicted"),
+        "text": CurveProtocol("drop", 20, "predicted", granularity="token"),
+        "tm": CurveProtocol("black", 20, "predicted"),
+    },
+)
+class AOPC(CurveMetric):
+    """Mean drop of the probability over the steps; higher is better."""
+
+    def score(self, result: SweepResult) -> Tensor:
+        """Per image."""
+        return aopc(result, self.protocol.scored)

@@ -1,0 +1,129 @@
+"""Average drop: how much of the class probability goes with the salient region, or without the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.metrics._base import PerImage
+from mhex.metrics.case import Case
+from mhex.metrics.protocols import Protocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import MaskedPass, MaskedResult
+
+LEAST = 1e-12
+UNSURE = 0.01  # a probability below it makes the relative drop mean little
+
+
+@dataclass(frozen=True)
+class DropProtocol(Protocol):
+    """Of metrics of one pass with a part hidden.
+
+    Attributes:
+        mode: As for `MaskedPass`.
+        reference: What hidden means.
+        threshold: Above it a map scaled from 0 to 1 is salient.
+        fraction: Of the tokens of a text, at least one.
+        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
+        area_threshold: Above it a map has area, for the effective average drop.
+        seed: Of ties.
+        sigma: Of the blur.
+        rounding: Of that share of the tokens, `"up"` or `"down"`.
+        most: Tokens that it may be; None for no bound.
+        relative: Whether the drop is a share of what was there, never below 0; else the plain difference.
+    """
+
+    mode: str = "remove"
+    reference: str = "zero"
+    threshold: float = 0.5
+    fraction: float = 0.1
+    scored: str = "explained"
+    area_threshold: float = 0.2
+    seed: int = 0
+    sigma: float | None = None
+    rounding: str = "up"
+    most: int | None = None
+    relative: bool = True
+
+    @property
+    def runner(self) -> MaskedPass:
+        """The passes that it needs."""
+        return MaskedPass(
+            self.mode,
+            self.reference,
+            self.threshold,
+            self.fraction,
+            self.seed,
+            self.sigma,
+            self.rounding,
+            self.most,
+        )
+
+
+class DropMetric(PerImage):
+    """A metric of one pass with a part hidden."""
+
+    protocol: DropProtocol
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        """The pass of the protocol."""
+        runner = self.protocol.runner
+        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, case.explained)),)
+
+
+def average_drop(result: MaskedResult, scored: str = "explained", relative: bool = True) -> Tensor:
+    """`max(0, (p(x) - p(x')) / p(x))`, from 0 to 1, (B,).
+
+    Args:
+        result: Of a pass with a part hidden.
+        scored: Whose probability is read.
+        relative: False for the plain difference `p(x) - p(x')`, which may be below 0.
+    """
+    before, after = result.of(scored)
+    if not relative:
+        return before - after
+    return ((before - after) / before.clamp_min(LEAST)).clamp_min(0)
+
+
+@register_metric(
+    "average-drop",
+    function=average_drop,
+    title="How much of the class probability goes when the salient region is removed?",
+    paper="Chattopadhyay et al., Grad-CAM++, WACV 2018, arXiv:1710.11063 (keep); MHEX (remove)",
+    passes="F",
+    traps="Two metrics share this name. By name it means removal, and higher is better; with `mode='keep'` or "
+    "`'soft-keep'` only the salient region is kept, and lower is better. Removing everything scores high: area is not "
+    "looked at. Images whose probability is small from the start (`unsure`) have drops that mean little. Texts need a "
+    "reference of their own: preset 'text', or 'mhex_text' for the published script, whose drop is absolute and may be "
+    "below 0.",
+    presets={
+        "default": DropProtocol(),
+        "mhex": DropProtocol(scored="label"),
+        "gradcampp": DropProtocol(mode="soft-keep", scored="predicted"),
+        "text": DropProtocol(reference="mask_token", scored="predicted"),
+        "mhex_text": DropProtocol(
+            reference="mask_token", fraction=0.2, scored="label", rounding="down", most=20, relative=False
+        ),
+    },
+)
+class AverageDrop(DropMetric):
+    """Mean relative drop; higher is better for removal, lower for keeping."""
+
+    columns = ("value", "unsure")
+    outputs = ("value", "unsure")
+    better = (True, None)
+
+    def __init__(self, preset: str = "default", **changes: Any) -> None:
+        super().__init__(preset, **changes)
+        removed = self.protocol.mode.endswith("remove")
+        self.better = (removed, None)
+        self.__dict__["higher_is_better"] = removed  # the class says it for removal, and torchmetrics guards the name
+
+    def score(self, result: MaskedResult) -> Tensor:
+        """Per image, and whether its probability was small from the start."""
+        before, _ = result.of(self.protocol.scored)
+        drop = average_drop(result, self.protocol.scored, self.protocol.relative)
+        return torch.stack([drop, (before < UNSURE).double()], 1)

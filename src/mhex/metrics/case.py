@@ -1,0 +1,88 @@
+"""One batch and one map of it, with everything that metrics ask for and may share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from mhex.errors import ArgumentError
+from mhex.perturb import PerturbationSweep, Subject, SweepResult
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Case:
+    """What is judged: maps of a batch for one class each.
+
+    Attributes:
+        subject: The samples and their model. What does not depend on maps is shared by all cases of it.
+        saliency: Maps at their own resolution: (B, h, w), or (B, T) for texts.
+        explained: The class of each, (B,); None for the predicted one.
+        mask: Segmentation of images, (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored.
+        rationale: Of texts: numbers of the words that people marked, a list for each sample.
+        tiles: Of mosaics: the class of each cell, (B, n * n), row by row; see `mhex.perturb.mosaics`.
+        again: From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options, for
+            metrics that explain again.
+        other_class: Another class that is in each image, (B,), -1 where there is none; for class discrimination.
+        other: Makes the case of the maps for that class: of the same subject, with both classes exchanged. Where there
+            is no other class, any class will do.
+        relabelled: As `again`, by a model of the same kind that was trained on permuted labels.
+        model: The model that is explained, where outputs of another one are read; None for that of the subject.
+    """
+
+    subject: Subject
+    saliency: Tensor
+    explained: Tensor | None = None
+    mask: Tensor | None = None
+    rationale: list[list[int]] | None = None
+    tiles: Tensor | None = None
+    again: Callable[..., Tensor] | None = None
+    other_class: Tensor | None = None
+    other: Callable[[], Case] | None = None
+    relabelled: Callable[..., Tensor] | None = None
+    model: nn.Module | None = None
+    _done: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def ids(self) -> list[int]:
+        return self.subject.ids
+
+    def sweep(self, wanted: PerturbationSweep) -> SweepResult:
+        """Curves of both orders, from a sweep made before where one has all of the points."""
+        found = self.made(wanted)
+        if found is not None:
+            return found
+        made = wanted(self.subject, None, self.saliency, self.explained, other=self.other_class)
+        self._done.setdefault(("sweep", replace(wanted, steps=1)), {})[wanted.steps] = made
+        return made
+
+    def made(self, wanted: PerturbationSweep) -> SweepResult | None:
+        """The same where such a sweep was made before; None where not."""
+        for steps, found in self._done.get(("sweep", replace(wanted, steps=1)), {}).items():
+            if steps % wanted.steps == 0:
+                result: SweepResult = found.every(steps // wanted.steps)
+                return result
+        return None
+
+    def plan(self, sweeps: list[PerturbationSweep]) -> None:
+        """Make the finest of each kind first, so that the others are read off it."""
+        for one in sorted(sweeps, key=lambda sweep: -sweep.steps):
+            self.sweep(one)
+
+    def once(self, name: Any, make: Callable[[], T]) -> T:
+        """What several metrics of this case share."""
+        if name not in self._done:
+            self._done[name] = make()
+        found: T = self._done[name]
+        return found
+
+    def needs(self, name: str, what: str) -> Any:
+        """A part of the case that a metric cannot do without."""
+        value = getattr(self, name)
+        if value is None:
+            raise ArgumentError(f"Expected {what}, but none was given.")
+        return value

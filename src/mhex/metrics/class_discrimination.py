@@ -1,0 +1,111 @@
+"""Class discrimination: does the map of a class explain that class better than the map of another one does?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.metrics._base import PerImage
+from mhex.metrics.box_sensitivity import box_area, box_sensitivity
+from mhex.metrics.case import Case
+from mhex.metrics.fidelity import fidelity
+from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import BoxResult, BoxSweep, SweepResult
+
+
+@dataclass(frozen=True)
+class DiscriminationProtocol(CurveProtocol):
+    """Of curves and boxes of two classes.
+
+    Attributes:
+        area: How areas under the logit are taken.
+        sizes: Sides of the boxes; or how many of them.
+        count: Boxes of each side.
+        grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
+    """
+
+    area: str = "percent"
+    sizes: tuple[int, ...] | int = 8
+    count: int = 100
+    grid: int | None = None
+
+    @property
+    def boxes(self) -> BoxSweep:
+        """The passes of its boxes."""
+        sizes = self.sizes if isinstance(self.sizes, int) else tuple(self.sizes)
+        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid)
+
+
+def class_discrimination(
+    own: SweepResult, other: SweepResult, boxes: BoxResult, maps: tuple[Tensor, Tensor], rule: str = "percent"
+) -> Tensor:
+    """Right less wrong map, for `A_LIF - A_MIF`, for the mean box correlation and for its area, (B, 3).
+
+    The logit of a class `c` is read, once along its own map and once along that of the other class `c'`, and the same
+    with both exchanged; the mean of the two is returned. NaN where an image has one class only.
+
+    Args:
+        own: Curves along maps of `c`, with `c'` as the other class.
+        other: Curves along maps of `c'`, with `c` as the other class.
+        boxes: Boxes of the same images.
+        maps: Maps (B, h, w) of `c` and of `c'`.
+        rule: How areas under the logit are taken.
+    """
+    classes, exchanged = own.classes[:, [0, 3]], other.classes[:, [3, 0]]
+    single = (classes[:, 1] < 0) | (classes[:, 1] == classes[:, 0])
+    if own.ids != other.ids or boxes.ids != own.ids or not bool((classes == exchanged).all(1).logical_or(single).all()):
+        raise ArgumentError(
+            "Expected curves and boxes of the same images, along maps of two classes that are exchanged, but got the "
+            f"classes {own.classes[:, [0, 3]].tolist()} and {other.classes[:, [0, 3]].tolist()}."
+        )
+    gains = []
+    for right, wrong, scored, (right_map, wrong_map) in (
+        (own, other, classes[:, 0], maps),
+        (other, own, classes[:, 1], maps[::-1]),
+    ):
+        along = fidelity(right, "explained", rule)[:, 0] - fidelity(wrong, "other", rule)[:, 0]
+        pair = [box_area(box_sensitivity(boxes, one, scored), boxes.sizes) for one in (right_map, wrong_map)]
+        gains.append(torch.stack([along, pair[0][1] - pair[1][1], pair[0][0] - pair[1][0]], 1))
+    return (sum(gains[1:], gains[0]) / 2).masked_fill(single[:, None], torch.nan)
+
+
+@register_metric(
+    "class-discrimination",
+    function=class_discrimination,
+    title="Does the map of a class explain that class better than the map of another class in the image does?",
+    paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364",
+    passes="4 T F for both classes; boxes as for box-sensitivity, with which they are shared",
+    traps="Needs images with two classes; others are skipped. Classes whose names mean the same thing must be left out "
+    "before. Maps that do not depend on the class score exactly 0.",
+    modalities=("image",),
+    data=("two classes",),
+    presets={
+        "default": DiscriminationProtocol(),
+        "cdam": DiscriminationProtocol(sizes=tuple(range(1, 28)), grid=28),
+    },
+)
+class ClassDiscrimination(PerImage):
+    """Gain in fidelity, in mean box correlation and in its area; higher is better."""
+
+    columns = ("fidelity", "box", "box_area")
+    outputs = ("fidelity", "box", "box_area")
+    better = (True, True, True)
+    protocol: DiscriminationProtocol
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        """Curves along both maps, and boxes."""
+        case.needs("other_class", "another class of each image (other_class) for class discrimination")
+        make = case.needs("other", "maps for the other class of each image (other) for class discrimination")
+        second: Case = case.once("other", make)
+        boxes = self.protocol.boxes(case.subject, None, case.explained, other=case.other_class)
+        sweep = self.protocol.sweep
+        return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
+
+    def score(self, own: SweepResult, other: SweepResult, boxes: BoxResult, maps: tuple[Tensor, Tensor]) -> Tensor:
+        """Per image."""
+        return class_discrimination(own, other, boxes, maps, self.protocol.area)

@@ -1,0 +1,128 @@
+"""Compactness: how small a part of the map carries its weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.metrics._base import PerImage
+from mhex.metrics._maps import NativeMaps
+from mhex.metrics.case import Case
+from mhex.metrics.protocols import Protocol
+from mhex.metrics.registry import register_metric
+
+_MODES = ("abs", "paper", "code")
+
+
+@dataclass(frozen=True)
+class CompactnessProtocol(Protocol):
+    """Of compactness.
+
+    Attributes:
+        mode: As for `compactness`.
+        share: Of the highest score; units up to it carry no weight.
+    """
+
+    mode: str = "abs"
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+
+
+def compactness(saliency: Tensor, share: float = 0.05, mode: str = "abs", counted: Tensor | None = None) -> Tensor:
+    """Share of units whose score is at most a small part of the highest, (B,).
+
+    Args:
+        saliency: Maps (B, ...) at their own resolution: bilinear enlargement changes the number.
+        share: That part.
+        mode: `"abs"`: `|s| <= share max|s|`, NaN for a map of zeros. `"paper"`: `s <= share max s`, signed. `"code"`:
+            `|s| < share max s`, as the public code has it.
+        counted: Bool of the shape of the maps, False at units that do not count, such as special tokens.
+    """
+    scores, counted = _flat(saliency, counted)
+    high = scores.masked_fill(~counted, -torch.inf).amax(1, keepdim=True)
+    if mode == "abs":
+        size = scores.abs()
+        high = size.amax(1, keepdim=True)
+        small = (size <= share * high).double().masked_fill(high == 0, torch.nan)
+    elif mode == "paper":
+        small = (scores <= share * high).double()
+    elif mode == "code":
+        small = (scores.abs() < share * high).double()
+    else:
+        raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {mode!r}.")
+    return small.masked_fill(~counted, 0.0).sum(1) / counted.sum(1)
+
+
+def gini(saliency: Tensor, counted: Tensor | None = None) -> Tensor:
+    """Gini index of `|s|`, (B,): 0 if all units are equal, towards 1 if one has everything. A map of zeros is equal."""
+    scores, counted = _flat(saliency, counted)
+    size = scores.abs().masked_fill(~counted, -1.0).sort(1).values  # those that do not count come first
+    number = counted.sum(1, keepdim=True)
+    place = torch.arange(1, size.shape[1] + 1, device=size.device) - (size.shape[1] - number)
+    size = size.clamp_min(0)
+    total = size.sum(1)
+    weighted = ((2 * place - number - 1) * size).sum(1)
+    return weighted / (number[:, 0] * total.masked_fill(total == 0, 1.0))
+
+
+def entropy(saliency: Tensor, counted: Tensor | None = None) -> Tensor:
+    """Entropy of `|s|` as shares of its sum, in nats, (B,): low if few units have all. A map of zeros is even."""
+    scores, counted = _flat(saliency, counted)
+    size = scores.abs()
+    zero = size.sum(1, keepdim=True) == 0
+    size = torch.where(zero, counted.double(), size)
+    found: Tensor = torch.special.entr(size / size.sum(1, keepdim=True)).sum(1)
+    return found
+
+
+def _flat(saliency: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scores (B, N) in float64, 0 where they do not count, and where they do."""
+    scores = saliency.double().flatten(1)
+    if not bool(scores.isfinite().all()):
+        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
+    if counted is None:
+        return scores, torch.ones_like(scores, dtype=torch.bool)
+    if counted.shape != saliency.shape:
+        raise ArgumentError(f"Expected counted of shape {tuple(saliency.shape)}, but got {tuple(counted.shape)}.")
+    counted = counted.to(scores.device).flatten(1)
+    return scores.masked_fill(~counted, 0.0), counted
+
+
+@register_metric(
+    "compactness",
+    function=compactness,
+    title="How large is the part of the map that carries no weight?",
+    paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364",
+    passes="0",
+    traps="High for any spiky noise: never judge by it alone. Enlarging a map changes it, so it is taken at the map's "
+    "own resolution, and methods with other grids cannot be compared. A map of zeros does not count.",
+    presets={
+        "default": CompactnessProtocol(),
+        "cdam": CompactnessProtocol("paper"),
+        "cdam_code": CompactnessProtocol("code"),
+    },
+)
+class Compactness(PerImage):
+    """Share of units without weight (higher is more compact), Gini index (higher) and entropy (lower)."""
+
+    columns = ("value", "gini", "entropy")
+    outputs = ("value", "gini", "entropy")
+    better = (True, True, False)
+    protocol: CompactnessProtocol
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        """The maps as they are."""
+        return (NativeMaps.of(case),)
+
+    def score(self, maps: NativeMaps) -> Tensor:
+        """Per image."""
+        part = self.protocol
+        value = compactness(maps.scores, part.share, part.mode, maps.counted)
+        return torch.stack([value, gini(maps.scores, maps.counted), entropy(maps.scores, maps.counted)], 1)

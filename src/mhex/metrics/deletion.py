@@ -1,0 +1,47 @@
+"""Deletion: how soon the class is lost when the most important units go first."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import SweepResult, area
+
+
+def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit") -> Tensor:
+    """`area_k p_c(x_k)`, the most important units removed first, (B,).
+
+    Args:
+        result: Of a sweep with the order `"mif"`.
+        scored: Whose probability is read.
+        rule: How the area is taken.
+    """
+    return area(result.curve("mif", "probability", scored), rule)
+
+
+@register_metric(
+    "deletion",
+    function=deletion,
+    title="How soon is the class lost when the most important pixels are removed first?",
+    paper="Petsiuk, Das & Saenko, RISE, BMVC 2018, arXiv:1806.07421",
+    passes="T F; 0 beside insertion with the same reference",
+    traps="Scattered removed pixels look like nothing that the model has seen, and edges alone can lower the score: "
+    "compare two references, and look at insertion too. Masks made of the reference favour methods that hide parts "
+    "themselves, such as RISE and occlusion.",
+    presets={
+        "default": CurveProtocol("mean", 100),
+        "text": CurveProtocol("drop", 20, granularity="token"),
+        "rise": CurveProtocol("zero", 224, "predicted"),
+        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+    },
+)
+class Deletion(CurveMetric):
+    """Area under the deletion curve of the probability; lower is better."""
+
+    better = (False,)
+
+    def score(self, result: SweepResult) -> Tensor:
+        """Per image."""
+        return deletion(result, self.protocol.scored, self.protocol.area)

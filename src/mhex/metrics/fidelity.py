@@ -1,0 +1,56 @@
+"""Fidelity: areas under the logit, with the most and with the least important units removed first."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import SweepResult, area
+
+
+def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percent", centred: bool = False) -> Tensor:
+    """`A_LIF - A_MIF`, `A_MIF` and `A_LIF`, areas under the logit of a class, (B, 3).
+
+    Args:
+        result: Of a sweep of both orders.
+        scored: Whose logit is read.
+        rule: How areas are taken.
+        centred: Logits less the mean of all classes, so that models can be compared.
+    """
+    output = "centred-logit" if centred else "logit"
+    first, last = (area(result.curve(order, output, scored), rule) for order in ("mif", "lif"))
+    return torch.stack([last - first, first, last], 1)
+
+
+@register_metric(
+    "fidelity",
+    function=fidelity,
+    title="Does the logit fall when the most important pixels are blurred, and stay when the least important are?",
+    paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364; SRG: Bluecher et al., 2024, arXiv:2401.06654",
+    passes="2 T F; 0 beside other metrics of the sweep",
+    traps="Logits have no common zero: areas of different models cannot be compared. A blurred image still shows large "
+    "things.",
+    presets={
+        "default": CurveProtocol("blur", 20, "explained", "percent"),
+        "text": CurveProtocol("drop", 20, "explained", "percent", granularity="token"),
+        "cdam": CurveProtocol("blur", 20, "explained", "percent"),
+    },
+)
+class Fidelity(CurveMetric):
+    """`A_LIF - A_MIF` (higher is better), `A_MIF` (lower), `A_LIF` (higher) and `SRG`, the first over 100."""
+
+    columns = ("difference", "mif", "lif")
+    outputs = ("difference", "mif", "lif", "srg")
+    better = (True, False, True, True)
+
+    def score(self, result: SweepResult) -> Tensor:
+        """Per image."""
+        return fidelity(result, self.protocol.scored, self.protocol.area)
+
+    def summary(self, rows: Tensor) -> Tensor:
+        """Means, and the first over 100."""
+        means = rows.mean(-2)
+        return torch.cat([means, means[..., :1] / 100], -1)

@@ -1,0 +1,46 @@
+"""Insertion: how soon the class is found when the most important units come first."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import SweepResult, area
+
+
+def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit") -> Tensor:
+    """`area_k p_c(x_k)`, the most important units put into the reference first, (B,).
+
+    Putting in is removing the least important ones, read backwards.
+
+    Args:
+        result: Of a sweep with the order `"lif"`.
+        scored: Whose probability is read.
+        rule: How the area is taken.
+    """
+    return area(result.inserted("probability", scored), rule)
+
+
+@register_metric(
+    "insertion",
+    function=insertion,
+    title="How soon is the class found when the most important pixels are put in first?",
+    paper="Petsiuk, Das & Saenko, RISE, BMVC 2018, arXiv:1806.07421",
+    passes="T F; 0 beside deletion with the same reference",
+    traps="A reference that still shows the class, such as a weak blur, lifts every curve. With another reference than "
+    "for deletion, the two numbers cannot be compared.",
+    presets={
+        "default": CurveProtocol("mean", 100),
+        "text": CurveProtocol("drop", 20, granularity="token"),
+        "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0),
+        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+    },
+)
+class Insertion(CurveMetric):
+    """Area under the insertion curve of the probability; higher is better."""
+
+    def score(self, result: SweepResult) -> Tensor:
+        """Per image."""
+        return insertion(result, self.protocol.scored, self.protocol.area)

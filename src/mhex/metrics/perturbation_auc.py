@@ -1,0 +1,58 @@
+"""Perturbation AUC: accuracy while the most, or the least, important units are removed first."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import SweepResult, area
+
+
+def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
+    """`area_k [argmax f(x_k) = y]` with the most and with the least important units removed first, (B, 2).
+
+    Args:
+        result: Of a sweep of both orders, with labels.
+        rule: How the area is taken.
+    """
+    return torch.stack([area(result.curve(order, "hit", "label"), rule) for order in ("mif", "lif")], 1)
+
+
+@register_metric(
+    "perturbation-auc",
+    function=perturbation_auc,
+    title="How does accuracy fall when the most important pixels go first, and hold when the least important do?",
+    paper="Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
+    passes="2 T F; 0 beside other metrics of the sweep",
+    traps="A hit is always the label, also where the predicted class was explained. Images that are wrong at first "
+    "count as 0: `on_correct` leaves them out. Accuracy knows no margin.",
+    data=("label",),
+    presets={
+        "default": CurveProtocol("black", 20, "label"),
+        "text": CurveProtocol("drop", 20, "label", granularity="token"),
+        "che": CurveProtocol("black", 10, "label", "che"),
+        "gt": CurveProtocol("black", 10, "label", "che"),
+        "tm": CurveProtocol("black", 20, "label"),
+    },
+)
+class PerturbationAUC(CurveMetric):
+    """Areas under accuracy: `negative - positive`, `positive` (lower is better), `negative`; and where it was right."""
+
+    columns = ("positive", "negative", "correct")
+    outputs = ("difference", "positive", "negative", "positive_on_correct", "negative_on_correct")
+    better = (True, False, True, False, True)
+
+    def score(self, result: SweepResult) -> Tensor:
+        """Per image."""
+        areas = perturbation_auc(result, self.protocol.area)
+        return torch.cat([areas, result.curve("mif", "hit", "label")[:, :1]], 1)
+
+    def summary(self, rows: Tensor) -> Tensor:
+        """Means over all images, and over those that were right."""
+        positive, negative = rows[..., :2].mean(-2).unbind(-1)
+        right = rows[..., 2:]
+        on_correct = (rows[..., :2] * right).sum(-2) / right.sum(-2)
+        return torch.cat([torch.stack([negative - positive, positive, negative], -1), on_correct], -1)

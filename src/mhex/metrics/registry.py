@@ -1,0 +1,119 @@
+"""The list of metrics. One decorator adds one; menus, docs, reports and tests read it from here."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
+from mhex.metrics._base import PerImage
+
+MetricClass = TypeVar("MetricClass", bound=type[PerImage])
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """A registered metric.
+
+    Attributes:
+        name: What users type.
+        metric: The torchmetrics class.
+        function: The formula, from a result to numbers per image.
+        title: What it asks, in one line.
+        paper: Reference.
+        modalities: What it is defined for.
+        passes: Cost per image, in forward passes F, explanations E and steps T.
+        traps: What to beware of.
+        data: What it needs of the data beside inputs: `"mask"`, `"rationale"`, `"label"`, `"tiles"` or `"two classes"`.
+    """
+
+    name: str
+    metric: type[PerImage]
+    function: Callable[..., Tensor]
+    title: str
+    paper: str
+    modalities: tuple[str, ...]
+    passes: str
+    traps: str
+    data: tuple[str, ...] = ()
+
+    @property
+    def presets(self) -> Mapping[str, Any]:
+        return self.metric.presets
+
+    @property
+    def higher_is_better(self) -> bool:
+        return bool(self.metric.better[0])
+
+
+_METRICS: dict[str, MetricSpec] = {}
+
+
+def register_metric(
+    name: str,
+    *,
+    function: Callable[..., Tensor],
+    title: str,
+    paper: str,
+    passes: str,
+    traps: str,
+    presets: Mapping[str, Any],
+    modalities: tuple[str, ...] = ("image", "text"),
+    data: tuple[str, ...] = (),
+) -> Callable[[MetricClass], MetricClass]:
+    """Register the decorated class as metric `name`, with its protocols by name; see `MetricSpec` for the rest."""
+
+    def decorate(metric: MetricClass) -> MetricClass:
+        if name in _METRICS:
+            raise ArgumentError(f"A metric named {name!r} is registered already; choose another name.")
+        metric.higher_is_better = bool(metric.better[0])
+        metric.presets = presets
+        _METRICS[name] = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data)
+        return metric
+
+    return decorate
+
+
+def all_metrics() -> dict[str, MetricSpec]:
+    """Every registered metric by name; the files of `mhex.metrics` are imported on first use."""
+    import mhex.metrics
+
+    for module in pkgutil.iter_modules(mhex.metrics.__path__):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"mhex.metrics.{module.name}")
+    return dict(sorted(_METRICS.items()))
+
+
+def get_metric(name: str) -> MetricSpec:
+    """The metric called `name`."""
+    metrics = all_metrics()
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"Expected the name of one metric, but got {type(name).__name__}.")
+    if name not in metrics:
+        raise unknown_name("metric", name, metrics)
+    return metrics[name]
+
+
+def list_metrics() -> list[dict[str, Any]]:
+    """One row per metric: name, title, paper, modality, higher_is_better, passes, data, presets, outputs."""
+    return [
+        {
+            "name": m.name,
+            "title": m.title,
+            "paper": m.paper,
+            "modality": ", ".join(m.modalities),
+            "higher_is_better": m.higher_is_better,
+            "passes": m.passes,
+            "data": ", ".join(m.data),
+            "presets": {name: str(protocol) for name, protocol in m.presets.items()},
+            "outputs": m.metric.outputs,
+            "summary": inspect.getdoc(m.function) or "",
+        }
+        for m in all_metrics().values()
+    ]

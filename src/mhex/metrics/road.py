@@ -1,0 +1,74 @@
+"""ROAD: removal that leaves no holes, so that a class is not lost by odd-looking images alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import SweepResult
+
+_TENTHS = tuple(f"{order}_{share}" for order in ("mif", "lif") for share in range(10, 100, 10))
+
+
+@dataclass(frozen=True)
+class RoadProtocol(CurveProtocol):
+    """Of curves under imputation.
+
+    Attributes:
+        hit: Whether accuracy means that the `"predicted"` class stays on top, or that the `"label"` is there.
+    """
+
+    reference: str = "impute"
+    steps: int = 10
+    hit: str = "predicted"
+
+
+def road(result: SweepResult, scored: str = "explained") -> Tensor:
+    """`mean_q (p_LIF - p_MIF) / 2` over the shares 10 to 90 % removed, from -0.5 to 0.5, (B,).
+
+    Args:
+        result: Of a sweep of both orders, with a multiple of 10 steps.
+        scored: Whose probability is read.
+    """
+    first, last = (_tenths(result, order, "probability", scored) for order in ("mif", "lif"))
+    return (last - first).mean(1) / 2
+
+
+def _tenths(result: SweepResult, order: str, output: str, scored: str) -> Tensor:
+    """A curve at 10, 20 ... 90 %, (B, 9)."""
+    steps = result.sweep.steps
+    if steps % 10:
+        raise ArgumentError(f"Expected a multiple of 10 steps, but got {steps}.")
+    return result.curve(order, output, scored)[:, :: steps // 10][:, 1:-1]
+
+
+@register_metric(
+    "road",
+    function=road,
+    title="Does the class go with the most important pixels and stay without the least, when removed pixels are filled "
+    "in from around them?",
+    paper="Rong et al., ROAD, ICML 2022, arXiv:2202.00449",
+    passes="18 F and as many systems of equations; 0 beside other metrics of the sweep",
+    traps="Other packages count the kept share, or read raw outputs, or report accuracy alone: values differ. Large "
+    "regions are filled in smoothly, and what is removed last shows through.",
+    modalities=("image",),
+    presets={"default": RoadProtocol(), "road": RoadProtocol(scored="predicted", hit="label")},
+)
+class ROAD(CurveMetric):
+    """Half the gap between both orders (higher is better), and accuracy at each share removed (`mif_10` ...)."""
+
+    columns = ("value", *_TENTHS)
+    outputs = ("value", *_TENTHS)
+    better = (True, *(name.startswith("lif") for name in _TENTHS))
+    protocol: RoadProtocol
+
+    def score(self, result: SweepResult) -> Tensor:
+        """Per image."""
+        hits = [_tenths(result, order, "hit", self.protocol.hit) for order in ("mif", "lif")]
+        return torch.cat([road(result, self.protocol.scored)[:, None], *hits], 1)

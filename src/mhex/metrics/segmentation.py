@@ -1,0 +1,168 @@
+"""Segmentation agreement: is the map, cut at a threshold, the object?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.metrics._maps import LocatedMaps, LocationMetric, on_mask, skip_empty
+from mhex.metrics._precision import average_precision
+from mhex.metrics.protocols import Protocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import generator_for, minmax
+
+SEARCHED = tuple(k / 10 for k in range(10))
+_NUMBERS = ("ap2", "foreground_ap", "foreground", "background")
+_COUNTS = tuple(f"{kind}@{at}" for at in ("mean", *SEARCHED) for kind in ("true", "false"))
+_HALF = 61  # purpose of random numbers
+
+
+@dataclass(frozen=True)
+class SegmentationProtocol(Protocol):
+    """Of segmentation agreement.
+
+    Attributes:
+        threshold: By which `miou` and `pacc` are told: the `"mean"` of each map, or the `"best"` for the data set.
+        chosen_on: What the best is chosen on: `"half"`, so that each image is judged at the threshold that is best for
+            the half of the images that it is not in; or `"all"`, which flatters.
+        seed: Of the halves.
+    """
+
+    threshold: str = "mean"
+    chosen_on: str = "half"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.threshold not in ("mean", "best"):
+            raise ArgumentError(f"Expected threshold 'mean' or 'best', but got {self.threshold!r}.")
+        if self.chosen_on not in ("half", "all"):
+            raise ArgumentError(f"Expected chosen_on 'half' or 'all', but got {self.chosen_on!r}.")
+
+
+def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
+    """Numbers of each image that agreement on a data set is made of, (B, 26); NaN where there is no object.
+
+    They are the average precision over both classes (scores `1 - S` with targets `1 - G`, and `S` with `G`), that of
+    the object alone, the pixels of the object and of the rest, and then, at the mean of the map and at 0, 0.1 ... 0.9,
+    how many pixels above the threshold are of the object and how many are not.
+
+    Args:
+        saliency: Maps (B, h, w); brought to the size of the masks, bilinear, and then from 0 to 1.
+        mask: (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored.
+    """
+    saliency, mask = on_mask(saliency, mask)
+    scaled, mask = minmax(saliency).flatten(1), mask.flatten(1)
+    inside, seen = mask == 1, mask >= 0
+    both = average_precision(
+        torch.cat([1 - scaled, scaled], 1), torch.cat([mask == 0, inside], 1), torch.cat([seen, seen], 1)
+    )
+    precisions = torch.stack([both, average_precision(scaled, inside, seen)], 1)
+    sizes = torch.stack([inside.sum(1), (mask == 0).sum(1)], 1)
+    found = threshold_counts(scaled, mask)
+    return skip_empty(torch.cat([precisions, sizes.double(), found.flatten(1).double()], 1), mask[:, None])
+
+
+def threshold_counts(scaled: Tensor, mask: Tensor) -> Tensor:
+    """Pixels above the mean of the map and above 0, 0.1 ... 0.9: of the object and of the rest, int64 (B, 11, 2).
+
+    Args:
+        scaled: Maps from 0 to 1, (B, P).
+        mask: (B, P): 1, 0 or -1.
+    """
+    levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
+    above = [scaled > level for level in levels]  # strictly
+    return torch.stack([torch.stack([(a & (mask == 1)).sum(1), (a & (mask == 0)).sum(1)], 1) for a in above], 1)
+
+
+def agreement(true: Tensor, false: Tensor, foreground: Tensor, background: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean IoU of object and rest, and pixel accuracy, of pixel counts of a whole data set.
+
+    A class that neither has pixels nor is given any does not count in the mean.
+
+    Args:
+        true: Pixels above the threshold that are of the object.
+        false: Those that are not.
+        foreground: Pixels of the object.
+        background: All others that are labelled.
+    """
+    rest = background - false
+    union = background + foreground - true
+    object_iou = true / (foreground + false)
+    both = (object_iou + rest / union.clamp_min(1)) / 2
+    return torch.where(union > 0, both, object_iou), (true + rest) / (foreground + background)
+
+
+@register_metric(
+    "segmentation",
+    function=segmentation,
+    title="Is the map, cut at a threshold, the object?",
+    paper="Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838; GradToken (searched threshold)",
+    passes="0",
+    traps="Where an object is does not say what a model looks at. Average precision over both classes (`ap2`, the "
+    "published one) changes with any bend of the scale of the map, that of the object alone does not. A threshold "
+    "chosen on the images that it is judged on flatters. IoU is of sums over the data set, not a mean over images.",
+    modalities=("image",),
+    data=("mask",),
+    presets={
+        "default": SegmentationProtocol(),
+        "che": SegmentationProtocol("mean"),
+        "gt": SegmentationProtocol("best", "all"),
+    },
+)
+class Segmentation(LocationMetric):
+    """Mean IoU and pixel accuracy of the data set, both average precisions, and the first two at the best threshold.
+
+    The best threshold is that of the highest mean IoU, the lowest of equal ones. `best_threshold` is the mean of those
+    chosen on the two halves. Where a half has no image, none can be chosen on it, and the three are NaN.
+    """
+
+    columns = (*_NUMBERS, "half", *_COUNTS)
+    outputs = ("miou", "pacc", "ap2", "foreground_ap", "best_miou", "best_pacc", "best_threshold")
+    better = (True, True, True, True, True, True, None)
+    additive = False
+    protocol: SegmentationProtocol
+
+    def score(self, result: LocatedMaps) -> Tensor:
+        """Per image."""
+        rows = segmentation(result.saliency, result.mask)
+        halves = [int(torch.randint(2, (), generator=generator_for(self.protocol.seed, i, _HALF))) for i in result.ids]
+        half = torch.tensor(halves, device=rows.device, dtype=rows.dtype)[:, None]
+        return torch.cat([rows[:, : len(_NUMBERS)], half, rows[:, len(_NUMBERS) :]], 1)
+
+    def summary(self, rows: Tensor) -> Tensor:
+        """From sums over images."""
+        precisions = rows[..., :2].mean(-2)
+        half, pixels = rows[..., 4:5], torch.cat([rows[..., 2:4], rows[..., 5:]], -1)
+        everything = pixels.sum(-2)
+        miou, pacc = _of_sums(everything)
+        if self.protocol.chosen_on == "all":
+            best = _searched(everything, everything)
+        else:
+            second = (pixels * half).sum(-2)
+            first = everything - second
+            best = [a + b for a, b in zip(_searched(first, second), _searched(second, first), strict=True)]
+            best[2] = best[2] / 2
+        best_miou, best_pacc = agreement(*best[0].unbind(-1), *best[1].unbind(-1))
+        missing = torch.where(best[2].isnan(), torch.nan, 0.0).to(rows)
+        found = [best_miou + missing, best_pacc + missing]
+        chosen = found if self.protocol.threshold == "best" else [miou[..., 0], pacc[..., 0]]
+        return torch.stack([*chosen, *precisions.unbind(-1), *found, best[2]], -1)
+
+
+def _of_sums(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean IoU and pixel accuracy at every threshold, (..., 11)."""
+    counts = sums[..., 2:].reshape(*sums.shape[:-1], -1, 2)
+    return agreement(counts[..., 0], counts[..., 1], sums[..., :1], sums[..., 1:2])
+
+
+def _searched(chosen_on: Tensor, judged: Tensor) -> list[Tensor]:
+    """Counts (..., 2) of some images at the threshold that is best for others, their sizes (..., 2), and it (...)."""
+    miou, _ = _of_sums(chosen_on)
+    place = miou[..., 1:].argmax(-1)
+    counts = judged[..., 2:].reshape(*judged.shape[:-1], -1, 2)[..., 1:, :]
+    picked = counts.gather(-2, place[..., None, None].expand(*place.shape, 1, 2))[..., 0, :]
+    at = torch.tensor(SEARCHED, dtype=judged.dtype, device=judged.device)[place]
+    return [picked, judged[..., :2], at.masked_fill(chosen_on[..., 0] == 0, torch.nan)]

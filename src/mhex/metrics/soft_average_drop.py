@@ -1,0 +1,41 @@
+"""Soft average drop: each pixel is replaced by the mean colour as far as the map says."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhex.metrics.average_drop import DropMetric, DropProtocol, average_drop
+from mhex.metrics.registry import register_metric
+from mhex.perturb import MaskedResult
+
+
+def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor:
+    """`max(0, (p(x) - p(x')) / p(x))` with `x' = x (1 - S) + m S`, `m` the mean colour of the image, (B,).
+
+    Args:
+        result: Of a pass with `mode="soft-remove"`.
+        scored: Whose probability is read.
+    """
+    return average_drop(result, scored)
+
+
+@register_metric(
+    "soft-average-drop",
+    function=soft_average_drop,
+    title="How much of the class probability goes when pixels fade as far as the map says?",
+    paper="MHEX (SAD)",
+    passes="F",
+    traps="Depends on the level of the map, not on ranks alone: an offset or a gamma changes it. A map of ones scores "
+    "the drop of a flat image.",
+    modalities=("image",),
+    presets={
+        "default": DropProtocol(mode="soft-remove", reference="mean"),
+        "mhex": DropProtocol(mode="soft-remove", reference="mean", scored="label"),
+    },
+)
+class SoftAverageDrop(DropMetric):
+    """Mean relative drop under a soft mask; higher is better."""
+
+    def score(self, result: MaskedResult) -> Tensor:
+        """Per image."""
+        return soft_average_drop(result, self.protocol.scored)

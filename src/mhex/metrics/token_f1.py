@@ -1,0 +1,150 @@
+"""Token F1: are the words with the highest scores those that people marked?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.metrics._base import PerImage
+from mhex.metrics.case import Case
+from mhex.metrics.protocols import Protocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import ranks, text_units
+
+_K = (10, 20, 30, 40, 50, 60, 70, 80)
+
+
+@dataclass(frozen=True)
+class TokenProtocol(Protocol):
+    """Of token F1.
+
+    Attributes:
+        k: How many words are taken.
+        mode: As for `token_f1`.
+        seed: Of ties.
+    """
+
+    k: tuple[int, ...] = _K
+    mode: str = "signed"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.k, self.mode)
+
+
+@dataclass(frozen=True, eq=False)
+class WordScores:
+    """Words of texts, and those that people marked.
+
+    Attributes:
+        ids: Number of each text in its data set.
+        scores: Of words, the highest of their pieces, (B, W).
+        counted: Bool (B, W), False where a text has no such word, or none that the model was given.
+        rationale: Numbers of the words that were marked, a list for each text; also of words that were cut off.
+    """
+
+    ids: tuple[int, ...]
+    scores: Tensor
+    counted: Tensor
+    rationale: Sequence[Sequence[int]]
+
+
+def token_f1(words: WordScores, k: Sequence[int] = _K, mode: str = "signed", seed: int = 0) -> Tensor:
+    """F1 of the k words with the highest scores against those that were marked, (B, K); NaN where none is marked.
+
+    Args:
+        words: Scores and marks. A word that was marked and cut off can not be found, which bounds the recall.
+        k: How many words are taken; all of them where a text has fewer.
+        mode: `"signed"` ranks scores as they are; `"clamp"` sets those below 0 to 0 first, as published.
+        seed: Of ties.
+    """
+    _check(k, mode)
+    scores = words.scores.clamp_min(0) if mode == "clamp" else words.scores
+    marked, size = _marked(words)
+    rank = ranks(scores, words.ids, seed, "random", words.counted)
+    number = words.counted.sum(1)
+    found = []
+    for most in k:
+        taken = number.clamp_max(most)
+        hits = ((rank < taken[:, None]) & marked).sum(1).double()
+        found.append(2 * hits / (taken + size))  # 2 P R / (P + R) with P = hits / taken and R = hits / size
+    return torch.stack(found, 1).masked_fill((size == 0)[:, None], torch.nan)
+
+
+def recall_bound(words: WordScores) -> Tensor:
+    """Share of the marked words that have a score, (B,); NaN where none is marked."""
+    marked, size = _marked(words)
+    return marked.sum(1).double() / size.masked_fill(size == 0, torch.nan)
+
+
+def _marked(words: WordScores) -> tuple[Tensor, Tensor]:
+    """Bool (B, W), True at words that were marked and have a score; and how many were marked in all, (B,)."""
+    if len(words.rationale) != len(words.scores):
+        raise ArgumentError(
+            f"Expected marked words of {len(words.scores)} texts, but got those of {len(words.rationale)}."
+        )
+    if any(word < 0 for row in words.rationale for word in row):
+        raise ArgumentError("Expected numbers of marked words from 0 on, but got one below.")
+    marked, size = torch.zeros_like(words.counted), []
+    for place, row in enumerate(words.rationale):
+        inside = [word for word in set(row) if word < marked.shape[1]]
+        marked[place, inside] = True
+        size.append(len(set(row)))
+    return marked & words.counted, torch.tensor(size, dtype=torch.float64, device=marked.device)
+
+
+def _check(k: Sequence[int], mode: str) -> None:
+    if not k or any(not isinstance(one, int) or one < 1 for one in k):
+        raise ArgumentError(f"Expected k to be numbers of words from 1 on, but got {k!r}.")
+    if mode not in ("signed", "clamp"):
+        raise ArgumentError(f"Expected mode 'signed' or 'clamp', but got {mode!r}.")
+
+
+@register_metric(
+    "token-f1",
+    function=token_f1,
+    title="Are the words with the highest scores those that people marked?",
+    paper="DeYoung et al., ERASER, ACL 2020, arXiv:1911.03429; Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
+    passes="0",
+    traps="What people mark is not what a model reads. Texts are cut at what the model can take, and marked words "
+    "beyond can not be found: `recall_bound` is what is left. Numbers for different k cannot be compared. Words are "
+    "those of the tokenizer, punctuation among them, and marks must be numbered likewise.",
+    modalities=("text",),
+    data=("rationale",),
+    presets={"default": TokenProtocol(), "che": TokenProtocol(mode="clamp")},
+)
+class TokenF1(PerImage):
+    """Mean over texts (macro), for each k, and the mean of these; higher is better."""
+
+    columns = (*(f"f1@{k}" for k in _K), "recall_bound")
+    outputs = ("value", *columns)
+    better = (True,) * (len(_K) + 2)
+    protocol: TokenProtocol
+
+    def __init__(self, preset: str = "default", **changes: Any) -> None:
+        super().__init__(preset, **changes)
+        self.columns = (*(f"f1@{k}" for k in self.protocol.k), "recall_bound")
+        self.outputs = ("value", *self.columns)
+        self.better = (True,) * len(self.outputs)
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        """Scores of words; no pass is needed."""
+        rationale = case.needs("rationale", "the numbers of the words that people marked, a list for each text")
+        units = text_units(case.subject, case.saliency, "word")
+        assert units.counted is not None
+        return (WordScores(tuple(case.ids), units.scores, units.counted, rationale),)
+
+    def score(self, words: WordScores) -> Tensor:
+        """Per text."""
+        part = self.protocol
+        return torch.cat([token_f1(words, part.k, part.mode, part.seed), recall_bound(words)[:, None]], 1)
+
+    def summary(self, rows: Tensor) -> Tensor:
+        """Means over texts, and first of all the mean over k."""
+        means = rows.mean(-2)
+        return torch.cat([means[..., :-1].mean(-1, keepdim=True), means], -1)

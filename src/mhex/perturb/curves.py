@@ -1,0 +1,132 @@
+"""What a sweep left behind: a few numbers per sample and step, and the curves and areas made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from mhex.perturb.sweep import PerturbationSweep
+
+_SCORED = ("explained", "predicted", "label", "other")
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Curves of a batch, over the steps 0 to T.
+
+    Attributes:
+        sweep: How they were made.
+        classes: The explained class, the predicted one, the label and another one, (B, 4); -1 where there is none.
+        ids: Number of each sample in its data set.
+        removed: Units removed at each step, (B, T + 1).
+        units: Units of each sample, (B,).
+        z: Scores of these classes, (orders, B, T + 1, 4), float64.
+        norm: What makes them log-probabilities, `log p = z - norm`, of the same shape.
+        mean: Mean score of all classes, (orders, B, T + 1).
+        top: The class with the highest score, (orders, B, T + 1).
+    """
+
+    sweep: PerturbationSweep
+    classes: Tensor
+    ids: tuple[int, ...]
+    removed: Tensor
+    units: Tensor
+    z: Tensor
+    norm: Tensor
+    mean: Tensor
+    top: Tensor
+
+    @classmethod
+    def empty(
+        cls, sweep: PerturbationSweep, classes: Tensor, ids: Sequence[int], removed: Tensor, units: Tensor
+    ) -> SweepResult:
+        """Tables to be filled."""
+        shape = (len(sweep.orders), len(classes), sweep.steps + 1)
+        table = torch.full((*shape, len(_SCORED)), torch.nan, dtype=torch.float64, device=classes.device)
+        top = torch.full(shape, -1, device=classes.device)
+        return cls(sweep, classes, tuple(ids), removed, units, table, table.clone(), table[..., 0].clone(), top)
+
+    def fill(self, order: Tensor, samples: Tensor, step: Tensor, values: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+        """Write scores, norms, means and top classes of some passes; order -1 stands for all of them."""
+        for number in range(len(self.sweep.orders)):
+            chosen = (order == number) | (order < 0)
+            where = (number, samples[chosen], step[chosen])
+            for table, value in zip((self.z, self.norm, self.mean, self.top), values, strict=True):
+                table[where] = value[chosen]
+
+    def every(self, stride: int) -> SweepResult:
+        """The same on a coarser grid, of every so many steps."""
+        if stride == 1:
+            return self
+        return SweepResult(
+            replace(self.sweep, steps=self.sweep.steps // stride),
+            self.classes,
+            self.ids,
+            self.removed[:, ::stride],
+            self.units,
+            *(table[:, :, ::stride] for table in (self.z, self.norm, self.mean, self.top)),
+        )
+
+    @property
+    def fractions(self) -> Tensor:
+        """`q_k`, (T + 1,)."""
+        return torch.arange(self.sweep.steps + 1, dtype=torch.float64, device=self.z.device) / self.sweep.steps
+
+    def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
+        """What is read along one order, (B, T + 1).
+
+        Args:
+            order: `"mif"` or `"lif"`.
+            output: A probability, its logarithm, a logit, a logit less the mean of all, or whether the class is on top.
+            scored: Whose.
+        """
+        if order not in self.sweep.orders:
+            raise ArgumentError(f"Expected an order of the sweep, {self.sweep.orders}, but got {order!r}.")
+        if scored not in _SCORED:
+            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
+        place, column = self.sweep.orders.index(order), _SCORED.index(scored)
+        missing = self.classes[:, column, None] < 0
+        if scored == "label" and bool(missing.any()):
+            raise ArgumentError("Expected labels for what is scored by them; give label=.")
+        z, norm = (table[place, ..., column].masked_fill(missing, torch.nan) for table in (self.z, self.norm))
+        if output == "hit":
+            return (self.top[place] == self.classes[:, column, None]).double()
+        if output == "centred-logit":
+            return z - self.mean[place]
+        curves = {"probability": lambda: (z - norm).exp(), "log-probability": lambda: z - norm, "logit": lambda: z}
+        if output not in curves:
+            raise ArgumentError(f"Expected output to be one of {', '.join((*curves, 'centred-logit', 'hit'))}.")
+        return curves[output]()
+
+    def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
+        """The same along insertion of the most important units into the reference: removal of the least, backwards."""
+        return self.curve("lif", output, scored).flip(1)
+
+
+def area(curve: Tensor, rule: str = "unit") -> Tensor:
+    """Area under curves (B, T + 1) whose points lie evenly from nothing to all removed, (B,).
+
+    Args:
+        curve: Values.
+        rule: `"unit"`: trapezoids over 0 to 1. `"che"`: trapezoids over the points 0, 0.1 ... 0.9, times 100.
+            `"percent"`: trapezoids over 0 to 100. `"left100"`: mean of all points but the last. `"mean11"`: mean of the
+            points 0, 0.1 ... 1.
+    """
+    steps = curve.shape[1] - 1
+    if rule in ("unit", "percent"):
+        return torch.trapezoid(curve, dx=1 / steps, dim=1) * (100 if rule == "percent" else 1)
+    if rule == "left100":
+        return curve[:, :-1].mean(1)
+    if rule not in ("che", "mean11"):
+        raise ArgumentError(f"Expected area 'unit', 'che', 'percent', 'left100' or 'mean11', but got {rule!r}.")
+    if steps % 10:
+        raise ArgumentError(f"Expected a multiple of 10 steps for the area {rule!r}, but got {steps}.")
+    tenths = curve[:, :: steps // 10]
+    return tenths.mean(1) if rule == "mean11" else torch.trapezoid(tenths[:, :-1], dx=10.0, dim=1)

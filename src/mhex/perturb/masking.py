@@ -1,0 +1,143 @@
+"""Single passes with the salient part hidden, or kept alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture import Batch
+from mhex.errors import ArgumentError
+from mhex.perturb.ranks import ranks
+from mhex.perturb.references import PIXELS, WORDS
+from mhex.perturb.subject import Subject
+from mhex.perturb.units import at_size, check_map, text_units
+from mhex.perturb.words import removed_words
+
+_MODES = ("remove", "soft-remove", "keep", "soft-keep")
+
+
+@dataclass(frozen=True)
+class MaskedResult:
+    """Probabilities before and after.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        before: Of the explained class, the predicted one, the label and another, (B, 4); NaN where there is none.
+        after: The same with a part hidden.
+        scaled: Maps from 0 to 1, (B, H, W), or (B, T).
+    """
+
+    ids: tuple[int, ...]
+    before: Tensor
+    after: Tensor
+    scaled: Tensor
+
+    def of(self, scored: str) -> tuple[Tensor, Tensor]:
+        """Both of one class, (B,)."""
+        columns = ("explained", "predicted", "label")
+        if scored not in columns:
+            raise ArgumentError(f"Expected scored to be one of {', '.join(columns)}, but got {scored!r}.")
+        if bool(self.before[:, columns.index(scored)].isnan().any()):
+            raise ArgumentError("Expected labels for what is scored by them; give label=.")
+        return self.before[:, columns.index(scored)], self.after[:, columns.index(scored)]
+
+
+@dataclass(frozen=True)
+class MaskedPass:
+    """How the part is hidden.
+
+    Attributes:
+        mode: `"remove"` what is salient, or `"keep"` it alone; `"soft-remove"` and `"soft-keep"` by as much as the map
+            says.
+        reference: What hidden means; see `PerturbationSweep`.
+        threshold: Images: salient is above it, on the map scaled from 0 to 1.
+        fraction: Texts: this share of the tokens is salient, at least one of them.
+        seed: Of ties between tokens.
+        sigma: Of the blur.
+        rounding: Texts: whether that share is rounded `"up"` or `"down"`.
+        most: Texts: no more tokens than this are salient; None for no bound.
+    """
+
+    mode: str = "remove"
+    reference: str = "zero"
+    threshold: float = 0.5
+    fraction: float = 0.1
+    seed: int = 0
+    sigma: float | None = None
+    rounding: str = "up"
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+        if self.rounding not in ("up", "down"):
+            raise ArgumentError(f"Expected rounding 'up' or 'down', but got {self.rounding!r}.")
+        if self.most is not None and self.most < 1:
+            raise ArgumentError(f"Expected most to be at least one token, or None, but got {self.most!r}.")
+
+    def __call__(
+        self,
+        model: nn.Module | Subject,
+        x: Any,
+        saliency: Tensor,
+        explained: Tensor | None = None,
+        label: Tensor | None = None,
+        ids: Sequence[int] | None = None,
+        **options: Any,
+    ) -> MaskedResult:
+        """Hide and ask; arguments as for `PerturbationSweep`."""
+        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
+        classes = subject.classes(explained)
+        scaled, change = (self._image if subject.batch.modality == "image" else self._text)(subject, saliency)
+        parts = []
+        for start, stop, logits in subject.run(subject.batch.size, change):
+            parts.append(_probabilities(subject, logits, classes[start:stop]))
+        before = _probabilities(subject, subject.logits, classes)
+        return MaskedResult(tuple(subject.ids), before, torch.cat(parts), scaled)
+
+    def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any]:
+        if self.reference not in PIXELS[:-1]:
+            raise ArgumentError(f"Expected the reference to be one of {PIXELS[:-1]}, but got {self.reference!r}.")
+        pixels = subject.batch.pixels
+        scaled = minmax(at_size(check_map(subject, saliency), (pixels.shape[-2], pixels.shape[-1])))
+        hidden = scaled if self.mode.startswith("soft") else (scaled > self.threshold).to(scaled)
+        hidden = (1 - hidden if self.mode.endswith("keep") else hidden)[:, None].to(pixels)
+        changed = torch.lerp(pixels, subject.reference(self.reference, self.sigma), hidden)
+        return scaled, lambda jobs: subject.variants(changed, jobs)
+
+    def _text(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any]:
+        if self.reference not in WORDS or self.mode.startswith("soft"):
+            raise ArgumentError(
+                f"Expected a reference of texts ({', '.join(WORDS)}) and a mode that is not soft, but got "
+                f"{self.reference!r} and {self.mode!r}."
+            )
+        units = text_units(subject, saliency, "token")
+        assert units.counted is not None
+        place = ranks(units.scores, subject.ids, self.seed, "random", units.counted)
+        # Whole numbers, so that there are no floating-point surprises: 0.1 of 30 is 3, rounded up or down.
+        above = 9_999 if self.rounding == "up" else 0
+        number = ((units.number * round(self.fraction * 10_000) + above) // 10_000).clamp(1, self.most)
+        salient = place < number[:, None]
+        hidden = (~salient if self.mode == "keep" else salient) & units.counted
+
+        def change(jobs: Tensor) -> Batch:
+            return removed_words(subject, self.reference, hidden[jobs], jobs)
+
+        return minmax(units.scores), change
+
+
+def minmax(saliency: Tensor) -> Tensor:
+    """Maps (B, ...) from 0 to 1, each by itself; a constant map becomes zero."""
+    flat = saliency.flatten(1)
+    low = flat.amin(1, keepdim=True)
+    reach = flat.amax(1, keepdim=True) - low
+    return ((flat - low) / reach.clamp_min(torch.finfo(flat.dtype).tiny)).view_as(saliency)
+
+
+def _probabilities(subject: Subject, logits: Tensor, classes: Tensor) -> Tensor:
+    z, norm = subject.read(logits, classes)
+    return (z.double() - norm.double()).exp().masked_fill(classes < 0, torch.nan)

@@ -1,0 +1,132 @@
+"""A few shares of the most important units: gone, and kept alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture import Batch
+from mhex.errors import ArgumentError
+from mhex.perturb.curves import SweepResult
+from mhex.perturb.ranks import counts, ranks
+from mhex.perturb.subject import Subject
+from mhex.perturb.sweep import PerturbationSweep
+
+_SCORED = ("explained", "predicted", "label")
+
+
+@dataclass(frozen=True)
+class ShareResult:
+    """Probabilities of the explained class, the predicted one and the label; NaN where there is none.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        before: Of the samples as they are, (B, 3).
+        without: With each share removed, (B, K, 3); NaN where a sample has no unit at all.
+        alone: With each share kept alone, of the same shape.
+    """
+
+    ids: tuple[int, ...]
+    before: Tensor
+    without: Tensor
+    alone: Tensor
+
+    def of(self, scored: str) -> tuple[Tensor, Tensor, Tensor]:
+        """All of one class: (B, 1), (B, K) and (B, K)."""
+        if scored not in _SCORED:
+            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
+        column = _SCORED.index(scored)
+        if bool(self.before[:, column].isnan().any()):
+            raise ArgumentError("Expected labels for what is scored by them; give label=.")
+        return self.before[:, None, column], self.without[..., column], self.alone[..., column]
+
+
+@dataclass(frozen=True)
+class SharePasses:
+    """Which shares, and how they are removed.
+
+    At least one unit is removed, and at least one is kept. Counts are those of the sweep's grid, so that a sweep that
+    was made for other metrics has all of the points: what is kept alone is what removal of the least important leaves.
+
+    Attributes:
+        sweep: How units are ranked and removed, with steps of one percent.
+        percent: The shares, whole numbers from 1 to 99.
+    """
+
+    sweep: PerturbationSweep = field(default_factory=lambda: PerturbationSweep("drop", "word", 100))
+    percent: tuple[int, ...] = (1, 5, 10, 20, 50)
+
+    def __post_init__(self) -> None:
+        if not self.percent or any(not isinstance(q, int) or not 0 < q < 100 for q in self.percent):
+            raise ArgumentError(f"Expected shares in percent, whole numbers from 1 to 99, but got {self.percent!r}.")
+        if self.sweep.steps != 100:
+            raise ArgumentError(f"Expected a sweep of 100 steps, one for each percent, but got {self.sweep.steps}.")
+
+    def __call__(
+        self,
+        model: nn.Module | Subject,
+        x: Any,
+        saliency: Tensor,
+        explained: Tensor | None = None,
+        label: Tensor | None = None,
+        ids: Sequence[int] | None = None,
+        **options: Any,
+    ) -> ShareResult:
+        """Remove and ask; arguments as for `PerturbationSweep`."""
+        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
+        sweep = self.sweep
+        units = sweep.units(subject, saliency)
+        rank = ranks(units.scores, subject.ids, sweep.seed, sweep.tie, units.counted)
+        gone, kept = self._numbers(counts(units.number, 100), units.number)
+        change = sweep.change(subject, units)
+        classes = subject.classes(explained)[:, :3]
+        size, shares = subject.batch.size, len(self.percent)
+
+        def make(jobs: Tensor) -> Batch:
+            stage, samples = jobs // size, jobs % size
+            share, place = stage % shares, rank[samples]
+            first = place < gone[samples, share][:, None]
+            rest = place >= kept[samples, share][:, None]
+            removed = torch.where((stage < shares)[:, None], first, rest)
+            if units.counted is not None:
+                removed &= units.counted[samples]
+            return change(removed, samples)
+
+        parts = []
+        for start, stop, logits in subject.run(2 * shares * size, make, "perturbation"):
+            samples = torch.arange(start, stop, device=subject.device) % size
+            parts.append(_probabilities(subject, logits, classes[samples]))
+        table = torch.cat(parts).view(2, shares, size, 3).transpose(1, 2)
+        table = table.masked_fill((units.number == 0).view(-1, 1, 1), torch.nan)
+        before = _probabilities(subject, subject.logits, classes)
+        return ShareResult(tuple(subject.ids), before, table[0], table[1])
+
+    def read(self, result: SweepResult) -> ShareResult:
+        """The same off a sweep of 100 steps, without a pass."""
+        gone, kept = self._numbers(result.removed, result.units)
+        nothing = (result.units == 0).view(-1, 1, 1)
+        probabilities = (result.z - result.norm).exp()[..., :3].masked_fill(result.classes[:, None, :3] < 0, torch.nan)
+        tables = []
+        for order, wanted in (("mif", gone), ("lif", result.units[:, None] - kept)):
+            # The first step with so many removed: small samples have the same number at several steps.
+            step = (result.removed[:, None] < wanted[..., None]).sum(-1)
+            along = probabilities[result.sweep.orders.index(order)]
+            found = along.gather(1, step[..., None].expand(-1, -1, 3))
+            tables.append(found.masked_fill(nothing, torch.nan))
+        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1])
+
+    def _numbers(self, grid: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
+        """How many units go, and how many are kept alone, each (B, K)."""
+        shares = torch.tensor(self.percent, device=grid.device)
+        bound = units[:, None]
+        gone = torch.minimum(grid[:, shares].clamp_min(1), bound)
+        return gone, torch.minimum((bound - grid[:, 100 - shares]).clamp_min(1), bound)
+
+
+def _probabilities(subject: Subject, logits: Tensor, classes: Tensor) -> Tensor:
+    z, norm = subject.read(logits, classes)
+    return (z.double() - norm.double()).exp().masked_fill(classes < 0, torch.nan)

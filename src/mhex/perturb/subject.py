@@ -1,0 +1,184 @@
+"""A batch that is judged: its model, its classes, and what every metric shares, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mhex._progress import track
+from mhex.capture import Batch, read_logits, untouched, unwrap
+from mhex.capture.chunks import in_chunks
+from mhex.errors import ArgumentError
+from mhex.inputs import Prepared, prepare
+from mhex.perturb.references import reference
+
+_TOKEN_WIDTH = 512  # numbers that a token is taken to hold, where passes are cut
+
+
+class Subject:
+    """Samples under perturbation.
+
+    Attributes:
+        batch: The inputs.
+        ids: Number of each sample in its data set; random choices depend on it and the seed alone.
+        label: Class of each sample by the data set, (B,); None if not known.
+        passes: Samples that the model was run on so far.
+        shared: What does not depend on maps, and serves all of them, by the runner that made it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        label: Tensor | Sequence[int] | None = None,
+        ids: Sequence[int] | Tensor | None = None,
+        *,
+        preprocess: Callable[[Any], Tensor] | None = None,
+        tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+        multi_label: bool = False,
+        batch_size: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            model: Whose outputs are read; a classifier that returns logits.
+            inputs: As for `mhex.explain`.
+            label: Class of each sample by the data set.
+            ids: Number of each sample in its data set; None for 0, 1, 2...
+            preprocess: As for `mhex.explain`.
+            tokenizer: As for `mhex.explain`.
+            multi_label: Whether each class has a sigmoid of its own.
+            batch_size: The most samples in one pass; None for what is good for the device.
+            progress: Draw progress bars.
+        """
+        self.model = unwrap(model)
+        self.prepared = inputs if isinstance(inputs, Prepared) else prepare(self.model, inputs, preprocess, tokenizer)
+        self.batch: Batch = self.prepared.batch
+        self.ids = list(range(self.batch.size)) if ids is None else [int(i) for i in ids]
+        self.label = None if label is None else torch.as_tensor(label, device=self.device).long()
+        self.multi_label, self.batch_size, self.progress = multi_label, batch_size, progress
+        self.passes = 0
+        self.shared: dict[Any, Any] = {}
+        self._logits: Tensor | None = None
+        self._references: dict[tuple[str, float | None], Tensor] = {}
+        for name, value in (("ids", self.ids), ("label", self.label)):
+            if value is not None and len(value) != self.batch.size:
+                raise ArgumentError(f"Expected {name} of {self.batch.size} samples, but got {len(value)}.")
+
+    @property
+    def device(self) -> torch.device:
+        return self.main.device
+
+    @property
+    def main(self) -> Tensor:
+        """Pixels (B, C, H, W), token ids (B, T) or word embeddings (B, T, D)."""
+        if self.batch.modality == "image":
+            return self.batch.pixels
+        ids = self.batch.kwargs.get("input_ids")
+        found: Tensor = self.batch.kwargs["inputs_embeds"] if ids is None else ids
+        return found
+
+    @property
+    def logits(self) -> Tensor:
+        """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
+        if self._logits is None:
+            parts = [logits for _, _, logits in self.run(self.batch.size, lambda jobs: self.variants(self.main, jobs))]
+            self._logits = torch.cat(parts)
+            self._check(self._logits)
+        return self._logits
+
+    @property
+    def predicted(self) -> Tensor:
+        """The class with the highest score, (B,)."""
+        return top_class(self.logits)
+
+    @property
+    def count(self) -> int:
+        """Number of classes; a single output stands for two."""
+        return max(2, self.logits.shape[1])
+
+    def variants(self, value: Tensor, samples: Tensor, rows: bool = True) -> Batch:
+        """Inputs for the model: of whole-batch values, those of some samples; or a value for each of them already."""
+        return self.batch.variants(value[samples] if rows else value, samples)
+
+    def run(
+        self, count: int, make: Callable[[Tensor], Batch], words: str = "", weight: int = 1
+    ) -> Iterator[tuple[int, int, Tensor]]:
+        """Logits of so many inputs, a few at a time: beginning, end, and (M, C) in float32 or better.
+
+        Args:
+            count: Number of inputs.
+            make: From their numbers (M,) to inputs for the model.
+            words: For the progress bar.
+            weight: How much memory an input takes beside a plain one.
+        """
+
+        def run(start: int, stop: int) -> Tensor:
+            batch = make(torch.arange(start, stop, device=self.device))
+            with torch.inference_mode():
+                output = read_logits(self.model(*batch.args, **batch.kwargs), stop - start)
+            return output.to(torch.promote_types(output.dtype, torch.float32))
+
+        width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
+        bar = track(range(count), words, self.progress and bool(words))
+        with untouched(self.model):
+            yield from in_chunks(count, run, width * weight, self.device, self.batch_size, bar)
+        self.passes += count
+
+    def reference(self, name: str, sigma: float | None = None) -> Tensor:
+        """Values of removed pixels, (B, C, H, W); see `mhex.perturb.reference`."""
+        key = (name, sigma)
+        if key not in self._references:
+            self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma)
+        return self._references[key]
+
+    def classes(self, explained: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """Classes whose outputs are kept, (B, 4): explained, predicted, label and another; -1 where there is none."""
+        none = torch.full_like(self.predicted, -1)
+        given = [self.predicted if explained is None else explained, self.predicted, self.label, other]
+        found = torch.stack([none if one is None else one.to(self.device) for one in given], 1)
+        if bool((found >= self.count).any()) or bool((found[:, 0] < 0).any()):
+            raise ArgumentError(
+                f"Expected one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples, but "
+                f"got {found[:, 0].tolist()}."
+            )
+        return found
+
+    def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of classes (M, J) and the logarithm of what they are shares of, so that `log p = z - norm`.
+
+        A single output `z` is the score of class 1, and `-z` that of class 0.
+        """
+        if logits.shape[1] == 1:
+            z = logits * (2 * classes.clamp_min(0) - 1)
+            return z, F.softplus(z)
+        z = logits.gather(1, classes.clamp_min(0))
+        if self.multi_label:
+            return z, F.softplus(z)
+        return z, logits.logsumexp(1, keepdim=True).expand_as(z)
+
+    def _check(self, logits: Tensor) -> None:
+        if not bool(torch.isfinite(logits).all()):
+            raise ArgumentError(
+                "Expected finite scores of the samples as they are, but the model gave NaN or infinity."
+            )
+        inside = bool((logits >= 0).all() & (logits <= 1).all())
+        if inside and logits.shape[1] > 1 and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
+            raise ArgumentError(
+                "Expected logits, but the model returns probabilities: all between 0 and 1, and summing to 1. Give "
+                "the model without its softmax."
+            )
+        if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
+            raise ArgumentError(
+                f"Expected labels from 0 to {max(2, logits.shape[1]) - 1}, but got up to {int(self.label.max())}."
+            )
+
+
+def top_class(logits: Tensor) -> Tensor:
+    """The class with the highest score, (M,); of a single output, 1 if it is above 0."""
+    return (logits[:, 0] > 0).long() if logits.shape[1] == 1 else logits.argmax(1)

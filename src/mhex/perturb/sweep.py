@@ -1,0 +1,164 @@
+"""The one sweep: units removed step by step, in the order of a map, and what the model says at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture import Batch
+from mhex.errors import ArgumentError
+from mhex.perturb.curves import SweepResult
+from mhex.perturb.imputation import imputed
+from mhex.perturb.ranks import Tie, counts, generator_for, ranks
+from mhex.perturb.references import PIXELS, WORDS
+from mhex.perturb.subject import Subject, top_class
+from mhex.perturb.units import Units, image_units, text_units
+from mhex.perturb.words import removed_words
+
+Order = Literal["mif", "lif"]
+_NOISE = 1  # purpose of random numbers
+
+
+@dataclass(frozen=True)
+class PerturbationSweep:
+    """How units are removed: the part of a protocol that decides which passes are made.
+
+    Attributes:
+        reference: What removed means. Images: `"black"`, `"zero"`, `"mean"`, `"blur"` or `"impute"`. Texts:
+            `"mask_token"`, `"drop"` (the token is deleted) or `"pad"` (it is not attended to).
+        granularity: `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid; texts are
+            ranked by `"token"` or `"word"`.
+        steps: T; from nothing removed to everything, so that there are T + 1 points.
+        orders: `"mif"` removes the most important first, `"lif"` the least important.
+        tie: How equal scores are ranked: `"random"`, by (seed, id), or `"stable"`.
+        seed: Of ties and noise.
+        sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side.
+        noise: Spread of what is added to imputed pixels.
+    """
+
+    reference: str = "black"
+    granularity: str = "pixel"
+    steps: int = 20
+    orders: tuple[Order, ...] = ("mif", "lif")
+    tie: Tie = "random"
+    seed: int = 0
+    sigma: float | None = None
+    noise: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.reference not in (*PIXELS, *WORDS):
+            known = ", ".join((*PIXELS, *WORDS))
+            raise ArgumentError(f"Expected the reference to be one of {known}, but got {self.reference!r}.")
+        if self.granularity not in ("pixel", "patch", "token", "word"):
+            raise ArgumentError(
+                f"Expected granularity 'pixel', 'patch', 'token' or 'word', but got {self.granularity!r}."
+            )
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise ArgumentError(f"Expected steps to be a whole number from 1 on, but got {self.steps!r}.")
+        if not self.orders or any(order not in ("mif", "lif") for order in self.orders):
+            raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
+
+    def __call__(
+        self,
+        model: nn.Module | Subject,
+        x: Any,
+        saliency: Tensor,
+        explained: Tensor | None = None,
+        label: Tensor | None = None,
+        ids: Sequence[int] | None = None,
+        other: Tensor | None = None,
+        **options: Any,
+    ) -> SweepResult:
+        """Remove and ask.
+
+        Args:
+            model: A classifier that returns logits; or a `Subject`, whose other passes are shared (then `x`, `label`
+                and `ids` are those of it).
+            x: Inputs as for `mhex.explain`.
+            saliency: Importance for one class of each sample: (B, H, W) or (B, h, w) for images, (B, T) for texts.
+            explained: That class, (B,); None for the predicted one.
+            label: Class by the data set, (B,).
+            ids: Number of each sample in its data set.
+            other: Another class whose outputs are kept, (B,); -1 for none.
+            options: Of `Subject`.
+        """
+        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
+        units = self.units(subject, saliency)
+        rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
+        number = units.number
+        grid = counts(number, self.steps)  # (B, T + 1)
+        change = self.change(subject, units)
+        stages = [(None, 0), (None, self.steps), *((o, k) for o in self.orders for k in range(1, self.steps))]
+        classes = subject.classes(explained, other)
+        size = subject.batch.size
+        order_of = torch.tensor([-1 if o is None else self.orders.index(o) for o, _ in stages], device=subject.device)
+        step_of = torch.tensor([k for _, k in stages], device=subject.device)
+        lif = torch.tensor([o == "lif" for o, _ in stages], device=subject.device)
+        result = SweepResult.empty(self, classes, subject.ids, grid, number)
+        own = torch.arange(size, device=subject.device)
+        result.fill(own * 0 - 1, own, own * 0, _scalars(subject, subject.logits, classes))
+
+        def make(jobs: Tensor) -> Batch:
+            stage, samples = jobs // size + 1, jobs % size  # the first stage is the clean pass
+            n = grid[samples, step_of[stage]][:, None]
+            place = rank[samples]
+            removed = torch.where(lif[stage][:, None], place >= number[samples][:, None] - n, place < n)
+            if units.counted is not None:
+                removed &= units.counted[samples]
+            return change(removed, samples)
+
+        for start, stop, logits in subject.run((len(stages) - 1) * size, make, "perturbation"):
+            jobs = torch.arange(start, stop, device=subject.device)
+            stage, samples = jobs // size + 1, jobs % size
+            result.fill(order_of[stage], samples, step_of[stage], _scalars(subject, logits, classes[samples]))
+        return result
+
+    def units(self, subject: Subject, saliency: Tensor) -> Units:
+        """What is ranked: pixels, patches, tokens or words."""
+        if subject.batch.modality == "image":
+            if self.reference not in PIXELS or self.granularity not in ("pixel", "patch"):
+                raise ArgumentError(
+                    f"Expected a reference and a granularity of images, but got {self.reference!r} and "
+                    f"{self.granularity!r}."
+                )
+            return image_units(subject, saliency, self.granularity)
+        if self.reference not in WORDS:
+            raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
+        return text_units(subject, saliency, "word" if self.granularity == "word" else "token")
+
+    def change(self, subject: Subject, units: Units) -> Callable[[Tensor, Tensor], Batch]:
+        """From removed units (M, N) of samples (M,) to inputs for the model."""
+        if subject.batch.modality == "text":
+            return lambda removed, samples: removed_words(
+                subject, self.reference, units.spread(removed, samples), samples
+            )
+        pixels = subject.batch.pixels
+        if self.reference != "impute":
+            stand_in = subject.reference(self.reference, self.sigma)
+
+            def replaced(removed: Tensor, samples: Tensor) -> Batch:
+                mask = units.spread(removed, samples)[:, None]
+                return subject.variants(torch.where(mask, stand_in[samples], pixels[samples]), samples, rows=False)
+
+            return replaced
+        shape = pixels.shape[1:]
+        draws = [torch.randn(shape, generator=generator_for(self.seed, i, _NOISE)) for i in subject.ids]
+        noise = torch.stack(draws).to(pixels) * self.noise
+
+        def filled(removed: Tensor, samples: Tensor) -> Batch:
+            mask = units.spread(removed, samples)
+            value = imputed(pixels[samples], mask)
+            value = torch.where(mask[:, None], value + noise[samples], value)
+            return subject.variants(value, samples, rows=False)
+
+        return filled
+
+
+def _scalars(subject: Subject, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All that is kept of a pass."""
+    z, norm = subject.read(logits, classes)
+    return z.double(), norm.double(), logits.double().mean(1), top_class(logits)

@@ -1,0 +1,118 @@
+"""What is ranked and removed: pixels, patches, tokens or words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.perturb.subject import Subject
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of a batch.
+
+    Attributes:
+        scores: Importance, (B, N).
+        number: How many units each sample has, (B,).
+        counted: Bool (B, N), False at units that are never removed; None if all are.
+        spread: From removed units (M, N) of samples (M,) to removed pixels (M, H, W) or tokens (M, T).
+    """
+
+    scores: Tensor
+    number: Tensor
+    counted: Tensor | None
+    spread: Callable[[Tensor, Tensor], Tensor]
+
+
+def check_map(subject: Subject, saliency: Tensor) -> Tensor:
+    """A map on the device of the samples; one of another size, or that is not finite, is refused."""
+    size = subject.batch.size
+    axes = 3 if subject.batch.modality == "image" else 2
+    if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != size:
+        wanted = "(B, H, W)" if axes == 3 else "(B, T)"
+        got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
+        raise ArgumentError(f"Expected one map for each of {size} samples, of shape {wanted}, but got {got}.")
+    if axes == 3:
+        height, width = subject.batch.pixels.shape[-2:]
+        rows, columns = saliency.shape[-2:]
+        if not (1 <= rows <= height and 1 <= columns <= width):
+            raise ArgumentError(
+                f"Expected maps of the size of the images, {height}x{width}, or on a coarser grid, but got "
+                f"{rows}x{columns}."
+            )
+    if not bool(torch.isfinite(saliency).all()):
+        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
+    return saliency.detach().to(subject.device)
+
+
+def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (B, h, w) at the size of the image, bilinear."""
+    if tuple(saliency.shape[-2:]) == tuple(size):
+        return saliency
+    return F.interpolate(saliency[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
+    """Pixels of the map brought to the size of the image; or the cells of its own grid, as patches."""
+    saliency = check_map(subject, saliency)
+    height, width = subject.batch.pixels.shape[-2:]
+    if granularity == "pixel":
+        saliency = at_size(saliency, (height, width))
+    rows, columns = saliency.shape[-2:]
+    if height % rows or width % columns:
+        raise ArgumentError(
+            f"Expected a map whose grid divides images of {height}x{width} for granularity 'patch', but got "
+            f"{rows}x{columns}; choose 'pixel'."
+        )
+
+    def spread(removed: Tensor, samples: Tensor) -> Tensor:
+        cells = removed.view(-1, rows, columns)
+        if (rows, columns) == (height, width):
+            return cells
+        return cells.repeat_interleave(height // rows, 1).repeat_interleave(width // columns, 2)
+
+    number = torch.full((len(saliency),), rows * columns, device=saliency.device)
+    return Units(saliency.flatten(1), number, None, spread)
+
+
+def text_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
+    """Tokens that are neither special nor padding; or words, each with the highest score of its pieces."""
+    saliency = check_map(subject, saliency)
+    special = subject.batch.special
+    assert special is not None
+    if saliency.shape != special.shape:
+        raise ArgumentError(f"Expected maps of shape {tuple(special.shape)}, but got {tuple(saliency.shape)}.")
+    if granularity != "word":
+        return Units(saliency, (~special).sum(1), ~special, lambda removed, samples: removed)
+    word_of = words_of(subject)
+    most = int(word_of.max()) + 1
+    column = word_of.clamp_min(0)
+    hidden = saliency.masked_fill(word_of < 0, -torch.inf)
+    scores = saliency.new_full((len(saliency), max(1, most)), -torch.inf).scatter_reduce(1, column, hidden, "amax")
+    counted = scores.isfinite()
+
+    def spread(removed: Tensor, samples: Tensor) -> Tensor:
+        return removed.gather(1, column[samples]) & (word_of[samples] >= 0)
+
+    return Units(scores.masked_fill(~counted, 0.0), counted.sum(1), counted, spread)
+
+
+def words_of(subject: Subject) -> Tensor:
+    """Number of the word of each token, (B, T); -1 at special tokens and padding."""
+    words, special, real = subject.prepared.words, subject.batch.special, subject.batch.real
+    if words is None or special is None or real is None:
+        raise ArgumentError(
+            "Expected texts whose words are known for granularity 'word': give strings with a fast tokenizer, or "
+            "choose 'token'."
+        )
+    found = torch.full(special.shape, -1, device=special.device)
+    for n, row in enumerate(words):
+        numbers = torch.tensor([-1 if word is None else word for word in row], device=special.device)
+        found[n, real[n]] = numbers
+    return found.masked_fill(special, -1)

@@ -1,0 +1,262 @@
+"""Box sensitivity and class discrimination: closed forms, sharing, and what is undefined."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from mhex.errors import ArgumentError
+from mhex.metrics.box_sensitivity import BoxSensitivity, box_area, box_sensitivity
+from mhex.metrics.case import Case
+from mhex.metrics.class_discrimination import ClassDiscrimination, class_discrimination
+from mhex.metrics.fidelity import fidelity
+from mhex.perturb import BoxSweep, PerturbationSweep, Subject
+from mhex.perturb.correlation import correlation, mean_ranks, rank_correlation
+from support.fixtures_metrics import Additive, two4
+
+
+def additive(side=8, classes=3, images=3, seed=0, **options):
+    """Images, an additive model and its contributions, (images, classes, side, side)."""
+    draw = torch.Generator().manual_seed(seed)
+    weights = torch.randn(classes, side * side, generator=draw).double()
+    x = torch.rand(images, 1, side, side, generator=draw).double()
+    maps = weights.view(1, classes, side, side) * x
+    return Subject(Additive(weights), x, **options), maps
+
+
+class Curved(nn.Module):
+    """Not additive, so that correlations are neither 1 nor -1."""
+
+    def __init__(self, classes=3, side=8):
+        super().__init__()
+        weights = torch.randn(classes, side * side, generator=torch.Generator().manual_seed(1))
+        self.weights = nn.Parameter(weights.double())
+
+    def forward(self, x):
+        return torch.tanh(x.flatten(1) @ self.weights.mT) + x.flatten(1)[:, :3].square()
+
+
+def test_correlations_are_those_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    draw = torch.Generator().manual_seed(0)
+    a, b = torch.randint(5, (4, 30), generator=draw).double(), torch.randn(4, 30, generator=draw).double()
+    for n in range(4):
+        assert float(correlation(a, b)[n]) == pytest.approx(stats.pearsonr(a[n], b[n]).statistic, abs=1e-12)
+        assert float(rank_correlation(a, b)[n]) == pytest.approx(stats.spearmanr(a[n], b[n]).statistic, abs=1e-12)
+    assert mean_ranks(torch.tensor([[3.0, 1.0, 3.0, 2.0]])).tolist() == [[2.5, 0.0, 2.5, 1.0]]
+    assert bool(correlation(torch.ones(1, 5), b[:1, :5]).isnan())
+    tiny = torch.tensor([[1.0, 2.0, 1.0, 4.0, 3.0]]).double() * 1e-200
+    line = torch.arange(1, 6)[None].double()
+    assert float(correlation(line, tiny)) == pytest.approx(float(correlation(line, tiny * 1e200)), abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", ["box", "pixels"])
+def test_right_maps_of_additive_models_correlate_perfectly(shape):
+    subject, maps = additive()
+    explained = torch.tensor([0, 1, 2])
+    own = maps[torch.arange(3), explained]
+    result = BoxSweep("zero", (1, 3, 5, 7), 20, shape=shape)(subject, None, explained)
+    assert torch.allclose(box_sensitivity(result, own, explained), torch.ones(3, 4).double(), atol=1e-6)
+    assert torch.allclose(box_sensitivity(result, -own, explained), -torch.ones(3, 4).double(), atol=1e-6)
+    area, normalised = box_area(box_sensitivity(result, own, explained), result.sizes)
+    assert torch.allclose(area, torch.full((3,), 6.0).double(), atol=1e-6)
+    assert torch.allclose(normalised, torch.ones(3).double(), atol=1e-6)
+
+
+def test_sums_and_losses_are_those_of_the_drawn_boxes():
+    subject, maps = additive()
+    result = BoxSweep("mean", (2, 5), 10)(subject)
+    stand_in = subject.batch.pixels.mean((2, 3), keepdim=True)
+    for b, s, n in [(0, 0, 0), (1, 1, 3), (2, 0, 9)]:
+        top, left = result.corners[b, s, n].tolist()
+        rows, columns = slice(top, top + result.sides[s]), slice(left, left + result.sides[s])
+        assert float(result.sums(maps[:, 0])[b, s, n]) == pytest.approx(float(maps[b, 0, rows, columns].sum()))
+        changed = subject.batch.pixels[b : b + 1].clone()
+        changed[:, :, rows, columns] = stand_in[b]
+        wanted = subject.logits[b] - subject.model(changed)[0]
+        for c in range(3):
+            lost = result.lost(torch.full((3,), c))[b, s, n]
+            assert float(lost) == pytest.approx(float(wanted[c]), abs=1e-9)
+    assert len({tuple(c) for c in result.corners[0, 0].tolist()}) > 3  # boxes lie in different places
+
+
+def test_what_has_no_variance_counts_as_zero():
+    subject, maps = additive()
+    runner = BoxSweep("zero", (1, 4, 8), 20)
+    metric = BoxSensitivity(sizes=(1, 4, 8), count=20, reference="zero")
+    constant = torch.full((3, 8, 8), 0.1).double()
+    assert torch.equal(box_sensitivity(runner(subject), constant), torch.zeros(3, 3).double())
+    metric.update(runner(subject), constant)
+    found = metric.compute()
+    assert found["value"] == 0
+    assert found["n"] == 3
+    assert found["all"]["flat"]["value"] == 1
+    metric.reset()
+    metric.update(runner(subject), maps[:, 0], torch.zeros(3).long())  # the largest box has one place only
+    found = metric.compute()
+    assert found["all"]["flat"]["value"] == pytest.approx(1 / 3)
+    assert found["all"]["area"]["value"] == pytest.approx(3 + 4 / 2, abs=1e-6)
+    assert found["value"] == pytest.approx(5 / 7, abs=1e-6)
+
+
+def test_a_model_that_loses_nothing_counts_as_zero():
+    subject, maps = additive()
+    blank = Subject(subject.model, torch.zeros_like(subject.batch.pixels))
+    assert torch.equal(box_sensitivity(BoxSweep("zero", (1, 3), 20)(blank), maps[:, 0]), torch.zeros(3, 2).double())
+
+
+def test_boxes_are_shared_by_maps_and_classes():
+    subject, maps = additive()
+    metric = BoxSensitivity(sizes=(2, 4), count=10, reference="zero")
+    for c in range(3):
+        for sign in (1, -1):
+            metric.update(*metric.of(Case(subject, sign * maps[:, c], torch.full((3,), c))))
+    assert subject.passes == 3 + 3 * 2 * 10
+
+
+def test_many_classes_are_kept_as_they_are_asked_for():
+    subject, maps = additive(classes=100)
+    runner = BoxSweep("zero", (2,), 10)
+    runner(subject, None, torch.tensor([1, 2, 3]), other=torch.tensor([4, 5, -1]))
+    assert subject.passes == 3 + 30
+    again = runner(subject, None, torch.tensor([4, 5, 3]))
+    assert subject.passes == 3 + 30
+    assert torch.allclose(box_sensitivity(again, maps[torch.arange(3), [4, 5, 3]], torch.tensor([4, 5, 3])),
+                          torch.ones(3, 1).double())  # fmt: skip
+    with pytest.raises(ArgumentError, match="were kept"):
+        box_sensitivity(again, maps[:, 0], torch.tensor([50, 50, 50]))
+    more = runner(subject, None, torch.tensor([50, 50, 50]))
+    assert subject.passes == 3 + 60
+    assert torch.equal(more.lost(torch.tensor([4, 5, 3])), again.lost(torch.tensor([4, 5, 3])))
+
+
+@pytest.mark.parametrize("shape", ["box", "pixels"])
+def test_batches_and_chunks_do_not_matter(shape):
+    x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(2)).double()
+    maps = torch.rand(4, 8, 8, generator=torch.Generator().manual_seed(3)).double()
+    runner = BoxSweep("mean", (2, 3, 5), 12, seed=7, shape=shape)
+    whole = box_sensitivity(runner(Subject(Curved(), x, ids=[5, 6, 7, 8])), maps)
+    small = box_sensitivity(runner(Subject(Curved(), x, ids=[5, 6, 7, 8], batch_size=5)), maps)
+    singles = [box_sensitivity(runner(Subject(Curved(), x[n : n + 1], ids=[5 + n])), maps[n : n + 1]) for n in range(4)]
+    assert 0.01 < float(whole.abs().mean()) < 0.9
+    assert torch.allclose(whole, small, atol=1e-12)
+    assert torch.allclose(whole, torch.cat(singles), atol=1e-12)
+    other = box_sensitivity(dataclasses.replace(runner, seed=8)(Subject(Curved(), x, ids=[5, 6, 7, 8])), maps)
+    assert not torch.allclose(whole, other)
+
+
+def test_each_size_has_draws_of_its_own():
+    subject, _ = additive()
+    both, one = BoxSweep("zero", (2, 5), 10)(subject), BoxSweep("zero", (5,), 10)(subject)
+    assert torch.equal(both.corners[:, 1:], one.corners)
+    sweep = BoxSweep(shape="pixels")
+    few, more = (set(sweep.pixels(0, side, 0, (8, 8)).tolist()) for side in (3, 4))
+    assert (len(few), len(more)) == (9, 16)
+    assert not few <= more
+
+
+def test_sizes():
+    assert BoxSweep().sides(224, 224)[1] == (26, 53, 80, 107, 134, 161, 188, 215)
+    assert BoxSweep(sizes=4).sides(12, 12)[1] == (1, 2, 3)  # 100 places of the largest
+    paper = BoxSensitivity("cdam").protocol.boxes
+    assert paper.sides(224, 224) == (tuple(range(1, 28)), tuple(range(8, 224, 8)))
+    assert paper.sides(56, 70)[1] == tuple(range(2, 56, 2))
+    area, normalised = box_area(torch.full((1, 27), 0.5).double(), tuple(range(1, 28)))
+    assert (float(area), float(normalised)) == (13.0, 0.5)
+    assert float(box_area(torch.full((1, 1), 0.5).double(), (4,))[1]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sizes": (9,)}, "fit images of 8x8"),
+        ({"sizes": 8}, "at least 100 places"),
+        ({"sizes": (3, 2)}, "rising sizes"),
+        ({"reference": "impute"}, "reference to be one of"),
+        ({"shape": "disc"}, "'box' or 'pixels'"),
+        ({"count": 1}, "at least 2 boxes"),
+    ],
+)
+def test_wrong_boxes_are_refused(options, words):
+    subject, _ = additive()
+    with pytest.raises(ArgumentError, match=words):
+        BoxSweep(**{"reference": "zero", **options})(subject)
+
+
+def test_wrong_maps_are_refused():
+    subject, maps = additive()
+    result = BoxSweep("zero", (2,), 5)(subject)
+    with pytest.raises(ArgumentError, match="for each of 3 images"):
+        box_sensitivity(result, maps[:2, 0])
+    with pytest.raises(ArgumentError, match="coarser grid"):
+        box_sensitivity(result, torch.ones(3, 9, 8))
+    with pytest.raises(ArgumentError, match="finite"):
+        box_sensitivity(result, maps[:, 0] * torch.nan)
+
+
+def pair_of(subject, maps, first, second):
+    """Cases of maps (B, 2, h, w) for two classes, with each other as the other class."""
+
+    def case(own, other, column):
+        return Case(subject, maps[:, column], own, other_class=other)
+
+    one = case(first, second, 0)
+    safe = torch.where(second < 0, first, second)
+    one.other = lambda: case(safe, first, 1)
+    return one
+
+
+def test_class_discrimination_of_two4():
+    model, x, maps = two4()
+    subject = Subject(model, x)
+    sweep = PerturbationSweep("zero", "pixel", 4, tie="stable")
+    c, d = torch.tensor([0]), torch.tensor([1])
+    right, wrong = sweep(subject, None, maps[:, 0], c, other=d), sweep(subject, None, maps[:, 1], d, other=c)
+    assert fidelity(right, "explained").tolist() == [[175.0, 62.5, 237.5]]
+    assert fidelity(wrong, "other").tolist() == [[-125.0, 212.5, 87.5]]
+    boxes = BoxSweep("zero", (1,), 50)(subject)
+    found = class_discrimination(right, wrong, boxes, (maps[:, 0], maps[:, 1]))
+    assert float(found[0, 0]) == pytest.approx(300.0, abs=1e-6)
+    r = float(box_sensitivity(boxes, maps[:, 1], c))
+    s = float(box_sensitivity(boxes, maps[:, 0], d))
+    assert r < 0
+    assert float(found[0, 1]) == pytest.approx(1 - (r + s) / 2, abs=1e-6)
+
+
+def test_maps_that_know_no_class_discriminate_exactly_nothing():
+    subject, _ = additive()
+    subject.model.weights.data = subject.model.weights.data.round()
+    same = torch.randint(3, (3, 8, 8), generator=torch.Generator().manual_seed(1)).double()  # many ties
+    metric = ClassDiscrimination(reference="zero", steps=10, sizes=(2, 4), count=10)
+    case = pair_of(subject, torch.stack([same, same], 1), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]))
+    metric.update(*metric.of(case))
+    assert torch.equal(metric.rows()[1], torch.zeros(3, 3).double())
+
+
+def test_class_discrimination_skips_images_of_one_class_and_shares_its_passes():
+    subject, maps = additive()
+    protocol = {"reference": "zero", "steps": 10, "sizes": (2, 4), "count": 10}
+    metric = ClassDiscrimination(**protocol)
+    case = pair_of(subject, maps[:, :2], torch.tensor([0, 0, 0]), torch.tensor([1, -1, 0]))
+    metric.update(*metric.of(case))
+    found = metric.compute()
+    assert (found["n"], found["n_skipped"]) == (1, 2)
+    assert found["value"] > 0
+    assert found["all"]["box"]["value"] > 0.3
+    # Clean, two maps of two orders (the ends once each), boxes.
+    assert subject.passes == 3 * (1 + 2 * 19 + 20)
+    boxes = BoxSensitivity(reference="zero", sizes=(2, 4), count=10)
+    boxes.update(*boxes.of(case))
+    assert subject.passes == 3 * (1 + 2 * 19 + 20)
+
+
+def test_class_discrimination_needs_both_classes():
+    subject, maps = additive()
+    metric = ClassDiscrimination(reference="zero", steps=10, sizes=(2,), count=10)
+    with pytest.raises(ArgumentError, match="other_class"):
+        metric.of(Case(subject, maps[:, 0]))
+    case = pair_of(subject, maps[:, :2], torch.tensor([0, 0, 0]), torch.tensor([1, 1, 1]))
+    case.other = lambda: Case(subject, maps[:, 1], torch.tensor([2, 2, 2]), other_class=torch.tensor([0, 0, 0]))
+    with pytest.raises(ArgumentError, match="exchanged"):
+        metric.update(*metric.of(case))

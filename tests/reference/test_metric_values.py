@@ -1,0 +1,70 @@
+"""The closed-form values of the metrics that read one sweep."""
+
+import math
+
+import pytest
+import torch
+
+from mhex.metrics.aopc import aopc
+from mhex.metrics.deletion import deletion
+from mhex.metrics.fidelity import fidelity
+from mhex.metrics.insertion import insertion
+from mhex.metrics.log_odds import log_odds
+from mhex.metrics.perturbation_auc import perturbation_auc
+from mhex.perturb import area
+from support.fixtures_metrics import bin4, fix10, lin4, sweep_of
+
+
+def near(value, wanted, tolerance=1e-6):
+    assert torch.allclose(torch.as_tensor(value).double(), torch.tensor(wanted).double(), atol=tolerance, rtol=0)
+
+
+def test_deletion_and_insertion():
+    result = sweep_of(bin4(), 4)
+    near(deletion(result), [0.822421])
+    near(insertion(result), [0.920247])
+
+
+def test_insertion_is_removal_of_the_least_read_backwards():
+    result = sweep_of(bin4(), 4)
+    assert torch.equal(insertion(result), area(result.curve("lif")))
+
+
+def test_aopc():
+    result = sweep_of(bin4(), 4)
+    near(aopc(result), [0.191185])
+    near(aopc(result, first=False), [0.238982])
+
+
+def test_log_odds():
+    result = sweep_of(bin4(), 4)
+    near(log_odds(result), [-0.245599])
+    near(log_odds(result, first=False), [-0.306999])
+    near(log_odds(result, true_odds=True), [-6 * math.log(2)])
+
+
+def test_accuracy_under_perturbation():
+    che = perturbation_auc(sweep_of(fix10(), 10), "che")
+    near(che, [[35.0, 65.0]])
+    near(perturbation_auc(sweep_of(fix10(), 20)), [[0.375, 0.625]])
+    hits = sweep_of(fix10(), 10).curve("mif", "hit", "label")[:, 1:10].mean()
+    near(100 * hits, 100 / 3, 0.05)
+    assert float(perturbation_auc(sweep_of(bin4(), 4))[0, 0]) == 1.0
+    swapped = bin4()
+    swapped[0].weights.neg_()
+    assert float(perturbation_auc(sweep_of(swapped, 4, label=1))[0, 0]) == 0.875
+
+
+def test_fidelity():
+    near(fidelity(sweep_of(lin4(), 4)), [[250.0, 375.0, 625.0]])
+    near(fidelity(sweep_of(fix10(bias=False), 10)), [[1650.0, 1925.0, 3575.0]])
+
+
+@pytest.mark.parametrize(("rule", "wanted"), [("unit", 0.5), ("left100", 0.505), ("percent", 50.0), ("mean11", 0.5)])
+def test_areas_of_a_falling_line(rule, wanted):
+    near(area(torch.linspace(1, 0, 101, dtype=torch.float64)[None], rule), [wanted])
+
+
+def test_areas_of_a_constant():
+    near(area(torch.full((1, 11), 0.8, dtype=torch.float64)), [0.8])
+    near(area(torch.full((1, 11), 0.8, dtype=torch.float64), "che"), [72.0])

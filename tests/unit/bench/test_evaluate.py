@@ -1,0 +1,273 @@
+"""Judging: rows, resuming, caches, what is refused, and that nothing depends on how samples are batched."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mhex
+from mhex.bench import judging
+from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
+from mhex.perturb import PerturbationSweep, Subject
+
+ZERO = {"reference": "zero", "steps": 10}
+METRICS = [("deletion", ZERO), ("perturbation-auc", ZERO), "segmentation", "average-drop"]
+
+
+class Small(nn.Module):
+    """A network of two convolutions, whose passes are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3, 2, 1), nn.Conv2d(6, 8, 3, 2, 1)
+        self.head = nn.Linear(8, 4)
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        x = torch.relu(self.second(torch.relu(self.first(x))))
+        return 3 * self.head(x.mean((2, 3)))
+
+
+@pytest.fixture
+def model() -> Small:
+    torch.manual_seed(0)
+    return Small().double().eval()
+
+
+@pytest.fixture
+def data() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(1)
+    masks = (torch.rand(5, 16, 16) > 0.5).long()
+    return torch.randn(5, 3, 16, 16).double(), torch.tensor([0, 1, 2, 3, 0]), masks
+
+
+def rows_of(report: mhex.Report) -> dict[tuple[Any, ...], float]:
+    names = ("image", "method", "options", "metric", "column")
+    return {tuple(row[name] for name in names): row["value"] for row in report.rows.to_pylist()}
+
+
+def assert_equal_rows(one: mhex.Report, other: mhex.Report) -> None:
+    first, second = rows_of(one), rows_of(other)
+    assert first.keys() == second.keys()
+    for key, value in first.items():
+        assert math.isclose(value, second[key], rel_tol=1e-9, abs_tol=1e-12) or value != value == second[key], key
+
+
+def test_every_image_method_and_number_has_a_row(model: Small, data: Any) -> None:
+    report = mhex.evaluate(model, data, ["gradcam", ("lrp", {"rule": "gamma"})], METRICS)
+    assert report.methods == [
+        "gradcam",
+        "lrp (rule=gamma)",
+        "control:random",
+        "control:gaussian",
+        "control:sobel",
+    ]
+    wide = sum(len(mhex.metrics.get_metric(name).metric.columns) for name in report.metrics)
+    assert report.rows.num_rows == 5 * 5 * wide
+    assert sorted(set(report.rows.column("image").to_pylist())) == list(range(5))
+
+
+def test_values_are_those_of_the_function_by_hand(model: Small, data: Any) -> None:
+    x, y, _ = data
+    report = mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], controls=False)
+    maps = mhex.explain(model, x, "gradcam").scores
+    sweep = PerturbationSweep("zero", "pixel", 10)
+    result = sweep(Subject(model, x, y), None, maps, model(x).argmax(1))
+    wanted = torch.trapezoid(result.curve("mif"), dx=0.1, dim=1)
+    found = report.per_image("deletion")["gradcam"]
+    assert torch.allclose(found, wanted, 1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("inner", [1, 3, None])
+def test_batches_change_nothing(model: Small, data: Any, size: int, inner: int | None) -> None:
+    metrics = [("deletion", ZERO), "average-drop", ("box-sensitivity", {"sizes": (4, 6), "count": 12})]
+    wanted = mhex.evaluate(model, data, ["gradcam"], metrics)
+    assert_equal_rows(mhex.evaluate(model, data, ["gradcam"], metrics, batch_size=size, inner_batch=inner), wanted)
+
+
+def test_forms_of_data_are_the_same(model: Small, data: Any) -> None:
+    x, y, masks = data
+    wanted = mhex.evaluate(model, data, ["gradcam"], METRICS)
+    items = [{"inputs": a, "label": int(b), "mask": c} for a, b, c in zip(x, y, masks, strict=True)]
+    loader = DataLoader(TensorDataset(x, y, masks), batch_size=2)
+    for form in (items, loader, {"inputs": x, "label": y, "mask": masks}, TensorDataset(x, y, masks)):
+        assert_equal_rows(mhex.evaluate(model, form, ["gradcam"], METRICS, batch_size=3), wanted)
+    photos = [Image.new("RGB", (16, 16), (40 * n, 80, 120)) for n in range(3)]
+
+    def tensor(photo: Any) -> Tensor:
+        return torch.tensor(list(photo.getdata())).double().view(16, 16, 3).permute(2, 0, 1) / 255
+
+    report = mhex.evaluate(model, photos, ["gradcam"], [("deletion", ZERO)], preprocess=tensor, limit=2)
+    assert sorted(set(report.rows.column("image").to_pylist())) == [0, 1]
+
+
+def test_passes_are_shared(model: Small, data: Any) -> None:
+    """One sweep of both orders serves all metrics that can read it, and boxes serve all methods."""
+    x, y, _ = data
+    curves = [(name, ZERO) for name in ("deletion", "insertion", "aopc", "log-odds", "perturbation-auc", "fidelity")]
+    mhex.evaluate(model, (x, y), ["gradcam"], curves[:1], controls=False)
+    alone, model.seen = model.seen, 0
+    mhex.evaluate(model, (x, y), ["gradcam"], curves, controls=False)
+    assert model.seen == alone
+    boxes = [("box-sensitivity", {"sizes": (4, 6), "count": 10})]
+    model.seen = 0
+    mhex.evaluate(model, x, ["gradcam"], boxes, controls=False)
+    one, model.seen = model.seen, 0
+    mhex.evaluate(model, x, ["gradcam"], boxes)
+    assert model.seen == one  # control maps need no pass of their own
+
+
+def test_a_broken_run_goes_on(model: Small, data: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost and nothing computed twice; the result is that of a run that was not broken."""
+    wanted = mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS, batch_size=2)
+    whole, calls = judging.case_of, 0
+
+    def breaking(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise KeyboardInterrupt
+        return whole(*args)
+
+    monkeypatch.setattr(judging, "case_of", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS, batch_size=2, out=tmp_path)
+    kept = mhex.Report.load(tmp_path)
+    assert 0 < kept.rows.num_rows < wanted.rows.num_rows
+    calls = 100
+    made: list[int] = []
+    monkeypatch.setattr(judging, "case_of", lambda *args: made.append(1) or whole(*args))
+    report = mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS, batch_size=2, out=tmp_path)
+    assert len(made) == 3 * 5 - 7  # batches times methods and controls, less those that were done
+    assert_equal_rows(report, wanted)
+    assert_equal_rows(mhex.Report.load(tmp_path), wanted)
+    made.clear()
+    mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS, batch_size=2, out=tmp_path)
+    assert not made
+
+
+def test_cached_maps_are_judged_again(model: Small, data: Any, tmp_path: Any) -> None:
+    x, y, _ = data
+    mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], controls=False, cache=tmp_path)
+    model.seen = 0
+    wanted = mhex.evaluate(model, (x, y), ["gradcam"], ["compactness"], controls=False)
+    fresh, model.seen = model.seen, 0
+    found = mhex.evaluate(model, (x, y), ["gradcam"], ["compactness"], controls=False, cache=tmp_path)
+    assert model.seen <= fresh - 5  # what is left is the clean pass, and a look at the model
+    assert_equal_rows(found, wanted)
+    model.head.weight.data += 1  # another model has maps of its own
+    model.seen = 0
+    mhex.evaluate(model, (x, y), ["gradcam"], ["compactness"], controls=False, cache=tmp_path)
+    assert model.seen == fresh
+
+
+def test_reports_are_saved_and_joined(model: Small, data: Any, tmp_path: Any) -> None:
+    report = mhex.evaluate(model, data, ["gradcam"], METRICS)
+    assert_equal_rows(mhex.Report.load(report.to_parquet(tmp_path / "rows.parquet")), report)
+    other = mhex.evaluate(model, data, ["layercam"], METRICS)
+    joined = report.merge(other, report)
+    assert joined.methods == [*report.methods, "layercam"]
+    both = mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS)
+    assert_equal_rows(joined, both)
+    assert joined.only(methods=["layercam"]).methods == ["layercam"]
+
+
+def test_tables(model: Small, data: Any) -> None:
+    report = mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS[:2])
+    text = report.table()
+    assert "deletion ↓" in text
+    assert "perturbation-auc difference ↑" in text
+    assert "n = 5; reference=zero, steps=10" in text
+    assert report.table("markdown").count("|---") == 3
+    assert r"\begin{tabular}{lrr}" in report.table("latex")
+    assert "<table>" in report.to_html()
+    assert "positive_on_correct" in report.table(outputs="all")
+    with pytest.raises(ArgumentError, match="Expected form to be one of"):
+        report.table("word")
+
+
+def test_the_best_is_marked_alone_only_if_it_is_shown_to_be(model: Small) -> None:
+    """A map that is right for an additive model beats the controls; two equal ones are both marked."""
+    torch.manual_seed(3)
+    x = torch.randn(40, 3, 16, 16).double()
+    report = mhex.evaluate(model, x, ["input-x-gradient", ("occlusion", {"fill": "zero", "window": 2})], ["saco"])
+    cells = {cell.method: cell for cell in report.summary() if cell.output == "value"}
+    marked = {name for name, cell in cells.items() if cell.marked}
+    best = max(cells.values(), key=lambda cell: cell.value)
+    assert best.method in marked
+    assert "control:random" not in marked
+    pair = report.compare("saco")[best.method, "control:random"]
+    assert pair.difference > 0
+    assert pair.adjusted < 0.05
+
+
+def test_what_is_refused(model: Small, data: Any) -> None:
+    x, y, _ = data
+    with pytest.raises(ArgumentError, match="'segmentation' needs a mask"):
+        mhex.evaluate(model, (x, y), ["gradcam"], ["segmentation"])
+    with pytest.raises(ArgumentError, match="'perturbation-auc' needs a label"):
+        mhex.evaluate(model, x, ["gradcam"], ["perturbation-auc"])
+    with pytest.raises(ArgumentError, match="needs another class"):
+        mhex.evaluate(model, x, ["gradcam"], ["class-discrimination"])
+    with pytest.raises(UnsupportedModelError, match="gae"):
+        mhex.evaluate(model, x, ["gae"], ["deletion"])
+    with pytest.raises(ArgumentError, match="'deletions'"):
+        mhex.evaluate(model, x, ["gradcam"], ["deletions"])
+    with pytest.raises(ArgumentError, match="The protocol has no part"):
+        mhex.evaluate(model, x, ["gradcam"], [("deletion", {"stepps": 3})])
+    with pytest.raises(ArgumentError, match="is not defined for image models"):
+        mhex.evaluate(model, x, ["gradcam"], ["token-f1"])
+    with pytest.raises(ArgumentError, match="at least one sample"):
+        mhex.evaluate(model, [], ["gradcam"], ["deletion"])
+    with pytest.raises(ArgumentError, match="gradcam twice"):
+        mhex.evaluate(model, x, ["gradcam", "gradcam"], ["deletion"])
+    with pytest.raises(ArgumentTypeError, match="one string"):
+        mhex.evaluate(model, "photos", ["gradcam"], ["deletion"])
+    with pytest.raises(ArgumentError, match="target='label'"):
+        mhex.evaluate(model, x, ["gradcam"], [("deletion", ZERO)], target="label")
+    with pytest.raises(ArgumentError, match="returns probabilities"):
+        mhex.evaluate(nn.Sequential(model, nn.Softmax(1)), x, ["input-x-gradient"], [("deletion", ZERO)])
+
+
+def test_black_needs_the_normalisation(model: Small, data: Any) -> None:
+    with pytest.raises(ArgumentError, match="how colours were normalised"):
+        mhex.evaluate(model, data, ["gradcam"], ["aopc"])
+
+
+def test_class_discrimination_of_a_map_that_knows_no_class(model: Small, data: Any) -> None:
+    """Images with one class alone are skipped, and said to be."""
+    x, y, _ = data
+    other = torch.tensor([1, -1, 0, 0, 2])
+    items = {"inputs": x, "label": y, "other": other}
+    part = {"reference": "zero", "steps": 5, "sizes": (4,), "count": 8}
+    known = {
+        k: v for k, v in part.items() if hasattr(mhex.metrics.get_metric("class-discrimination").presets["default"], k)
+    }
+    report = mhex.evaluate(model, items, ["eigencam"], [("class-discrimination", known)], target="label")
+    cell = next(cell for cell in report.summary() if cell.method == "eigencam")
+    assert cell.value == 0
+    assert (cell.n, cell.skipped) == (4, 1)
+
+
+def test_texts() -> None:
+    """Words and tokens are judged by protocols of their own, and padding changes nothing."""
+    from support.tiny_text import bert
+    from support.tiny_text import tokenizer as make_tokenizer
+
+    model, tokenizer = bert(), make_tokenizer()
+    texts = ["the movie was good", "a bad bad film", "good"]
+    items = [{"text": text, "label": n % 2} for n, text in enumerate(texts)]
+    metrics = ["deletion", "aopc", "compactness", "comprehensiveness"]
+    report = mhex.evaluate(model, items, ["gae", "attention"], metrics, tokenizer=tokenizer)
+    assert report.methods == ["gae", "attention", "control:random"]
+    assert "reference=drop" in report.protocol("deletion:text")
+    alone = mhex.evaluate(model, items, ["gae", "attention"], metrics, tokenizer=tokenizer, batch_size=1)
+    assert_equal_rows(report, alone)

@@ -1,0 +1,470 @@
+"""Intervals, paired tests, corrections, ranks and correlations, beside closed forms and scipy."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mhex.errors import ArgumentError
+from mhex.metrics import resampling, statistics
+from mhex.metrics.comparison import all_pairs, marks, paired
+from mhex.metrics.ranking import ranking
+from mhex.metrics.resampling import bootstrap, resampled
+from mhex.metrics.statistics import exchange, holm, mcnemar, p_text, pearson, sign_flip
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def mean(rows):
+    return rows.mean(-2)
+
+
+def ratio(rows):
+    """Of sums, as for the intersection over union of a data set."""
+    return (rows[..., 0].sum(-1) / rows[..., 1].sum(-1))[..., None]
+
+
+# Pearson
+
+
+def test_pearson_closed_form():
+    found = pearson(torch.arange(1.0, 6), torch.tensor([2.0, 1.0, 4.0, 3.0, 5.0]))
+    assert float(found.r) == pytest.approx(0.8, abs=1e-12)
+    assert float(found.t) == pytest.approx(2.309401, abs=1e-6)
+    assert float(found.p) == pytest.approx(0.104088, abs=1e-6)
+
+
+def with_correlation(r, n):
+    """Two sides whose correlation is exactly r."""
+    x, y = draw(2, n, seed=3)
+    x = (x - x.mean()) / (x - x.mean()).norm()
+    y = y - y.mean()
+    y = y - (x @ y) * x
+    return x, r * x + math.sqrt(1 - r * r) * y / y.norm()
+
+
+def test_pearson_at_many_pairs():
+    strong = pearson(*with_correlation(0.5, 10_004))
+    assert float(strong.r) == pytest.approx(0.5)
+    assert float(strong.p) == 0.0
+    assert p_text(strong.p) == "< 1e-300"
+    weak = pearson(*with_correlation(0.028, 10_004))
+    assert float(weak.p) == pytest.approx(0.005, abs=2e-4)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_pearson_beside_scipy(shift, size):
+    x, y = draw(2, 4, 30)
+    y = y + 0.5 * x
+    found = pearson((x + shift) * size, y * size)
+    for row in range(4):
+        wanted = stats.pearsonr(x[row].numpy(), y[row].numpy())
+        assert float(found.r[row]) == pytest.approx(wanted.statistic, abs=1e-8)
+        assert float(found.p[row]) == pytest.approx(wanted.pvalue, rel=1e-6)
+
+
+def test_pearson_without_variance_or_pairs():
+    assert math.isnan(pearson(torch.full((10,), 0.1), draw(10)).r)
+    assert math.isnan(pearson(torch.full((7,), 0.1).double() + 1e5, draw(7)).p)
+    rounded = torch.tensor([0.3] * 5 + [0.1 + 0.2] * 5, dtype=torch.float64)
+    assert rounded.unique().numel() == 2  # rounding alone
+    assert math.isnan(pearson(rounded, draw(10)).r)
+    assert math.isnan(pearson(torch.zeros(10), draw(10)).r)
+    assert math.isnan(pearson(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])).r)
+    assert math.isnan(pearson(torch.zeros(0), torch.zeros(0)).r)
+    line = pearson(torch.arange(5.0), -torch.arange(5.0))
+    assert float(line.r) == pytest.approx(-1)
+    assert float(line.p) < 1e-12
+    with pytest.raises(ArgumentError, match="as many values"):
+        pearson(torch.zeros(3), torch.zeros(4))
+
+
+def test_p_text():
+    assert [p_text(p) for p in (0.0, 1e-310, 0.0123456, 1.0, 3.21e-7)] == [
+        "< 1e-300",
+        "< 1e-300",
+        "0.012",
+        "1.000",
+        "3.2e-07",
+    ]
+
+
+# Intervals
+
+
+def test_standard_error_of_the_spec():
+    """512 images whose values spread by 0.35: the standard error is 0.015, so the half-width about 0.03."""
+    rows = draw(512, 1)
+    rows = (rows - rows.mean()) / rows.std() * 0.35
+    assert float(resampled(rows, mean).std()) == pytest.approx(0.015468, rel=0.05)
+    assert float(bootstrap(rows, mean).half_width) == pytest.approx(1.96 * 0.015468, rel=0.08)
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+@pytest.mark.parametrize("whole", [False, True], ids=["any", "whole numbers"])
+def test_intervals_beside_scipy_on_the_same_draws(kind, whole):
+    rows = draw(40, 2).exp()
+    rows = rows.ceil().clamp_max(2) if whole else rows  # draws that equal the value itself
+    draws = resampled(rows, ratio, 999, seed=5)
+    wanted = stats.bootstrap(
+        (rows[:, 0].numpy(), rows[:, 1].numpy()),
+        lambda a, b, axis: a.sum(axis) / b.sum(axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=0,
+        method=kind,
+        bootstrap_result=SimpleNamespace(bootstrap_distribution=draws[:, 0].numpy()),
+    ).confidence_interval
+    found = bootstrap(rows, ratio, 999, seed=5, kind=kind)
+    assert float(found.low) == pytest.approx(wanted.low, abs=1e-9)
+    assert float(found.high) == pytest.approx(wanted.high, abs=1e-9)
+
+
+def test_interval_beside_scipy_with_its_own_draws():
+    rows = draw(60, 1).exp()
+    wanted = stats.bootstrap((rows[:, 0].numpy(),), np.mean, n_resamples=4000, rng=np.random.default_rng(1))
+    found = bootstrap(rows, mean, 4000, kind="bca")
+    assert float(found.low) == pytest.approx(wanted.confidence_interval.low, abs=0.05)
+    assert float(found.high) == pytest.approx(wanted.confidence_interval.high, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+def test_interval_holds_the_truth_as_often_as_it_says(kind):
+    held = 0
+    for repeat in range(300):
+        rows = draw(50, 1, seed=repeat).exp()  # skewed; its mean is exp(1 / 2)
+        found = bootstrap(rows, mean, 300, 0.9, seed=repeat, kind=kind)
+        held += bool(found.low <= math.exp(0.5) <= found.high)
+    # Both are known to be a little short of 0.9 for 50 skewed values; the spread of the share is 0.02.
+    assert 0.80 <= held / 300 <= 0.94
+
+
+def test_interval_of_a_normal_mean_holds_it():
+    rows = draw(300, 80, 1)
+    ends = [bootstrap(one, mean, 300, 0.9, seed=k) for k, one in enumerate(rows)]
+    held = sum(bool(one.low <= 0 <= one.high) for one in ends) / 300
+    assert abs(held - 0.9) < 0.05
+
+
+def test_groups_are_drawn_as_a_whole():
+    """Copies of an image tell nothing new: the interval is that of the images themselves."""
+    rows = draw(40, 1)
+    alone = bootstrap(rows, mean, seed=2)
+    copies, group = rows.repeat_interleave(5, 0), torch.arange(40).repeat_interleave(5)
+    shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    together = bootstrap(copies[shuffled], mean, seed=2, clusters=group[shuffled])
+    assert torch.allclose(alone.low, together.low)
+    assert torch.allclose(alone.high, together.high)
+    assert float(bootstrap(copies, mean, seed=2).half_width) < 0.6 * float(alone.half_width)
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+def test_groups_of_different_sizes(kind):
+    """Sums and counts of each group as a row of their own give the same ratio in each draw."""
+    size = torch.tensor([1, 4, 2, 7, 3, 1, 5, 2, 2, 6])
+    group = torch.arange(10).repeat_interleave(size)
+    values = draw(len(group), 1)
+    sums = torch.zeros(10, dtype=torch.float64).index_add(0, group, values[:, 0])
+    wanted = bootstrap(torch.stack([sums, size.double()], 1), ratio, 500, kind=kind)
+    found = bootstrap(values, mean, 500, kind=kind, clusters=group)
+    assert torch.allclose(found.low, wanted.low)
+    assert torch.allclose(found.high, wanted.high)
+
+
+@pytest.mark.parametrize("clusters", [None, torch.arange(30) // 4])
+def test_parts_of_the_draws_do_not_matter(monkeypatch, clusters):
+    rows = draw(30, 2)
+    whole = resampled(rows, mean, 200, clusters=clusters)
+    flips = sign_flip(rows, flips=300)
+    monkeypatch.setattr(resampling, "_AT_A_TIME", 7 * 60)
+    monkeypatch.setattr(statistics, "_AT_A_TIME", 7 * 30)
+    assert torch.equal(whole, resampled(rows, mean, 200, clusters=clusters))
+    assert torch.equal(flips, sign_flip(rows, flips=300))
+
+
+def test_draws_without_a_value_are_left_out():
+    """A share of the images that were right is not defined in a draw with none of them."""
+    rows = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]).double()
+    found = bootstrap(rows, ratio, 500)
+    assert (float(found.low), float(found.high)) == (1.0, 1.0)
+
+
+def test_interval_keeps_its_seed():
+    rows = draw(20, 1)
+    found = bootstrap(rows, mean, 50, seed=7)
+    assert (found.seed, found.resamples, found.kind) == (7, 50, "percentile")
+    assert "seed 7" in str(found)
+    assert torch.equal(found.low, bootstrap(rows, mean, 50, seed=7).low)
+    assert not torch.equal(found.low, bootstrap(rows, mean, 50, seed=8).low)
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+@pytest.mark.parametrize("rows", [torch.full((5, 1), 0.3), torch.ones(1, 1)])
+def test_interval_of_a_constant_is_a_point(kind, rows):
+    found = bootstrap(rows.double(), mean, 100, kind=kind)
+    assert float(found.low) == pytest.approx(float(rows[0]), abs=1e-12)
+    assert float(found.high) == pytest.approx(float(rows[0]), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"confidence": 95}, "between 0 and 1"),
+        ({"kind": "normal"}, "percentile"),
+        ({"resamples": 0}, "at least one resample"),
+        ({"clusters": torch.zeros(3)}, "cluster for each of 5"),
+    ],
+)
+def test_wrong_options_of_the_bootstrap(options, words):
+    with pytest.raises(ArgumentError, match=words):
+        bootstrap(torch.ones(5, 1), mean, **options)
+    with pytest.raises(ArgumentError, match="at least one image"):
+        bootstrap(torch.ones(0, 1), mean)
+
+
+# Pairs
+
+
+def test_paired_closed_form():
+    found = paired(torch.ones(5), torch.zeros(5))
+    assert (found.difference, found.low, found.high, found.p) == (1.0, 1.0, 1.0, 0.0625)
+    assert found.effect == math.inf
+    assert found.superiority == 1.0
+
+
+def test_sign_flip_counts_every_way():
+    d = torch.tensor([3.0, -1.0, 2.0, 0.5, -0.25])
+    ways = [
+        abs(sum((2 * bit - 1) * x for bit, x in zip(signs, d.tolist(), strict=True))) for signs in np.ndindex(*(2,) * 5)
+    ]
+    wanted = np.mean([way >= 4.25 for way in ways])
+    assert float(sign_flip(d)) == pytest.approx(wanted)
+    assert float(sign_flip(torch.cat([d, torch.zeros(40)]))) == pytest.approx(wanted)  # these change nothing
+    assert float(sign_flip(torch.zeros(30))) == 1.0
+
+
+def test_sign_flip_adds_one():
+    d = torch.ones(40)  # only two of 2^40 ways reach it
+    assert float(sign_flip(d)) == pytest.approx(1 / 10_001)
+
+
+def test_sign_flip_beside_scipy():
+    d = draw(25) + 0.35
+    wanted = stats.permutation_test(
+        (d.numpy(),),
+        lambda x, axis: x.sum(axis),
+        permutation_type="samples",
+        n_resamples=20_000,
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    assert float(sign_flip(d)) == pytest.approx(wanted.pvalue, abs=0.015)
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    p = sign_flip(draw(30, 1000), flips=999)
+    assert 0.03 < float((p < 0.05).double().mean()) < 0.07
+
+
+def test_paired_beside_scipy():
+    first, second = draw(2, 30)
+    first = first + 0.4
+    found = paired(first, second)
+    assert found.wilcoxon == pytest.approx(stats.wilcoxon((first - second).numpy()).pvalue)
+    d = first - second
+    assert found.effect == pytest.approx(float(d.mean() / d.std()))
+    assert found.superiority == pytest.approx(float((d > 0).double().mean()))
+    assert (found.seed, found.flips, found.resamples, found.n) == (0, 10_000, 2000, 30)
+    back = paired(second, first)
+    assert (back.difference, back.p) == pytest.approx((-found.difference, found.p))
+
+
+def test_images_without_a_value_do_not_count():
+    first, second = draw(2, 30)
+    whole = paired(first, second)
+    nan = torch.full((3,), torch.nan)
+    more = paired(torch.cat([first, nan, first[:3]]), torch.cat([second, second[:3], nan]))
+    assert (more.n, more.difference, more.wilcoxon) == (30, whole.difference, whole.wilcoxon)
+    none = paired(nan, nan)
+    assert none.n == 0
+    assert math.isnan(none.p)
+    same = paired(first, first)
+    assert (same.p, same.effect, same.superiority) == (1.0, 0.0, 0.5)
+    assert math.isnan(same.wilcoxon)
+
+
+def test_copies_do_not_make_a_difference_real():
+    d = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0])
+    copies = paired(d.repeat(20), torch.zeros(100), clusters=torch.arange(5).repeat(20))
+    assert copies.p == 0.0625
+    assert copies.wilcoxon == 0.0625
+
+
+def test_all_pairs_are_corrected_together():
+    values = draw(60, 4) + torch.tensor([0.0, 0.1, 0.5, 1.0])
+    found = all_pairs(values)
+    assert list(found) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert [one.adjusted for one in found.values()] == holm([one.p for one in found.values()])
+    alone = paired(values[:, 1], values[:, 3])
+    assert (found[1, 3].p, found[1, 3].low) == pytest.approx((alone.p, alone.low))
+
+
+def test_many_methods_can_still_differ():
+    """With 10 000 flips the corrected p of 561 pairs could never be below 0.05."""
+    values = draw(40, 34, seed=1) * 0.01
+    values[:, 0] += 1
+    assert marks(values).marked == (True, *(False,) * 33)
+
+
+@pytest.mark.parametrize("n", [8, 30])
+@pytest.mark.parametrize("clusters", [None, torch.arange(30) // 2])
+def test_changing_sides_is_flipping_signs_for_a_mean(n, clusters):
+    first, second = draw(2, n) + torch.tensor([[0.3], [0.0]])
+    wanted = paired(first, second, flips=500, clusters=clusters if clusters is None else clusters[:n])
+    found = exchange(
+        first[:, None], second[:, None], mean, flips=500, clusters=clusters if clusters is None else clusters[:n]
+    )
+    assert float(found) == pytest.approx(wanted.p)
+
+
+def test_pairs_of_ratios():
+    """Ratios of sums: the whole is computed again in each draw and for each change of sides."""
+    rows = (0.3 * draw(40, 3, 2, seed=6)).exp()
+    rows[:, 1, 0] *= 3  # numerators of the second method
+    rows[5, 2] = torch.nan
+    found = all_pairs(rows, flips=300, resamples=200, summary=ratio)
+    kept = rows[torch.arange(40) != 5]
+    totals = ratio(kept.movedim(1, 0))[:, 0]
+    ends = bootstrap(kept[:, :2].flatten(1), lambda r: ratio(r[..., :2]) - ratio(r[..., 2:]), 200)
+    one = found[0, 1]
+    assert one.difference == pytest.approx(float(totals[0] - totals[1]))
+    assert (one.low, one.high) == pytest.approx((float(ends.low), float(ends.high)))
+    assert one.p == pytest.approx(1 / 301)
+    assert found[0, 2].p > 0.05
+    assert one.n == 39
+    assert math.isnan(one.effect)
+    assert math.isnan(one.wilcoxon)
+    assert marks(rows, summary=ratio).marked == (False, True, False)
+    assert marks(rows, higher=False, summary=ratio).marked == (True, False, True)
+    with pytest.raises(ArgumentError, match=r"\(n, M, J\)"):
+        marks(draw(20, 3), summary=ratio)
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    found = holm([0.01, math.nan, 0.02])
+    assert found[::2] == pytest.approx([0.02, 0.02])
+    assert math.isnan(found[1])
+
+
+def test_mcnemar():
+    first = torch.tensor([1] * 8 + [0] * 2 + [1] * 5)
+    second = torch.tensor([0] * 8 + [1] * 2 + [1] * 5)
+    assert mcnemar(first, second) == pytest.approx(0.109375, abs=1e-12)
+    assert mcnemar(first, second) == pytest.approx(stats.binomtest(8, 10).pvalue)
+    assert mcnemar(first.bool(), second.bool()) == pytest.approx(0.109375)
+    assert mcnemar(first, first) == 1.0
+    nan = torch.full((4,), torch.nan)
+    assert mcnemar(torch.cat([first, nan]), torch.cat([second, torch.zeros(4)])) == pytest.approx(0.109375)
+    with pytest.raises(ArgumentError, match="0 or 1"):
+        mcnemar(torch.tensor([0.5]), torch.tensor([1.0]))
+
+
+# Who is marked
+
+
+def test_the_best_alone_is_marked_where_it_is_clear():
+    values = draw(50, 3) * 0.1 + torch.tensor([0.0, 1.0, 0.5])
+    found = marks(values)
+    assert (found.marked, found.best, found.clear) == ((False, True, False), 1, True)
+    assert marks(values, higher=False).marked == (True, False, False)
+
+
+def test_all_that_are_not_worse_are_marked():
+    noise = draw(50, 3)
+    values = noise * 0.1 + torch.tensor([0.0, 1.0, 1.0])
+    found = marks(values)
+    assert found.marked == (False, True, True)
+    assert not found.clear
+    assert found.adjusted[0] < 0.05 <= found.adjusted[3 - found.best]
+    assert math.isnan(found.adjusted[found.best])
+
+
+def test_the_correction_decides():
+    """A pair that would be told apart alone is not among many."""
+    p, k = 0.0, 0
+    while not 0.02 < p < 0.045:
+        k += 1
+        values = draw(30, 2, seed=k)
+        p = paired(values[:, 0], values[:, 1]).p
+    assert sum(marks(values).marked) == 1
+    others = values[:, :1].expand(-1, 6) + 0.05 * draw(30, 6, seed=99)
+    assert sum(marks(torch.cat([values, others], 1)).marked) > 1
+
+
+def test_few_images_mark_everybody():
+    values = torch.tensor([[0.0, 1.0]]).repeat(5, 1)
+    assert marks(values).marked == (True, True)  # p is 0.0625 at best
+
+
+def test_equal_methods_and_missing_ones():
+    values = draw(20, 1).repeat(1, 2)
+    assert marks(values).marked == (True, True)
+    empty = torch.full((20, 1), torch.nan, dtype=torch.float64)
+    found = marks(torch.cat([empty, values], 1))
+    assert (found.marked, found.n, found.skipped) == ((False, True, True), 20, 0)
+    values[3, 1] = torch.nan
+    found = marks(values)
+    assert (found.n, found.skipped) == (19, 1)
+    nobody = marks(empty.repeat(1, 2))
+    assert (nobody.marked, nobody.best, nobody.n) == ((False, False), None, 0)
+    assert marks(draw(20, 1)).marked == (True,)
+    with pytest.raises(ArgumentError, match=r"\(n, M\)"):
+        marks(draw(20))
+
+
+def test_pairs_found_before_are_used():
+    values = draw(50, 3) * 0.1 + torch.tensor([0.0, 1.0, 1.0])
+    assert marks(values, pairs=all_pairs(values)).marked == marks(values).marked
+
+
+# Ranks
+
+
+def test_ranks():
+    values = draw(80, 3) * 0.1 + torch.tensor([0.0, 2.0, 1.0])
+    found = ranking(values)
+    assert found.place.tolist() == [3, 1, 2]
+    assert found.place_low.tolist() == found.place_high.tolist() == [3, 1, 2]
+    assert found.first.tolist() == [0, 1, 0]
+    assert ranking(values, higher=False).place.tolist() == [1, 3, 2]
+
+
+def test_ranks_beside_scipy():
+    values = draw(30, 4).round(decimals=0)  # with ties
+    found = ranking(values, resamples=500, seed=3)
+    per_image = torch.from_numpy(stats.rankdata(-values.numpy(), axis=1))
+    assert torch.allclose(found.rank, per_image.mean(0))
+    ends = bootstrap(per_image, mean, 500, seed=3)
+    assert torch.allclose(found.rank_low, ends.low)
+    assert torch.allclose(found.rank_high, ends.high)
+    assert torch.allclose(found.place, torch.from_numpy(stats.rankdata(-values.mean(0).numpy())))
+    assert float(found.first.sum()) == pytest.approx(1)
+    assert bool((found.place_low <= found.place).all() & (found.place <= found.place_high).all())
+
+
+def test_ranks_leave_out_images_without_values():
+    values = draw(30, 3)
+    values[4, 1] = torch.nan
+    kept = values[torch.arange(30) != 4]
+    assert torch.equal(ranking(values).rank, ranking(kept).rank)
+    assert ranking(values).n == 29
+    with pytest.raises(ArgumentError, match="leave out"):
+        ranking(torch.full((3, 2), torch.nan))
