@@ -44,22 +44,36 @@ class SweepResult:
     top: Tensor
 
     @classmethod
-    def empty(
-        cls, sweep: PerturbationSweep, classes: Tensor, ids: Sequence[int], removed: Tensor, units: Tensor
+    def of(
+        cls,
+        sweep: PerturbationSweep,
+        classes: Tensor,
+        ids: Sequence[int],
+        removed: Tensor,
+        units: Tensor,
+        passes: Sequence[Tensor],
     ) -> SweepResult:
-        """Tables to be filled."""
-        shape = (len(sweep.orders), len(classes), sweep.steps + 1)
-        table = torch.full((*shape, len(_SCORED)), torch.nan, dtype=torch.float64, device=classes.device)
-        top = torch.full(shape, -1, device=classes.device)
-        return cls(sweep, classes, tuple(ids), removed, units, table, table.clone(), table[..., 0].clone(), top)
+        """Tables by order and step.
 
-    def fill(self, order: Tensor, samples: Tensor, step: Tensor, values: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-        """Write scores, norms, means and top classes of some passes; order -1 stands for all of them."""
-        for number in range(len(self.sweep.orders)):
-            chosen = (order == number) | (order < 0)
-            where = (number, samples[chosen], step[chosen])
-            for table, value in zip((self.z, self.norm, self.mean, self.top), values, strict=True):
-                table[where] = value[chosen]
+        Args:
+            sweep: How the passes were made.
+            classes: Whose scores were kept.
+            ids: Of the samples.
+            removed: Units removed at each step.
+            units: Units of each sample.
+            passes: Scores, norms, means and top classes, each (passes, B, ...): of nothing removed, everything removed,
+                and the steps between of each order.
+        """
+        between = sweep.steps - 1
+
+        def table(values: Tensor) -> Tensor:
+            curves = [
+                torch.cat([values[:1], values[2 + n * between : 2 + (n + 1) * between], values[1:2]])
+                for n in range(len(sweep.orders))
+            ]
+            return torch.stack(curves).transpose(1, 2)
+
+        return cls(sweep, classes, tuple(ids), removed, units, *map(table, passes))
 
     def every(self, stride: int) -> SweepResult:
         """The same on a coarser grid, of every so many steps."""

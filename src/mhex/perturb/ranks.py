@@ -12,6 +12,7 @@ from mhex.errors import ArgumentError
 
 Tie = Literal["random", "stable"]
 _SPREAD = 1_000_003  # a prime, so that seeds and numbers of samples do not meet
+_GOLDEN, _FIRST, _SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def generator_for(seed: int, number: int, purpose: int = 0) -> torch.Generator:
@@ -49,26 +50,34 @@ def ranks(
     if counted is not None:
         scores = scores.masked_fill(~counted, -torch.inf)
     values, order = scores.sort(dim=1, descending=True, stable=True)
-    # Shuffling before a stable sort changes nothing where no two scores are equal.
-    tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(1) if tie == "random" else None
-    if tied is not None and bool(tied.any()):
-        rows = tied.nonzero()[:, 0]
-        shuffled = torch.stack([_shuffled(units, seed, int(ids[n]), n, counted) for n in rows.tolist()])
-        shuffled = shuffled.to(scores.device)
-        sorted_again = scores[rows].gather(1, shuffled).argsort(dim=1, descending=True, stable=True)
-        order[rows] = shuffled.gather(1, sorted_again)
+    equal = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)
+    if tie == "random" and bool(equal.any()):
+        # A random order first, and then a stable sort: no difference where no two scores are equal.
+        shuffled = _keys(seed, ids, scores, counted).argsort(dim=1)
+        order = shuffled.gather(1, scores.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
     places = torch.arange(units, device=scores.device).expand(size, units)
     return torch.empty_like(order).scatter_(1, order, places)
 
 
-def _shuffled(units: int, seed: int, number: int, row: int, counted: Tensor | None) -> Tensor:
-    """Units of one sample in random order, (N,); those that count first, whatever padding the batch has beside them."""
-    draw = generator_for(seed, number)
-    if counted is None:
-        return torch.randperm(units, generator=draw)
-    places = torch.cat([counted[row].nonzero()[:, 0], (~counted[row]).nonzero()[:, 0]]).cpu()
-    inside = int(counted[row].sum())
-    return torch.cat([places[:inside][torch.randperm(inside, generator=draw)], places[inside:]])
+def _keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None) -> Tensor:
+    """A random whole number for each unit, (B, N), by seed, id and place alone: the same on every device.
+
+    Mixed by the rounds of splitmix64. Of texts, places are counted among the units that count, whatever padding the
+    batch has beside them.
+    """
+    place = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    if counted is not None:
+        place = counted.long().cumsum(1)
+    start = [((seed * _SPREAD + int(i)) * _SPREAD) % 2**63 for i in ids]
+    mixed = torch.tensor(start, device=scores.device)[:, None] + place * _GOLDEN
+    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
+    return mixed ^ _shifted(mixed, 31)
+
+
+def _shifted(number: Tensor, by: int) -> Tensor:
+    """Bits moved to the right, zeros from the left: `>>` copies the sign."""
+    return (number >> by) & ((1 << (64 - by)) - 1)
 
 
 def counts(units: Tensor, steps: int) -> Tensor:

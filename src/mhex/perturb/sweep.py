@@ -92,18 +92,15 @@ class PerturbationSweep:
         number = units.number
         grid = counts(number, self.steps)  # (B, T + 1)
         change = self.change(subject, units)
-        stages = [(None, 0), (None, self.steps), *((o, k) for o in self.orders for k in range(1, self.steps))]
+        # Nothing removed is the clean pass, and everything is common to both orders.
+        stages = [("", self.steps), *((order, k) for order in self.orders for k in range(1, self.steps))]
         classes = subject.classes(explained, other)
         size = subject.batch.size
-        order_of = torch.tensor([-1 if o is None else self.orders.index(o) for o, _ in stages], device=subject.device)
         step_of = torch.tensor([k for _, k in stages], device=subject.device)
-        lif = torch.tensor([o == "lif" for o, _ in stages], device=subject.device)
-        result = SweepResult.empty(self, classes, subject.ids, grid, number)
-        own = torch.arange(size, device=subject.device)
-        result.fill(own * 0 - 1, own, own * 0, _scalars(subject, subject.logits, classes))
+        lif = torch.tensor([order == "lif" for order, _ in stages], device=subject.device)
 
         def make(jobs: Tensor) -> Batch:
-            stage, samples = jobs // size + 1, jobs % size  # the first stage is the clean pass
+            stage, samples = jobs // size, jobs % size
             n = grid[samples, step_of[stage]][:, None]
             place = rank[samples]
             removed = torch.where(lif[stage][:, None], place >= number[samples][:, None] - n, place < n)
@@ -111,11 +108,13 @@ class PerturbationSweep:
                 removed &= units.counted[samples]
             return change(removed, samples)
 
-        for start, stop, logits in subject.run((len(stages) - 1) * size, make, "perturbation"):
-            jobs = torch.arange(start, stop, device=subject.device)
-            stage, samples = jobs // size + 1, jobs % size
-            result.fill(order_of[stage], samples, step_of[stage], _scalars(subject, logits, classes[samples]))
-        return result
+        found = [_scalars(subject, subject.logits, classes)]
+        for start, stop, logits in subject.run(len(stages) * size, make, "perturbation"):
+            samples = torch.arange(start, stop, device=subject.device) % size
+            found.append(_scalars(subject, logits, classes[samples]))
+        joined = [torch.cat(column) for column in zip(*found, strict=True)]
+        passes = [column.view(-1, size, *column.shape[1:]) for column in joined]
+        return SweepResult.of(self, classes, subject.ids, grid, number, passes)
 
     def units(self, subject: Subject, saliency: Tensor) -> Units:
         """What is ranked: pixels, patches, tokens or words."""
