@@ -6,7 +6,6 @@ import hashlib
 import os
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,21 +23,19 @@ class Cache:
     def __init__(self, folder: Path, model: str) -> None:
         self.folder, self.model = folder, model
 
-    def _path(self, method: Judged, ids: tuple[int, ...], classes: Tensor, seed: int) -> Path:
-        told = repr((self.model, method.name, method.written, seed, ids, classes.tolist()))
+    def _path(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Path:
+        told = repr((self.model, method.name, method.written, seed, inputs, classes.tolist()))
         return self.folder / f"{method.name}-{hashlib.sha256(told.encode()).hexdigest()[:24]}.safetensors"
 
-    def get(self, method: Judged, ids: tuple[int, ...], classes: Tensor, seed: int) -> Tensor | None:
-        """The maps of a batch; None if they are not there."""
-        path = self._path(method, ids, classes, seed)
+    def get(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Tensor | None:
+        """The maps of a batch, by digests of its samples; None if they are not there."""
+        path = self._path(method, inputs, classes, seed)
         return load_file(path)["scores"].to(classes.device) if path.exists() else None
 
-    def put(self, method: Judged, ids: tuple[int, ...], classes: Tensor, seed: int, scores: Tensor) -> None:
+    def put(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int, scores: Tensor) -> None:
         """Keep the maps of a batch; a file is written whole or not at all."""
-        path = self._path(method, ids, classes, seed)
+        path = self._path(method, inputs, classes, seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
-        save_file(
-            {"scores": scores.detach().cpu().contiguous(), "classes": classes.cpu(), "ids": torch.tensor(ids)}, partial
-        )
+        save_file({"scores": scores.detach().cpu().contiguous(), "classes": classes.cpu()}, partial)
         os.replace(partial, path)

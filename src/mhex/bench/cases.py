@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from mhex.bench.controls import control
 from mhex.bench.plan import Judged
 from mhex.bench.samples import Samples
 from mhex.bench.store import Parts
+from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 
@@ -34,17 +36,33 @@ class Run:
     inner_batch: int | None
     cache: Cache | None
     parts: Parts
+    multi_label: bool
 
 
-def case_of(run: Run, samples: Samples, method: Judged, subject: Subject) -> Case:
+def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
+    """A short name for each sample and what the data says of it, so that other data are not taken for these."""
+    real = subject.batch.real
+    found = []
+    for n in range(len(samples.ids)):
+        own = subject.main[n] if real is None else subject.main[n][real[n]]
+        mixed = hashlib.sha256(own.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        beside = (samples.label, samples.mask, samples.rationale, samples.other, samples.tiles)
+        for value in beside:
+            told = None if value is None else value[n].tolist() if isinstance(value, Tensor) else value[n]
+            mixed.update(repr(told).encode())
+        found.append(mixed.hexdigest()[:16])
+    return tuple(found)
+
+
+def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, subject: Subject) -> Case:
     """The map of a method, or a control, for the class that is explained."""
     classes = _explained(run, samples, subject)
-    maps = _maps(run, samples, method, subject, samples.inputs, classes)
+    maps = _maps(run, marks, method, subject, samples.inputs, classes)
     case = Case(
         subject,
         maps,
         classes,
-        mask=_at_size(samples.mask, subject),
+        mask=_at_size(run, samples, subject),
         rationale=samples.rationale,
         tiles=samples.tiles,
         again=lambda inputs, classes: _fresh(run, run.model, method, subject, inputs, classes),
@@ -58,20 +76,26 @@ def case_of(run: Run, samples: Samples, method: Judged, subject: Subject) -> Cas
         for_other = torch.where(other < 0, classes, other)
         case.other = lambda: Case(
             subject,
-            _maps(run, samples, method, subject, samples.inputs, for_other),
+            _maps(run, marks, method, subject, samples.inputs, for_other),
             for_other,
             other_class=classes,
         )
     return case
 
 
-def _at_size(mask: Tensor | None, subject: Subject) -> Tensor | None:
+def _at_size(run: Run, samples: Samples, subject: Subject) -> Tensor | None:
     """Masks at the size that the model sees, each pixel one of theirs: maps that are there already stay as they are."""
+    mask = samples.mask
     if mask is None or subject.batch.modality != "image":
         return mask
     size = tuple(subject.batch.pixels.shape[-2:])
     if tuple(mask.shape[-2:]) == size:
         return mask.to(subject.device)
+    if not isinstance(samples.inputs, (Tensor, Mapping)) and not getattr(run.preprocess, "whole_photo", False):
+        raise ArgumentError(
+            f"Expected masks of the size that the model sees, {size}, but got {tuple(mask.shape[-2:])}: preprocessing "
+            "does not say that it crops nothing, so it is not known where they lie. Give masks after it."
+        )
     return F.interpolate(mask[:, None].to(subject.device).float(), size=size, mode="nearest-exact")[:, 0].long()
 
 
@@ -81,17 +105,20 @@ def _explained(run: Run, samples: Samples, subject: Subject) -> Tensor:
         return samples.label.to(subject.device)
     if isinstance(run.target, int):
         return torch.full_like(subject.predicted, run.target)
-    return subject.predicted
+    if run.evaluator is run.model:
+        return subject.predicted
+    own = Subject(run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer)
+    return own.predicted
 
 
-def _maps(run: Run, samples: Samples, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
+def _maps(run: Run, marks: tuple[str, ...], method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
     """Maps of a method for a class of each sample, from the cache where they are there."""
     if run.cache is None or method.control:
         return _fresh(run, run.model, method, subject, inputs, classes)
-    found = run.cache.get(method, samples.ids, classes, run.seed)
+    found = run.cache.get(method, marks, classes, run.seed)
     if found is None:
         found = _fresh(run, run.model, method, subject, inputs, classes)
-        run.cache.put(method, samples.ids, classes, run.seed, found)
+        run.cache.put(method, marks, classes, run.seed, found)
     return found
 
 
@@ -99,6 +126,7 @@ def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs:
     """The same, made now, of any inputs and model."""
     options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
     if method.control:
-        seen = Subject(model, inputs, ids=subject.ids, **options) if isinstance(inputs, Tensor) else subject
+        other = isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs)
+        seen = Subject(model, inputs, ids=subject.ids, **options) if other else subject
         return control(method.control, seen, run.seed)
     return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores

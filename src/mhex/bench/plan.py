@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from mhex.bench.controls import CONTROLS
 from mhex.capture import Anatomy
@@ -56,16 +58,31 @@ class Judge:
         spec: The metric.
         preset: Name of its protocol.
         metric: An empty torchmetrics object with it.
+        changes: Parts of the protocol that differ from the preset.
     """
 
     spec: MetricSpec
     preset: str
     metric: PerImage
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """What it is called in reports."""
-        return self.spec.name if self.preset == "default" else f"{self.spec.name}:{self.preset}"
+        name = self.spec.name if self.preset == "default" else f"{self.spec.name}:{self.preset}"
+        return label(name, json.dumps(dict(self.changes)))
+
+    @property
+    def settings(self) -> str:
+        """All that is needed to make the metric again."""
+        return json.dumps({"name": self.spec.name, "preset": self.preset, "changes": dict(self.changes)})
+
+
+def metric_of(settings: str) -> PerImage:
+    """An empty torchmetrics object, from what `Judge.settings` wrote."""
+    told = json.loads(settings)
+    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told["changes"].items()}
+    return get_metric(told["name"]).metric(told["preset"], **changes)
 
 
 def label(name: str, written: str) -> str:
@@ -111,42 +128,56 @@ def _judged(given: MethodGiven, anatomy: Anatomy) -> Judged:
     return Judged(name, dict(options))
 
 
-def judges(metrics: str | Sequence[MetricGiven], modality: str) -> list[Judge]:
+def judges(metrics: str | Sequence[MetricGiven], modality: str, seed: int = 0) -> list[Judge]:
     """Metrics to judge by, checked against the model.
 
     Args:
         metrics: Names (`"deletion"`, or `"deletion:rise"` for a preset), pairs of a name and parts of the protocol that
             differ, or torchmetrics objects.
         modality: Of the model; for texts the preset `"text"` is the usual one where a metric has it.
+        seed: Of ties, boxes and noise, where a protocol does not say otherwise.
     """
     given = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
     if not given:
         raise ArgumentError("Expected at least one metric, but got none.")
-    found = [_judge(one, modality) for one in given]
+    found = [_judge(one, modality, seed) for one in given]
+    labels = [one.label for one in found]
+    if len(set(labels)) < len(labels):
+        raise ArgumentError(f"Expected each metric once, but got {max(labels, key=labels.count)} twice.")
     for one in found:
         if modality not in one.spec.modalities:
             raise ArgumentError(f"Metric {one.spec.name!r} is not defined for {modality} models.")
     return found
 
 
-def _judge(given: MetricGiven, modality: str) -> Judge:
+def _judge(given: MetricGiven, modality: str, seed: int) -> Judge:
     if isinstance(given, PerImage):
         from mhex.metrics.registry import all_metrics
 
         spec = next((one for one in all_metrics().values() if one.metric is type(given)), None)
         if spec is None:
             raise ArgumentTypeError(f"Expected a registered metric, but got {type(given).__name__}.")
-        return Judge(spec, given.preset, given)
+        usual_parts, parts = (vars(one) for one in (given.presets[given.preset], given.protocol))
+        return Judge(spec, given.preset, given, {k: v for k, v in parts.items() if v != usual_parts[k]})
     name, changes = (given, {}) if isinstance(given, str) else given
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Expected a metric's name, or a name and parts of its protocol, but got {given!r}.")
     name, _, preset = name.partition(":")
     spec = get_metric(name)
     usual = "text" if modality == "text" and "text" in spec.presets else "default"
-    return Judge(spec, preset or usual, spec.metric(preset or usual, **changes))
+    preset = preset or usual
+    if seed and preset in spec.presets and hasattr(spec.presets[preset], "seed"):
+        changes = {"seed": seed, **changes}
+    return Judge(spec, preset, spec.metric(preset, **changes), dict(changes))
 
 
-def fingerprint(model: nn.Module) -> str:
-    """A short name for the weights of a model, so that maps of another one are not taken for its own."""
-    total = sum(float(p.detach().double().abs().sum()) for p in model.parameters())
-    return f"{type(model).__name__}-{sum(p.numel() for p in model.parameters())}-{total:.10g}"
+def fingerprint(model: nn.Module | None) -> str:
+    """A short name for the weights and buffers of a model, so that results of another one are not taken for its own."""
+    if model is None:
+        return "none"
+    mixed = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        mixed.update(name.encode())
+        if isinstance(value, Tensor):
+            mixed.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return f"{type(model).__name__}-{mixed.hexdigest()[:16]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from mhex.bench import store
-from mhex.bench.plan import label
+from mhex.bench.plan import label, metric_of
 from mhex.bench.tables import Cell, Grid, render
 from mhex.errors import ArgumentError, unknown_name
-from mhex.metrics._base import PerImage
 from mhex.metrics.comparison import Paired, all_pairs, marks
-from mhex.metrics.registry import get_metric
 from mhex.metrics.resampling import bootstrap
 
 
@@ -24,15 +22,13 @@ class Report:
     """Rows of an evaluation.
 
     Args:
-        rows: An arrow table with the columns of `mhex.bench.store`.
-        metrics: Empty torchmetrics objects by the names that stand in the rows; None to make them from these names.
+        rows: An arrow table with the columns of `mhex.bench.store`; metrics are made again from what it says of them.
     """
 
-    def __init__(self, rows: Any, metrics: Mapping[str, PerImage] | None = None) -> None:
+    def __init__(self, rows: Any) -> None:
         self.rows = rows
-        known = dict(metrics or {})
-        names = list(dict.fromkeys(rows.column("metric").to_pylist()))
-        self._metrics = {name: known[name] if name in known else _metric(name) for name in names}
+        told = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
+        self._metrics = {name: metric_of(settings) for name, settings in told.items()}
         self._values: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
 
     @property
@@ -117,7 +113,7 @@ class Report:
         ]
         if not kept:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
-        return Report(store.as_table(kept), self._metrics)
+        return Report(store.as_table(kept))
 
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
@@ -198,8 +194,7 @@ class Report:
             if key not in seen:
                 seen.add(key)
                 rows.append(row)
-        metrics = {name: metric for one in (*others, self) for name, metric in one._metrics.items()}
-        return Report(store.as_table(rows), metrics)
+        return Report(store.as_table(rows))
 
     def __str__(self) -> str:
         return self.table()
@@ -209,8 +204,3 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({len(self.methods)} methods, {len(self.metrics)} metrics, {self.rows.num_rows} rows)"
-
-
-def _metric(name: str) -> PerImage:
-    plain, _, preset = name.partition(":")
-    return get_metric(plain).metric(preset or "default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -50,6 +51,8 @@ def in_samples(data: Any, size: int, limit: int | None = None) -> Iterator[Sampl
         size: The most samples of a batch that is cut here.
         limit: The most samples in all.
     """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ArgumentError(f"Expected batch_size to be a whole number from 1 on, but got {size!r}.")
     if limit is not None and limit < 1:
         raise ArgumentError(f"Expected limit to be at least 1, but got {limit}.")
     start = 0
@@ -120,11 +123,12 @@ def _stack(items: list[Any]) -> Any:
     if isinstance(first, (tuple, list)):
         return tuple(_stack([item[k] for item in items]) for k in range(len(first)))
     if isinstance(first, Mapping):
-        return {k: _stack([item[k] for item in items]) for k in first}
+        # Word numbers of texts have different lengths.
+        return {k: [item[k] for item in items] if k == "rationale" else _stack([i[k] for i in items]) for k in first}
     if isinstance(first, Tensor):
         return torch.stack(items)
-    if isinstance(first, (int, bool)):
-        return torch.tensor(items)
+    if isinstance(first, Integral):
+        return torch.tensor([int(item) for item in items])
     return items
 
 
@@ -153,7 +157,10 @@ def _samples(batch: Any, start: int) -> Samples:
 
 def _labelled(batch: Sequence[Any]) -> bool:
     """True of `(inputs, label)` and `(inputs, label, mask)`, and not of a list of photos or strings."""
-    return len(batch) in (2, 3) and isinstance(batch[1], Tensor) and not isinstance(batch[0], str)
+    if len(batch) not in (2, 3) or isinstance(batch[0], str):
+        return False
+    numbers = isinstance(batch[1], (list, tuple)) and all(isinstance(one, Integral) for one in batch[1])
+    return isinstance(batch[1], Tensor) or numbers
 
 
 def _length(inputs: Any) -> int:

@@ -10,8 +10,12 @@ from typing import Any
 from mhex.errors import ArgumentError
 
 # One row per image, method, metric and number of it.
-COLUMNS = ("image", "method", "options", "metric", "protocol", "column", "value", "seconds", "explain_seconds")
-Key = tuple[int, str, str, str, str]
+COLUMNS = (
+    *("image", "input", "method", "options", "metric", "settings", "protocol", "column"),
+    *("value", "seconds", "explain_seconds"),
+)
+KEY = ("image", "input", "method", "options", "metric", "protocol")
+Key = tuple[Any, ...]
 
 
 def _schema() -> Any:
@@ -45,7 +49,7 @@ def read(path: Path) -> Any:
 
     if not path.exists():
         raise ArgumentError(f"Expected a Parquet file or a folder of them, but there is no {path.name!r}.")
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
     tables = [pq.read_table(file) for file in files]
     for file, table in zip(files, tables, strict=True):
         if tuple(table.column_names) != COLUMNS:
@@ -58,33 +62,55 @@ class Parts:
 
     Args:
         folder: Where they are kept; None to keep them in memory alone.
+        told: What the run is of: its model, target and seed. Rows of another run are refused.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, told: str) -> None:
         self.folder = folder
         self.tables: list[Any] = []
         self.done: set[Key] = set()
-        if folder is not None and folder.exists():
+        self.asked: set[Key] = set()
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_run(folder / "run.json", told)
+        if any(folder.glob("part-*.parquet")):
             table = read(folder)
             self.tables.append(table)
             self._note(table.to_pylist())
 
     def _note(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        self.done |= {(r["image"], r["method"], r["options"], r["metric"], r["protocol"]) for r in rows}
+        self.done |= {tuple(row[name] for name in KEY) for row in rows}
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep rows of a batch, on disk before anything else is done."""
+        rows = [row for row in rows if tuple(row[name] for name in KEY) not in self.done]
         if not rows:
             return
         table = as_table(rows)
         if self.folder is not None:
-            number = len(list(self.folder.glob("part-*.parquet"))) if self.folder.exists() else 0
-            write(table, self.folder / f"part-{number:06d}.parquet")
+            numbers = [int(path.stem.removeprefix("part-")) for path in self.folder.glob("part-*.parquet")]
+            write(table, self.folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet")
         self.tables.append(table)
         self._note(rows)
 
     def table(self) -> Any:
-        """All rows."""
+        """All rows that were asked for; others that the folder has stay there."""
         import pyarrow as pa
 
-        return pa.concat_tables(self.tables) if self.tables else as_table([])
+        table = pa.concat_tables(self.tables) if self.tables else as_table([])
+        keys = zip(*(table.column(name).to_pylist() for name in KEY), strict=True)
+        return table.filter(pa.array([key in self.asked for key in keys], pa.bool_()))
+
+
+def _check_run(path: Path, told: str) -> None:
+    """Refuse a folder whose rows are of another model, target or seed."""
+    if path.exists():
+        there = path.read_text(encoding="utf-8")
+        if there != told:
+            raise ArgumentError(
+                f"Expected rows of this run in {path.parent.name!r}, but they are of another model, target or seed: "
+                f"{there} there, {told} now. Choose another folder."
+            )
+        return
+    path.write_text(told, encoding="utf-8")

@@ -154,6 +154,7 @@ class Subject:
 
         A single output `z` is the score of class 1, and `-z` that of class 0.
         """
+        logits = logits.double()  # or a probability near 1 is 1
         if logits.shape[1] == 1:
             z = logits * (2 * classes.clamp_min(0) - 1)
             return z, F.softplus(z)

@@ -160,4 +160,6 @@ class PerturbationSweep:
 def _scalars(subject: Subject, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """All that is kept of a pass."""
     z, norm = subject.read(logits, classes)
-    return z.double(), norm.double(), logits.double().mean(1), top_class(logits)
+    # The two classes of a single output have the scores z and -z.
+    mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
+    return z, norm, mean, top_class(logits)

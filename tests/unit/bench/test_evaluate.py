@@ -17,6 +17,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
 from mhex.perturb import PerturbationSweep, Subject
 
 ZERO = {"reference": "zero", "steps": 10}
+DELETION = "deletion (reference=zero, steps=10)"
 METRICS = [("deletion", ZERO), ("perturbation-auc", ZERO), "segmentation", "average-drop"]
 
 
@@ -54,10 +55,13 @@ def rows_of(report: mhex.Report) -> dict[tuple[Any, ...], float]:
 
 
 def assert_equal_rows(one: mhex.Report, other: mhex.Report) -> None:
+    assert one.rows.num_rows == other.rows.num_rows
     first, second = rows_of(one), rows_of(other)
+    assert len(first) == one.rows.num_rows
     assert first.keys() == second.keys()
     for key, value in first.items():
-        assert math.isclose(value, second[key], rel_tol=1e-9, abs_tol=1e-12) or value != value == second[key], key
+        both = math.isnan(value) and math.isnan(second[key])
+        assert both or math.isclose(value, second[key], rel_tol=1e-9, abs_tol=1e-12), key
 
 
 def test_every_image_method_and_number_has_a_row(model: Small, data: Any) -> None:
@@ -69,7 +73,8 @@ def test_every_image_method_and_number_has_a_row(model: Small, data: Any) -> Non
         "control:gaussian",
         "control:sobel",
     ]
-    wide = sum(len(mhex.metrics.get_metric(name).metric.columns) for name in report.metrics)
+    names = ("deletion", "perturbation-auc", "segmentation", "average-drop")
+    wide = sum(len(mhex.metrics.get_metric(name).metric.columns) for name in names)
     assert report.rows.num_rows == 5 * 5 * wide
     assert sorted(set(report.rows.column("image").to_pylist())) == list(range(5))
 
@@ -81,7 +86,7 @@ def test_values_are_those_of_the_function_by_hand(model: Small, data: Any) -> No
     sweep = PerturbationSweep("zero", "pixel", 10)
     result = sweep(Subject(model, x, y), None, maps, model(x).argmax(1))
     wanted = torch.trapezoid(result.curve("mif"), dx=0.1, dim=1)
-    found = report.per_image("deletion")["gradcam"]
+    found = report.per_image(DELETION)["gradcam"]
     assert torch.allclose(found, wanted, 1e-9)
 
 
@@ -98,7 +103,9 @@ def test_forms_of_data_are_the_same(model: Small, data: Any) -> None:
     wanted = mhex.evaluate(model, data, ["gradcam"], METRICS)
     items = [{"inputs": a, "label": int(b), "mask": c} for a, b, c in zip(x, y, masks, strict=True)]
     loader = DataLoader(TensorDataset(x, y, masks), batch_size=2)
-    for form in (items, loader, {"inputs": x, "label": y, "mask": masks}, TensorDataset(x, y, masks)):
+    lists = [(x[:3], y[:3].tolist(), masks[:3]), (x[3:], y[3:].tolist(), masks[3:])]
+    loaders = (loader, iter(lists))
+    for form in (items, *loaders, {"inputs": x, "label": y, "mask": masks}, TensorDataset(x, y, masks)):
         assert_equal_rows(mhex.evaluate(model, form, ["gradcam"], METRICS, batch_size=3), wanted)
     photos = [Image.new("RGB", (16, 16), (40 * n, 80, 120)) for n in range(3)]
 
@@ -183,8 +190,8 @@ def test_reports_are_saved_and_joined(model: Small, data: Any, tmp_path: Any) ->
 def test_tables(model: Small, data: Any) -> None:
     report = mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS[:2])
     text = report.table()
-    assert "deletion ↓" in text
-    assert "perturbation-auc difference ↑" in text
+    assert f"{DELETION} ↓" in text
+    assert "perturbation-auc (reference=zero, steps=10) difference ↑" in text
     assert "n = 5; reference=zero, steps=10" in text
     assert report.table("markdown").count("|---") == 3
     assert r"\begin{tabular}{lrr}" in report.table("latex")
@@ -229,6 +236,8 @@ def test_what_is_refused(model: Small, data: Any) -> None:
         mhex.evaluate(model, [], ["gradcam"], ["deletion"])
     with pytest.raises(ArgumentError, match="gradcam twice"):
         mhex.evaluate(model, x, ["gradcam", "gradcam"], ["deletion"])
+    with pytest.raises(ArgumentError, match="batch_size to be a whole number"):
+        mhex.evaluate(model, x, ["gradcam"], ["deletion"], batch_size=0)
     with pytest.raises(ArgumentTypeError, match="one string"):
         mhex.evaluate(model, "photos", ["gradcam"], ["deletion"])
     with pytest.raises(ArgumentError, match="target='label'"):
@@ -271,3 +280,88 @@ def test_texts() -> None:
     assert "reference=drop" in report.protocol("deletion:text")
     alone = mhex.evaluate(model, items, ["gae", "attention"], metrics, tokenizer=tokenizer, batch_size=1)
     assert_equal_rows(report, alone)
+
+
+def test_other_data_seeds_and_models_are_not_taken_for_these(model: Small, data: Any, tmp_path: Any) -> None:
+    """In the folder of a run, and in the cache of maps."""
+    x, y, _ = data
+    kept = {"out": tmp_path / "rows", "cache": tmp_path / "maps", "controls": False}
+    mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], **kept)
+    fresh = mhex.evaluate(model, (x.flip(0), y), ["gradcam"], [("deletion", ZERO)], controls=False)
+    assert_equal_rows(mhex.evaluate(model, (x.flip(0), y), ["gradcam"], [("deletion", ZERO)], **kept), fresh)
+    for changes in ({"target": "label"}, {"seed": 3}):
+        with pytest.raises(ArgumentError, match="of another model, target or seed"):
+            mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], **kept, **changes)
+    model.head.weight.data = model.head.weight.data.flip(0)  # the same numbers in another order
+    with pytest.raises(ArgumentError, match="of another model, target or seed"):
+        mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], **kept)
+    wanted = mhex.evaluate(model, (x, y), ["gradcam"], ["compactness"], controls=False)
+    found = mhex.evaluate(model, (x, y), ["gradcam"], ["compactness"], controls=False, cache=tmp_path / "maps")
+    assert_equal_rows(found, wanted)
+
+
+def test_a_report_has_what_was_asked_for(model: Small, data: Any, tmp_path: Any) -> None:
+    """Once each, also where the folder has more, and less."""
+    x, y, _ = data
+    few = mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], controls=False, out=tmp_path, limit=2)
+    assert few.rows.num_rows == 2
+    whole = mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], controls=False, out=tmp_path)
+    assert whole.rows.num_rows == mhex.Report.load(tmp_path).rows.num_rows == 5
+    again = mhex.evaluate(model, (x, y), ["layercam"], [("deletion", ZERO)], controls=False, out=tmp_path, limit=2)
+    assert again.methods == ["layercam"]
+    assert again.rows.num_rows == 2
+    two = [("deletion", ZERO), ("deletion", {**ZERO, "reference": "mean"})]
+    both = mhex.evaluate(model, (x, y), ["gradcam"], two, controls=False, out=tmp_path)
+    assert both.metrics == [DELETION, "deletion (reference=mean, steps=10)"]
+    assert both.rows.num_rows == 10
+    with pytest.raises(ArgumentError, match="Expected each metric once"):
+        mhex.evaluate(model, (x, y), ["gradcam"], [two[0], two[0]])
+
+
+def test_a_loaded_report_knows_its_protocols(model: Small, data: Any, tmp_path: Any) -> None:
+    metrics = [("average-drop", {"mode": "keep"}), ("segmentation", {"chosen_on": "all"}), "deletion:mhex"]
+    report = mhex.evaluate(model, data, ["gradcam", "layercam"], metrics)
+    loaded = mhex.Report.load(report.to_parquet(tmp_path / "rows.parquet"))
+    assert loaded.table(outputs="all") == report.table(outputs="all")
+    assert "average-drop (mode=keep) ↓" in loaded.table()
+
+
+def test_the_seed_reaches_the_boxes(model: Small, data: Any) -> None:
+    boxes = [("box-sensitivity", {"sizes": (4, 6), "count": 12})]
+    one, other = (mhex.evaluate(model, data[0], ["gradcam"], boxes, controls=False, seed=seed) for seed in (0, 7))
+    assert not torch.equal(*(next(iter(r.per_image(r.metrics[0]).values())) for r in (one, other)))
+
+
+def test_word_numbers_of_texts_stay_lists() -> None:
+    from mhex.bench.samples import in_samples
+
+    items = [{"text": "a b c", "rationale": [0, 2]}, {"text": "d e", "rationale": [1]}]
+    (batch,) = in_samples(items, 4)
+    assert batch.rationale == [[0, 2], [1]]
+
+
+def test_masks_of_cropped_photos_are_not_guessed(model: Small) -> None:
+    photo = Image.new("RGB", (48, 16), (90, 80, 120))
+
+    def crop(photo: Any) -> Tensor:
+        inside = photo.crop((16, 0, 32, 16))
+        return torch.tensor(list(inside.getdata())).double().view(16, 16, 3).permute(2, 0, 1) / 255
+
+    items = [{"image": photo, "mask": torch.ones(16, 48).long()}]
+    with pytest.raises(ArgumentError, match="does not say that it crops nothing"):
+        mhex.evaluate(model, items, ["gradcam"], ["segmentation"], preprocess=crop)
+
+
+def test_another_judge_does_not_choose_the_class(model: Small, data: Any) -> None:
+    """The class that the explained model predicts is explained, and the other model's outputs are read."""
+    torch.manual_seed(9)
+    judge = Small().double().eval()
+    judge.head.bias.data[3] = 50.0
+    x, _, _ = data
+    seen: list[Tensor] = []
+    whole = judging.case_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judging, "case_of", lambda *args: seen.append(whole(*args).explained) or whole(*args))
+        mhex.evaluate(model, x, ["gradcam"], [("deletion", ZERO)], controls=False, evaluator=judge)
+    assert torch.equal(seen[0], model(x).argmax(1))
+    assert bool((judge(x).argmax(1) == 3).all())
