@@ -88,11 +88,6 @@ class SweepResult:
             *(table[:, :, ::stride] for table in (self.z, self.norm, self.mean, self.top)),
         )
 
-    @property
-    def fractions(self) -> Tensor:
-        """`q_k`, (T + 1,)."""
-        return torch.arange(self.sweep.steps + 1, dtype=torch.float64, device=self.z.device) / self.sweep.steps
-
     def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
         """What is read along one order, (B, T + 1).
 
