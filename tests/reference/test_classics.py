@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.errors import ArgumentError, MhexWarning, UnsupportedModelError
+from mhex.methods.eigencam import _first_component
 from support.cases import assert_same, explain
 from support.formulas import view
 from support.formulas_classics import blurred, rise_mask, scorecam_of
@@ -581,3 +582,15 @@ def test_functions_of_samples() -> None:
         plain = explain(VIT.model(), VIT.inputs(3), method, target=1).scores
         got = explain(VIT.model(), VIT.inputs(3), method, target=lambda y: y[:, 1] * factors).scores
         assert_same(got, plain * factors[:, None, None], method, 1e-11)
+
+
+@pytest.mark.parametrize("size", [1e-14, 1.0, 1e12])
+@pytest.mark.parametrize("shape", [(2, 9, 20), (2, 20, 9)])
+def test_the_first_component_of_features_of_any_size(size: float, shape: tuple[int, ...]) -> None:
+    """As by a decomposition in float64; squares of such numbers leave the range of float32."""
+    a = torch.randn(shape, generator=torch.Generator().manual_seed(5)) * size
+    found = _first_component(a).double()
+    left, values, _ = torch.linalg.svd(a.double(), full_matrices=False)
+    wanted = left[..., 0] * values[:, :1]
+    wanted = wanted * (found * wanted).sum(1, keepdim=True).sign()
+    assert float((found - wanted).abs().max()) < 1e-4 * float(wanted.abs().max())
