@@ -6,13 +6,13 @@ from typing import Any
 
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import SweepProtocol
 
 
 class CurveMetric(PerImage):
     """A metric of the curves of one sweep."""
 
-    protocol: CurveProtocol
+    protocol: SweepProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """The sweep of the protocol."""

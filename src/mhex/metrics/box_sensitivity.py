@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
+from mhex.metrics.protocols import Protocol, blur_only
 from mhex.metrics.registry import register_metric
 from mhex.perturb import BoxResult, BoxSweep
 from mhex.perturb.correlation import correlation
@@ -40,6 +40,14 @@ class BoxProtocol(Protocol):
     sigma: float | None = None
     shape: str = "box"
     grid: int | None = None
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma")
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.boxes,)
 
     @property
     def boxes(self) -> BoxSweep:

@@ -13,13 +13,13 @@ from mhex.metrics._base import PerImage
 from mhex.metrics.box_sensitivity import box_area, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import SweepProtocol, check_area
 from mhex.metrics.registry import register_metric
 from mhex.perturb import BoxResult, BoxSweep, SweepResult
 
 
 @dataclass(frozen=True)
-class DiscriminationProtocol(CurveProtocol):
+class DiscriminationProtocol(SweepProtocol):
     """Of curves and boxes of two classes.
 
     Attributes:
@@ -34,11 +34,19 @@ class DiscriminationProtocol(CurveProtocol):
     count: int = 100
     grid: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_area(self.area, self.steps)
+
     @property
     def boxes(self) -> BoxSweep:
         """The passes of its boxes."""
         sizes = self.sizes if isinstance(self.sizes, int) else tuple(self.sizes)
         return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid)
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.sweep, self.boxes)
 
 
 def class_discrimination(

@@ -32,15 +32,16 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
     "themselves, such as RISE and occlusion.",
     presets={
         "default": CurveProtocol("mean", 100),
-        "text": CurveProtocol("drop", 20, granularity="token"),
-        "rise": CurveProtocol("zero", 224, "predicted"),
-        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+        "text": CurveProtocol("drop", 20, "token"),
+        "rise": CurveProtocol("zero", 224, scored="predicted"),
+        "mhex": CurveProtocol("mean", 100, scored="label", area="left100"),
     },
 )
 class Deletion(CurveMetric):
     """Area under the deletion curve of the probability; lower is better."""
 
     better = (False,)
+    protocol: CurveProtocol
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

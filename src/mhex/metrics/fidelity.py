@@ -34,9 +34,9 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     traps="Logits have no common zero: areas of different models cannot be compared. A blurred image still shows large "
     "things.",
     presets={
-        "default": CurveProtocol("blur", 20, "explained", "percent"),
-        "text": CurveProtocol("drop", 20, "explained", "percent", granularity="token"),
-        "cdam": CurveProtocol("blur", 20, "explained", "percent"),
+        "default": CurveProtocol("blur", 20, area="percent"),
+        "text": CurveProtocol("drop", 20, "token", area="percent"),
+        "cdam": CurveProtocol("blur", 20, area="percent"),
     },
 )
 class Fidelity(CurveMetric):
@@ -45,6 +45,7 @@ class Fidelity(CurveMetric):
     columns = ("difference", "mif", "lif")
     outputs = ("difference", "mif", "lif", "srg")
     better = (True, False, True, True)
+    protocol: CurveProtocol
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

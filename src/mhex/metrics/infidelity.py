@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
+from mhex.metrics.protocols import Protocol, blur_only
 from mhex.metrics.registry import register_metric
 from mhex.perturb import NoisePass, NoiseResult
 
@@ -34,6 +34,17 @@ class NoiseProtocol(Protocol):
     seed: int = 0
     reference: str = "blur"
     blur: float | None = None
+
+    @property
+    def idle(self) -> dict[str, str]:
+        if self.kind == "gaussian":
+            return dict.fromkeys(("reference", "blur"), "it is of hidden squares, and kind is 'gaussian'")
+        noise = {"sigma": "it is of Gaussian noise, and kind is 'square'; the spread of the blur is `blur`"}
+        return noise | blur_only(self.reference, "blur")
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
     @property
     def runner(self) -> NoisePass:

@@ -33,13 +33,15 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
     "for deletion, the two numbers cannot be compared.",
     presets={
         "default": CurveProtocol("mean", 100),
-        "text": CurveProtocol("drop", 20, granularity="token"),
-        "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0),
-        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+        "text": CurveProtocol("drop", 20, "token"),
+        "rise": CurveProtocol("blur", 224, scored="predicted", sigma=5.0),
+        "mhex": CurveProtocol("mean", 100, scored="label", area="left100"),
     },
 )
 class Insertion(CurveMetric):
     """Area under the insertion curve of the probability; higher is better."""
+
+    protocol: CurveProtocol
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

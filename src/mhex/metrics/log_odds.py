@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
@@ -35,15 +35,16 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     traps="No odds, by its name notwithstanding: a ratio of probabilities. A few images that fall to almost nothing "
     "decide the mean.",
     presets={
-        "default": CurveProtocol("black", 20, "predicted"),
-        "text": CurveProtocol("drop", 20, "predicted", granularity="token"),
-        "tm": CurveProtocol("black", 20, "predicted"),
+        "default": ScoredProtocol("black", 20, scored="predicted"),
+        "text": ScoredProtocol("drop", 20, "token", scored="predicted"),
+        "tm": ScoredProtocol("black", 20, scored="predicted"),
     },
 )
 class LogOdds(CurveMetric):
     """Mean change of the log-probability over the steps; lower is better."""
 
     better = (False,)
+    protocol: ScoredProtocol
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

@@ -32,6 +32,10 @@ class NeighbourProtocol(Protocol):
     units: str = "raw"
 
     @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
+
+    @property
     def runner(self) -> NeighbourPass:
         """The passes that it needs."""
         return NeighbourPass(self.radius, self.draws, self.seed, self.units)

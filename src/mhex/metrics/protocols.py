@@ -5,26 +5,57 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mhex.perturb import PerturbationSweep
+import torch
+
+from mhex.errors import ArgumentError
+from mhex.perturb import PerturbationSweep, area
+from mhex.perturb.references import PIXELS, WORDS
+
+_SCORED = ("explained", "predicted", "label")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Base of all protocols."""
+    """Base of all protocols.
+
+    A part that changes nothing beside the others is refused unless it has its usual value, so that nobody takes a
+    number for what it is not. Seeds are the exception: a run has one for all of its metrics, whether they draw or not.
+    """
+
+    def __post_init__(self) -> None:
+        usual = {f.name: f.default for f in fields(self)}
+        for name, why in self.idle.items():
+            if getattr(self, name) != usual[name]:
+                raise ArgumentError(
+                    f"{name}={getattr(self, name)!r} would change nothing: {why}. Leave it at {usual[name]!r}."
+                )
+        scored = getattr(self, "scored", None)
+        if "scored" in usual and scored not in _SCORED:
+            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
+        assert isinstance(self.passes, tuple)  # making them refuses what they cannot do
 
     def __str__(self) -> str:
-        return ", ".join(f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self))
+        parts = [f.name for f in fields(self) if f.name not in self.idle]
+        return ", ".join(f"{name}={_short(getattr(self, name))}" for name in parts)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Parts that change nothing beside the others, and why; they are not printed."""
+        return {}
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        """Runners of `mhex.perturb` that make what is measured."""
+        return ()
 
 
 @dataclass(frozen=True)
-class CurveProtocol(Protocol):
-    """Of metrics that read a curve of the sweep.
+class SweepProtocol(Protocol):
+    """Of metrics that read a sweep: the passes alone.
 
     Attributes:
         reference: What removed means; see `PerturbationSweep`.
         steps: T.
-        scored: Whose output is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
-        area: How the area under the curve is taken; see `mhex.perturb.area`.
         granularity: What is ranked: `"pixel"`, `"patch"`, `"token"` or `"word"`.
         tie: How equal scores are ranked.
         seed: Of ties.
@@ -33,12 +64,18 @@ class CurveProtocol(Protocol):
 
     reference: str = "blur"
     steps: int = 20
-    scored: str = "explained"
-    area: str = "unit"
     granularity: str = "pixel"
     tie: str = "random"
     seed: int = 0
     sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_units(self.reference, self.granularity)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma")
 
     @property
     def sweep(self) -> PerturbationSweep:
@@ -51,6 +88,59 @@ class CurveProtocol(Protocol):
             seed=self.seed,
             sigma=self.sigma,
         )
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.sweep,)
+
+
+@dataclass(frozen=True)
+class ScoredProtocol(SweepProtocol):
+    """Of metrics that read one class along a sweep.
+
+    Attributes:
+        scored: Whose output is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
+    """
+
+    scored: str = "explained"
+
+
+@dataclass(frozen=True)
+class CurveProtocol(ScoredProtocol):
+    """Of metrics of the area under a curve.
+
+    Attributes:
+        area: How the area under the curve is taken; see `mhex.perturb.area`.
+    """
+
+    area: str = "unit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_area(self.area, self.steps)
+
+
+def blur_only(reference: str, *names: str) -> dict[str, str]:
+    """Parts that are the blur's, as parts that change nothing where the reference is another."""
+    if reference == "blur":
+        return {}
+    return dict.fromkeys(names, f"it is the blur's, and the reference is {reference!r}")
+
+
+def check_units(reference: str, granularity: str) -> None:
+    """Refuse tokens in images, and pixels in texts."""
+    known = ("token", "word") if reference in WORDS else ("pixel", "patch")
+    if reference in (*PIXELS, *WORDS) and granularity not in known:
+        kind = "texts" if reference in WORDS else "images"
+        raise ArgumentError(
+            f"Expected granularity {known[0]!r} or {known[1]!r} with {reference!r}, a reference of {kind}, but got "
+            f"{granularity!r}."
+        )
+
+
+def check_area(rule: str, steps: int) -> None:
+    """Refuse rules that are not known, or that such a grid has no points for, before any pass is made."""
+    area(torch.zeros(1, steps + 1), rule)
 
 
 def _short(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
@@ -30,6 +31,20 @@ class RandomizationProtocol(Protocol):
     sign: str = "signed"
     seed: int = 0
     stages: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sign not in ("signed", "absolute"):
+            raise ArgumentError(f"Expected sign 'signed' or 'absolute', but got {self.sign!r}.")
+
+    @property
+    def idle(self) -> dict[str, str]:
+        weights = self.mode == "parameters"
+        return {} if weights else {"stages": f"no layer is renewed, because mode is {self.mode!r}"}
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
     @property
     def runner(self) -> RandomizedPass:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
@@ -17,7 +17,7 @@ _TENTHS = tuple(f"{order}_{share}" for order in ("mif", "lif") for share in rang
 
 
 @dataclass(frozen=True)
-class RoadProtocol(CurveProtocol):
+class RoadProtocol(ScoredProtocol):
     """Of curves under imputation.
 
     Attributes:
@@ -27,6 +27,13 @@ class RoadProtocol(CurveProtocol):
     reference: str = "impute"
     steps: int = 10
     hit: str = "predicted"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hit not in ("predicted", "label"):
+            raise ArgumentError(f"Expected hit 'predicted' or 'label', but got {self.hit!r}.")
+        if self.steps % 10:
+            raise ArgumentError(f"Expected a multiple of 10 steps, but got {self.steps!r}.")
 
 
 def road(result: SweepResult, scored: str = "explained") -> Tensor:
