@@ -31,6 +31,7 @@ class SweepResult:
         norm: What makes them log-probabilities, `log p = z - norm`, of the same shape.
         mean: Mean score of all classes, (orders, B, T + 1).
         top: The class with the highest score, (orders, B, T + 1).
+        rest: Scores of all other classes together, `log(p / (1 - p)) = z - rest`, of the shape of the scores.
     """
 
     sweep: PerturbationSweep
@@ -42,6 +43,7 @@ class SweepResult:
     norm: Tensor
     mean: Tensor
     top: Tensor
+    rest: Tensor
 
     @classmethod
     def of(
@@ -61,8 +63,8 @@ class SweepResult:
             ids: Of the samples.
             removed: Units removed at each step.
             units: Units of each sample.
-            passes: Scores, norms, means and top classes, each (passes, B, ...): of nothing removed, everything removed,
-                and the steps between of each order.
+            passes: Scores, norms, means, top classes and scores of the rest, each (passes, B, ...): of nothing removed,
+                everything removed, and the steps between of each order.
         """
         between = sweep.steps - 1
 
@@ -85,7 +87,7 @@ class SweepResult:
             self.ids,
             self.removed[:, ::stride],
             self.units,
-            *(table[:, :, ::stride] for table in (self.z, self.norm, self.mean, self.top)),
+            *(table[:, :, ::stride] for table in (self.z, self.norm, self.mean, self.top, self.rest)),
         )
 
     def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
@@ -93,7 +95,8 @@ class SweepResult:
 
         Args:
             order: `"mif"` or `"lif"`.
-            output: A probability, its logarithm, a logit, a logit less the mean of all, or whether the class is on top.
+            output: A `"probability"`, `"log-probability"` or `"log-odds"`, a `"logit"`, a `"centred-logit"`, less the
+                mean of all, or a `"hit"`: whether the class is on top.
             scored: Whose.
         """
         if order not in self.sweep.orders:
@@ -104,12 +107,18 @@ class SweepResult:
         missing = self.classes[:, column, None] < 0
         if scored == "label" and bool(missing.any()):
             raise ArgumentError("Expected labels for what is scored by them; give label=.")
-        z, norm = (table[place, ..., column].masked_fill(missing, torch.nan) for table in (self.z, self.norm))
+        tables = (self.z, self.norm, self.rest)
+        z, norm, rest = (table[place, ..., column].masked_fill(missing, torch.nan) for table in tables)
         if output == "hit":
             return (self.top[place] == self.classes[:, column, None]).double()
         if output == "centred-logit":
             return z - self.mean[place]
-        curves = {"probability": lambda: (z - norm).exp(), "log-probability": lambda: z - norm, "logit": lambda: z}
+        curves = {
+            "probability": lambda: (z - norm).exp(),
+            "log-probability": lambda: z - norm,
+            "log-odds": lambda: z - rest,
+            "logit": lambda: z,
+        }
         if output not in curves:
             raise ArgumentError(f"Expected output to be one of {', '.join((*curves, 'centred-logit', 'hit'))}.")
         return curves[output]()

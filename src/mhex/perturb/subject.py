@@ -163,6 +163,20 @@ class Subject:
             return z, F.softplus(z)
         return z, logits.logsumexp(1, keepdim=True).expand_as(z)
 
+    def rest(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Score of all other classes together, (M, J), so that `z - rest` are the log-odds of classes (M, J).
+
+        Taken from the other logits: `1 - p` of a class that the model is sure of is nothing but rounding.
+        """
+        z, norm = self.read(logits, classes)
+        if logits.shape[1] == 1 or self.multi_label:
+            return torch.zeros_like(z)
+        logits, top = logits.double(), logits.argmax(1, keepdim=True)
+        others = logits.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+        # Any class but the highest has at most half of the probability, and nothing is lost by taking it off.
+        low = norm + torch.log1p(-(z - norm).exp().clamp_max(0.5))
+        return torch.where(classes == top, others, low)
+
     def _check(self, logits: Tensor) -> None:
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError(

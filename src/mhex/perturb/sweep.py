@@ -157,9 +157,9 @@ class PerturbationSweep:
         return filled
 
 
-def _scalars(subject: Subject, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _scalars(subject: Subject, logits: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
     """All that is kept of a pass."""
     z, norm = subject.read(logits, classes)
     # The two classes of a single output have the scores z and -z.
     mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
-    return z, norm, mean, top_class(logits)
+    return z, norm, mean, top_class(logits), subject.rest(logits, classes)
