@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhex.metrics._curve import CurveMetric
@@ -20,10 +19,9 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
         first: Whether the first term, which is 0, counts in `|K|`.
         true_odds: `log(p / (1 - p))` in place of `log p`, which the published name speaks of.
     """
-    log_p = result.curve("mif", "log-probability", scored)
-    if true_odds:
-        log_p = log_p - torch.log(-torch.expm1(log_p))
-    return (log_p - log_p[:, :1])[:, 0 if first else 1 :].mean(1)
+    output = "log-odds" if true_odds else "log-probability"
+    curve = result.curve("mif", output, scored)
+    return (curve - curve[:, :1])[:, 0 if first else 1 :].mean(1)
 
 
 @register_metric(
