@@ -42,6 +42,11 @@ class BoxResult:
     drops: Drops
 
     @property
+    def runner(self) -> BoxSweep:
+        """How boxes were drawn."""
+        return self.sweep
+
+    @property
     def ids(self) -> tuple[int, ...]:
         return self.drops.ids
 

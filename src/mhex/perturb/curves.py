@@ -45,6 +45,11 @@ class SweepResult:
     top: Tensor
     rest: Tensor
 
+    @property
+    def runner(self) -> PerturbationSweep:
+        """How they were made."""
+        return self.sweep
+
     @classmethod
     def of(
         cls,

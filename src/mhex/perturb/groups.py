@@ -29,11 +29,13 @@ class GroupResult:
             important unit; (B, K), NaN for a group without a unit.
         drop: `p_c(x) - p_c(x without the group)` of the explained class, the predicted one and the label, (B, K, 3);
             NaN where there is none.
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     importance: Tensor
     drop: Tensor
+    runner: GroupPass | None = None
 
     def of(self, scored: str) -> Tensor:
         """What goes with each group, of one class, (B, K)."""
@@ -108,7 +110,8 @@ class GroupPass:
             samples = jobs // self.groups
             drop[samples, jobs % self.groups] = before[samples] - _probabilities(subject, logits, classes[samples])
         importance = _means(units, group, self.groups)
-        return GroupResult(tuple(subject.ids), importance, drop.masked_fill(importance.isnan()[..., None], torch.nan))
+        drop = drop.masked_fill(importance.isnan()[..., None], torch.nan)
+        return GroupResult(tuple(subject.ids), importance, drop, self)
 
 
 def _means(units: Units, group: Tensor, groups: int) -> Tensor:

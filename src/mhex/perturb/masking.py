@@ -29,12 +29,14 @@ class MaskedResult:
         before: Of the explained class, the predicted one, the label and another, (B, 4); NaN where there is none.
         after: The same with a part hidden.
         scaled: Maps from 0 to 1, (B, H, W), or (B, T).
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     before: Tensor
     after: Tensor
     scaled: Tensor
+    runner: MaskedPass | None = None
 
     def of(self, scored: str) -> tuple[Tensor, Tensor]:
         """Both of one class, (B,)."""
@@ -97,7 +99,7 @@ class MaskedPass:
         for start, stop, logits in subject.run(subject.batch.size, change):
             parts.append(_probabilities(subject, logits, classes[start:stop]))
         before = _probabilities(subject, subject.logits, classes)
-        return MaskedResult(tuple(subject.ids), before, torch.cat(parts), scaled)
+        return MaskedResult(tuple(subject.ids), before, torch.cat(parts), scaled, self)
 
     def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any]:
         if self.reference not in PIXELS[:-1]:

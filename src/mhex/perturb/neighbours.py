@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,12 +27,14 @@ class NeighbourResult:
         size: Norm of the map of each sample, (B,), float64.
         change: Norm of the difference of its neighbours' maps, (B, n).
         flipped: Whether they are predicted otherwise, bool (B, n).
+        runner: How it was made, with the units that were used; None where it is not known.
     """
 
     ids: tuple[int, ...]
     size: Tensor
     change: Tensor
     flipped: Tensor
+    runner: NeighbourPass | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class NeighbourPass:
             found = explain_again(subject, again, near, classes, saliency)
             change.append((found - maps).norm(dim=1))
             flipped.append(_predicted(subject, near) != subject.predicted)
-        return NeighbourResult(tuple(subject.ids), maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
+        used = self if subject.batch.scale is not None else replace(self, units="model")
+        numbers = (maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
+        return NeighbourResult(tuple(subject.ids), *numbers, used)
 
     def _radius(self, subject: Subject) -> Tensor:
         """In units of the model's input, (C, 1, 1) or a single number."""

@@ -35,6 +35,11 @@ class NoiseResult:
     drops: Drops
 
     @property
+    def runner(self) -> NoisePass:
+        """How inputs were changed."""
+        return self.noise
+
+    @property
     def ids(self) -> tuple[int, ...]:
         return self.drops.ids
 

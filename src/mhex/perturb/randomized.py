@@ -37,11 +37,13 @@ class RandomizedResult:
         rho: (B, L, 2), L the number of layers renewed so far, or 1; NaN where a map is constant.
         baseline: What two models that have nothing in common would reach by multiplying their gradients with this
             input, (B, 2).
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     rho: Tensor
     baseline: Tensor
+    runner: RandomizedPass | None = None
 
     def of(self, sign: str) -> tuple[Tensor, Tensor]:
         """Correlations (B, L) and baseline (B,) of `"signed"` maps, or of their `"absolute"` values."""
@@ -107,7 +109,7 @@ class RandomizedPass:
             for _ in stages:
                 new = explain_again(subject, again, subject.batch.pixels, classes, saliency)
                 found.append(_alike(maps, new))
-        return RandomizedResult(tuple(subject.ids), torch.stack(found, 1), self._baseline(subject, saliency))
+        return RandomizedResult(tuple(subject.ids), torch.stack(found, 1), self._baseline(subject, saliency), self)
 
     def _stages(self, subject: Subject, model: nn.Module) -> Generator[int]:
         """Once after each part of the layers has been renewed; once for the other modes."""

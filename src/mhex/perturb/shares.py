@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,12 +28,14 @@ class ShareResult:
         before: Of the samples as they are, (B, 3).
         without: With each share removed, (B, K, 3); NaN where a sample has no unit at all.
         alone: With each share kept alone, of the same shape.
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     before: Tensor
     without: Tensor
     alone: Tensor
+    runner: SharePasses | None = None
 
     def of(self, scored: str) -> tuple[Tensor, Tensor, Tensor]:
         """All of one class: (B, 1), (B, K) and (B, K)."""
@@ -103,7 +105,7 @@ class SharePasses:
         table = torch.cat(parts).view(2, shares, size, 3).transpose(1, 2)
         table = table.masked_fill((units.number == 0).view(-1, 1, 1), torch.nan)
         before = _probabilities(subject, subject.logits, classes)
-        return ShareResult(tuple(subject.ids), before, table[0], table[1])
+        return ShareResult(tuple(subject.ids), before, table[0], table[1], self)
 
     def read(self, result: SweepResult) -> ShareResult:
         """The same off a sweep of 100 steps, without a pass."""
@@ -117,7 +119,8 @@ class SharePasses:
             along = probabilities[result.sweep.orders.index(order)]
             found = along.gather(1, step[..., None].expand(-1, -1, 3))
             tables.append(found.masked_fill(nothing, torch.nan))
-        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1])
+        made = replace(self, sweep=result.sweep)
+        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1], made)
 
     def _numbers(self, grid: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
         """How many units go, and how many are kept alone, each (B, K)."""
