@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
@@ -76,6 +77,11 @@ class MaxSensitivity(PerImage):
     def of(self, case: Case) -> tuple[Any, ...]:
         """Neighbours, explained again."""
         again = case.needs("again", "a way to explain changed images (again)")
+        if self.protocol.units == "raw" and case.subject.batch.scale is None:
+            raise ArgumentError(
+                "Expected to know how colours were normalised for a radius in raw colours: give preprocess= with mean "
+                "and std, or a bundle, or choose units='model'."
+            )
         runner = self.protocol.runner
         return (case.once(runner, lambda: runner(case.subject, None, case.saliency, again, case.explained)),)
 

@@ -20,6 +20,7 @@ from mhex.metrics.perturbation_auc import PerturbationAUC
 from mhex.perturb import PerturbationSweep, Subject
 from support.fixtures_metrics import Additive
 
+ZERO = {"reference": "zero", "steps": 4}
 SWEEP = PerturbationSweep("zero", "pixel", 4)
 
 
@@ -38,7 +39,7 @@ def results(batches, count=12):
 
 
 def filled(batches=5, make=Fidelity, **options):
-    metric = make(**options)
+    metric = make(**ZERO, **options)
     for result in results(batches):
         metric.update(result)
     return metric
@@ -62,7 +63,7 @@ def test_batches_do_not_matter(make, batches):
 
 
 def test_value_is_the_mean_of_singles():
-    singles = [float(Fidelity().score(one)[0, 0]) for one in results(1)]
+    singles = [float(Fidelity(**ZERO).score(one)[0, 0]) for one in results(1)]
     assert filled().compute()["value"] == pytest.approx(sum(singles) / 12)
 
 
@@ -72,7 +73,7 @@ def test_what_compute_returns():
     assert found["ci_low"] < found["value"] < found["ci_high"]
     assert list(found["all"]) == ["difference", "mif", "lif", "srg"]
     assert found["all"]["difference"]["value"] == found["value"]
-    assert "reference=blur" in found["protocol"]
+    assert "reference=zero, steps=4" in found["protocol"]
     assert found["all"]["srg"]["ci_low"] == pytest.approx(found["ci_low"] / 100)
 
 
@@ -102,7 +103,7 @@ def test_clones_and_copies_go_their_own_way():
 
 
 def test_merged_states():
-    first, second, both = Fidelity(), Fidelity(), filled()
+    first, second, both = Fidelity(**ZERO), Fidelity(**ZERO), filled()
     for number, result in enumerate(results(5)):
         (first if number else second).update(result)
     first.merge_state(second)
@@ -110,9 +111,9 @@ def test_merged_states():
 
 
 def test_forward_gives_the_batch_and_keeps_all():
-    metric = Fidelity()
+    metric = Fidelity(**ZERO)
     for result in results(5):
-        single = Fidelity()
+        single = Fidelity(**ZERO)
         single.update(result)
         same(metric(result), single.compute())
     same(metric.compute(), filled().compute())
@@ -141,7 +142,7 @@ def test_an_image_counts_once():
 
 
 def test_different_images_under_one_number_are_told():
-    metric = Fidelity()
+    metric = Fidelity(**ZERO)
     for result in results(6):
         metric.update(result, ids=range(6))
     with pytest.warns(MhexWarning, match=r"6 images .* ids="):
@@ -149,7 +150,7 @@ def test_different_images_under_one_number_are_told():
 
 
 def test_order_of_images_does_not_matter():
-    metric = Fidelity()
+    metric = Fidelity(**ZERO)
     for result in reversed(results(1)):
         metric.update(result)
     same(metric.compute(), filled().compute())
@@ -218,14 +219,15 @@ def test_collections_share_nothing_by_chance():
 
 
 def test_protocols_are_told_apart_in_collections():
-    steps = MetricCollection({"fine": Deletion(steps=100), "coarse": Deletion(steps=20), "again": Deletion(steps=20)})
+    fine, coarse = ZERO, {**ZERO, "steps": 2}
+    steps = MetricCollection({"fine": Deletion(**fine), "coarse": Deletion(**coarse), "again": Deletion(**coarse)})
     for result in results(5):
         steps.update(result)
     assert sorted(map(len, steps.compute_groups.values())) == [1, 2]
 
 
 def test_collections():
-    both = MetricCollection([Deletion(), Insertion(), Fidelity()])
+    both = MetricCollection([make(**ZERO) for make in (Deletion, Insertion, Fidelity)])
     for result in results(5):
         both.update(result)
     found = both.compute()
