@@ -10,6 +10,8 @@ import inspect
 import sys
 from pathlib import Path
 
+from usage import usage
+
 from mhex.metrics.registry import MetricSpec, all_metrics
 from mhex.registry import Method, all_methods
 
@@ -135,14 +137,7 @@ def metric_page(metric: MetricSpec) -> str:
 
 ## Use
 
-```python
-import mhex
-
-report = mhex.evaluate(model, data, methods=["gradcam", "gae"], metrics=["{metric.name}"])
-print(report)
-```
-
-As a torchmetrics object: `mhex.metrics.get_metric("{metric.name}").metric()`.
+{usage(metric)}
 
 ## Reference
 

@@ -107,8 +107,8 @@ class ClassDiscrimination(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Curves along both maps, and boxes."""
-        case.needs("other_class", "another class of each image (other_class) for class discrimination")
-        make = case.needs("other", "maps for the other class of each image (other) for class discrimination")
+        case.needs("other_class", "another class of each image (other_class=)")
+        make = case.needs("other", "maps for the other class of each image (other=)")
         second: Case = case.once("other", make)
         boxes = self.protocol.boxes(case.subject, None, case.explained, other=case.other_class)
         sweep = self.protocol.sweep

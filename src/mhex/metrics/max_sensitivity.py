@@ -60,6 +60,7 @@ def max_sensitivity(result: NeighbourResult) -> Tensor:
     traps="A map that ignores the input is perfectly stable. Where neighbours are predicted otherwise (`flipped`), the "
     "map should change. Values depend on radius, draws and units: those of other packages cannot be compared.",
     modalities=("image",),
+    explains=True,
     presets={
         "default": NeighbourProtocol(),
         "captum": NeighbourProtocol(draws=10, units="model"),
@@ -76,7 +77,7 @@ class MaxSensitivity(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Neighbours, explained again."""
-        again = case.needs("again", "a way to explain changed images (again)")
+        again = case.needs("again", "a way to explain changed images (again=)")
         if self.protocol.units == "raw" and case.subject.batch.scale is None:
             raise ArgumentError(
                 "Expected to know how colours were normalised for a radius in raw colours: give preprocess= with mean "

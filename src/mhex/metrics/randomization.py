@@ -76,6 +76,7 @@ def randomization(result: RandomizedResult, sign: str = "signed") -> Tensor:
     "any model, above all their absolute values: read `excess`, which has that part taken off. Maps that do not depend "
     "on the class have 1 for `logit`. Depths whose map is constant do not count, and `constant` is their share.",
     modalities=("image",),
+    explains=True,
     presets={
         "default": RandomizationProtocol(),
         "logit": RandomizationProtocol("logit"),
@@ -93,9 +94,9 @@ class Randomization(PerImage):
     def of(self, case: Case) -> tuple[Any, ...]:
         """Maps after randomisation."""
         if self.protocol.mode == "labels":
-            again = case.needs("relabelled", "maps by a model trained on permuted labels (relabelled)")
+            again = case.needs("relabelled", "maps by a model trained on permuted labels (relabelled=)")
         else:
-            again = case.needs("again", "a way to explain again (again)")
+            again = case.needs("again", "a way to explain again (again=)")
         runner = self.protocol.runner
 
         def make() -> RandomizedResult:
