@@ -8,52 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torchmetrics import MetricCollection
 
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.aopc import AOPC
 from mhex.metrics.average_drop import AverageDrop
 from mhex.metrics.deletion import Deletion
 from mhex.metrics.fidelity import Fidelity
-from mhex.metrics.insertion import Insertion
 from mhex.metrics.perturbation_auc import PerturbationAUC
-from mhex.perturb import PerturbationSweep, Subject
-from support.fixtures_metrics import Additive
-
-ZERO = {"reference": "zero", "steps": 4}
-SWEEP = PerturbationSweep("zero", "pixel", 4)
-
-
-def results(batches, count=12):
-    """Sweeps of an additive model on random images, cut into batches of so many."""
-    random = torch.Generator().manual_seed(3)
-    model = Additive(torch.randn(3, 16, generator=random))
-    x, maps = torch.randn(2, count, 4, 4, generator=random, dtype=torch.float64)
-    label = torch.randint(0, 3, (count,), generator=random)
-    found = []
-    for start in range(0, count, batches):
-        cut = slice(start, start + batches)
-        ids = range(100 + start, 100 + start + len(x[cut]))
-        found.append(SWEEP(Subject(model, x[cut, None], label[cut], ids), None, maps[cut]))
-    return found
-
-
-def filled(batches=5, make=Fidelity, **options):
-    metric = make(**ZERO, **options)
-    for result in results(batches):
-        metric.update(result)
-    return metric
-
-
-def same(first, second):
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        if isinstance(value, dict):
-            same(value, second[name])
-        else:
-            assert (
-                value == pytest.approx(second[name], nan_ok=True) if isinstance(value, float) else value == second[name]
-            )
+from support.filled import ZERO, filled, results, same
 
 
 @pytest.mark.parametrize("make", [Fidelity, AOPC, Deletion, PerturbationAUC])
@@ -202,66 +164,6 @@ def test_wrong_options():
     with pytest.raises(ArgumentError, match="has no part 'step'"):
         Fidelity(step=3)
     assert Fidelity(compute_on_cpu=True, sync_on_compute=False).compute_on_cpu
-
-
-def test_collections_share_nothing_by_chance():
-    """Metrics whose first batch is equal are still two: torchmetrics would update one of them only."""
-
-    class Other(Some):
-        def score(self, rows):
-            return rows * (1 if float(rows.sum()) == 0 else -1)
-
-    both = MetricCollection([Some(), Other()])
-    both.update(torch.zeros(2, 3), ids=[0, 1])
-    both.update(torch.ones(2, 3), ids=[2, 3])
-    found = both.compute()
-    assert (found["Some_value"], found["Other_value"]) == (0.5, -0.5)
-
-
-def test_protocols_are_told_apart_in_collections():
-    fine, coarse = ZERO, {**ZERO, "steps": 2}
-    steps = MetricCollection({"fine": Deletion(**fine), "coarse": Deletion(**coarse), "again": Deletion(**coarse)})
-    for result in results(5):
-        steps.update(result)
-    assert sorted(map(len, steps.compute_groups.values())) == [1, 2]
-
-
-def test_collections():
-    both = MetricCollection([make(**ZERO) for make in (Deletion, Insertion, Fidelity)])
-    for result in results(5):
-        both.update(result)
-    found = both.compute()
-    for make in (Deletion, Insertion, Fidelity):
-        assert found[f"{make.__name__}_value"] == pytest.approx(filled(make=make).compute()["value"])
-    assert both.clone().compute()["Deletion_n"] == 12
-    both.reset()
-    for result in results(64):
-        both(result)
-    assert both.compute()["Insertion_value"] == pytest.approx(found["Insertion_value"])
-
-
-def test_moves():
-    metric = filled()
-    wanted = metric.compute()
-    metric.float().to("cpu")
-    assert all(part.dtype == torch.float64 for part in metric.values)
-    same(metric.compute(), wanted)
-    away = filled().to("meta")
-    assert {part.device.type for part in (*away.values, *away.ids)} == {"meta"}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_moves_to_a_gpu():
-    metric = filled().to("cuda")
-    assert metric.values[0].is_cuda
-    same(metric.compute(), filled().compute())
-
-
-def test_a_metric_holds_no_model():
-    metric = filled()
-    assert not list(metric.parameters())
-    assert not list(metric.modules())[1:]
-    assert not metric.state_dict()
 
 
 def test_direction():
