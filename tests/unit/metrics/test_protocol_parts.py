@@ -122,9 +122,9 @@ def outcome(name: str, setting: dict[str, Any], part: str, value: Any) -> str:
     """Whether a changed part is refused, changes something, or is ignored."""
     try:
         get_metric(name).metric(**{**setting, part: value})
+        before, after = (judged(name, tuple({**setting, **new}.items())) for new in ({}, {part: value}))
     except ArgumentError as error:
         return "refused" if part in str(error) or repr(value) in str(error) else f"refused without a reason: {error}"
-    before, after = (judged(name, tuple({**setting, **new}.items())) for new in ({}, {part: value}))
     same = before[0] == after[0] and before[1] == pytest.approx(after[1], rel=1e-9, abs=1e-12, nan_ok=True)
     return "ignored" if same else "changed"
 
