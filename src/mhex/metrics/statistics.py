@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import special, stats
+from scipy import stats
 from torch import Tensor
 
+from mhex._correlation import Pearson, pearson
 from mhex.errors import ArgumentError
 from mhex.metrics.resampling import Interval, Summary, bootstrap, resampled
 
-__all__ = ["Interval", "bootstrap", "exchange", "holm", "mcnemar", "p_text", "pearson", "resampled", "sign_flip"]
+__all__ = [
+    "Interval",
+    "Pearson",
+    "bootstrap",
+    "exchange",
+    "holm",
+    "mcnemar",
+    "p_text",
+    "pearson",
+    "resampled",
+    "sign_flip",
+]
 
 FLIPS = 10_000
 _EXACT = 12  # the signs of so many images are flipped in every way
 _AT_A_TIME = 4_000_000  # numbers that a part of the flips may hold
-_NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
 _UNDERFLOW = 1e-300
 
 
@@ -115,43 +125,6 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
         raise ArgumentError("Expected hits that are 0 or 1 for McNemar's test; compare other values with `paired`.")
     alone, other = int((hits[0] > hits[1]).sum()), int((hits[0] < hits[1]).sum())
     return 1.0 if alone + other == 0 else float(stats.binomtest(alone, alone + other).pvalue)
-
-
-@dataclass(frozen=True, eq=False)
-class Pearson:
-    """Linear correlation.
-
-    Attributes:
-        r: Coefficient, (...); NaN for fewer than 3 pairs or where either side is constant.
-        t: `r sqrt((n - 2) / (1 - r^2))`.
-        p: Two-sided; see `p_text` for how to print one that is too small for a number.
-        n: Number of pairs.
-    """
-
-    r: Tensor
-    t: Tensor
-    p: Tensor
-    n: int
-
-
-def pearson(x: Tensor, y: Tensor) -> Pearson:
-    """Correlation of values (..., n) and (..., n), along the last axis."""
-    if x.shape != y.shape or not x.dim():
-        raise ArgumentError(f"Expected as many values on both sides, but got {tuple(x.shape)} and {tuple(y.shape)}.")
-    n, sides = x.shape[-1], []
-    for side in (x.double(), y.double()):
-        scale = side.abs().amax(-1, keepdim=True) if n else side
-        side = side / torch.where(scale > 0, scale, 1.0)  # so that no square is too large or too small
-        off = side - side.mean(-1, keepdim=True)
-        length = torch.linalg.vector_norm(off, dim=-1, keepdim=True)
-        known = length > _NO_SPREAD * torch.linalg.vector_norm(side, dim=-1, keepdim=True)
-        sides.append(torch.where(known, off / length, torch.nan))
-    r = (sides[0] * sides[1]).sum(-1).clamp(-1, 1)
-    r = r if n >= 3 else torch.full_like(r, torch.nan)
-    rest = (1 - r) * (1 + r)
-    t = r * ((n - 2) / rest).sqrt() if n >= 3 else r
-    p = special.betainc(max(n - 2, 1) / 2, 0.5, rest.cpu().numpy())
-    return Pearson(r, t, torch.as_tensor(p, dtype=torch.float64, device=r.device), n)
 
 
 def p_text(p: float | Tensor) -> str:
