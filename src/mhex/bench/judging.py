@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex._progress import track
+from mhex.bench.batching import count_batches
 from mhex.bench.cache import Cache
 from mhex.bench.cases import Run, case_of, digests
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
-from mhex.bench.samples import Samples, count_samples, in_samples
+from mhex.bench.samples import ALL, Samples, in_samples, look_for
 from mhex.bench.store import Parts
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
@@ -95,52 +98,59 @@ def evaluate(
         Parts(None if out is None else Path(out), _told(inner, evaluator, relabelled, target, seed)),
         task == "multi-label" or _is_multi_label(inner),
     )
-    plan: tuple[list[Judged], list[Judge]] | None = None
     batches = in_samples(data, batch_size, limit)
-    total = count_samples(data, limit)
-    steps = None if total is None or not batch_size else range(-(-total // batch_size))
-    for samples in _tracked(batches, steps, progress):
-        if plan is None:
-            plan = _plan(run, samples, methods, metrics, controls)
-        _judge_batch(run, samples, *plan, progress=progress)
-    assert plan is not None  # empty data is refused
+    first = next(batches)
+    chosen, by = _plan(run, first, methods, metrics, controls)
+    asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
+    run = replace(run, needs=frozenset(asked))
+    held = _held(run, by, first, batches)
+    for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
+        _judge_batch(run, samples, chosen, by, progress=progress)
     return Report(run.parts.table())
 
 
-def _tracked(batches: Iterable[Samples], steps: Any, progress: bool) -> Iterable[Samples]:
-    if steps is None:
+def _tracked(batches: Iterator[Samples], count: int | None, progress: bool) -> Iterator[Samples]:
+    """Batches under a progress bar, which has an end where their number is known."""
+    if count is None:
         yield from track(batches, "batches", progress)
         return
-    iterator = iter(batches)
-    for _ in track(steps, "batches", progress):
-        found = next(iterator, None)
+    for _ in track(range(count), "batches", progress):
+        found = next(batches, None)
         if found is None:
             return
         yield found
-    yield from iterator
+    yield from batches
 
 
 def _plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
-    """Everything that can be refused is refused before the first map."""
+    """What is judged by what, refused where the model does not allow it."""
     prepared = prepare(run.model, samples.inputs, run.preprocess, run.tokenizer)
     anatomy = find_anatomy(run.model, prepared.batch)
     chosen = judges(metrics, anatomy.modality, run.seed)
     for one in chosen:
-        for name in ("label", "mask", "rationale", "tiles"):
-            if name in one.spec.data and getattr(samples, name) is None:
-                raise ArgumentError(f"Metric {one.spec.name!r} needs a {name} for each sample, but the data has none.")
-        if "two classes" in one.spec.data and samples.other is None:
+        if run.relabelled is None and getattr(one.metric.protocol, "mode", None) == "labels":
             raise ArgumentError(
-                f"Metric {one.spec.name!r} needs another class in each image, but the data has none; give items with "
-                "'other'."
+                f"Metric {one.label!r} compares with a model that was trained on permuted labels, but there is none; "
+                "give it as relabelled=."
             )
-    if run.target == "label" and samples.label is None:
-        raise ArgumentError("Expected labels in the data for target='label', but there are none.")
     return judged(methods, anatomy, controls), chosen
+
+
+def _held(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples]) -> list[Samples]:
+    """The first batches, read until it is sure that the data has what metrics and the target need."""
+    held = [first]
+    for one in metrics:
+        for name in one.needs:
+            look_for(name, f"Metric {one.label!r}", held, rest)
+    if run.target == "label":
+        look_for("label", "target='label'", held, rest)
+    return held
 
 
 def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
     """Rows of one batch; what is there already is left out, and so is all that only it would need."""
+    for name in run.needs.intersection(ALL):
+        samples.check(name)
     subject = Subject(
         run.evaluator,
         samples.inputs,
