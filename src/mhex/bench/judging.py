@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mhex._progress import track
 from mhex.bench.batching import count_batches
 from mhex.bench.cache import Cache
 from mhex.bench.cases import Run, case_of, digests
+from mhex.bench.classes import ClassNumbers
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
 from mhex.bench.samples import ALL, Samples, in_samples, look_for
@@ -37,6 +39,7 @@ def evaluate(
     metrics: str | Sequence[MetricGiven] = ("deletion", "insertion"),
     *,
     target: str | int = "predicted",
+    class_names: Sequence[str] | Mapping[int, str] | None = None,
     controls: bool = True,
     limit: int | None = None,
     batch_size: int = 16,
@@ -58,11 +61,14 @@ def evaluate(
 
     Args:
         model: A classifier that returns logits, or a bundle from `mhex.load`.
-        data: A loader of batches, a data set, a list, a tensor or a dictionary. Items are inputs alone,
+        data: A loader of batches, a data set, a list, a generator, a tensor or a dictionary. Items are inputs alone,
             `(inputs, label)`, `(inputs, label, mask)`, or dictionaries with `label`, `mask`, `rationale`, `other`.
+            Labels are class numbers or names. Masks are tensors, arrays or PIL images, of any size that lies on the
+            whole image; see `mhex.bench.masks` for their values. A sample without one is skipped where one is needed.
         methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model.
         metrics: Names, `"name:preset"`, pairs of a name and parts of its protocol, or torchmetrics objects.
-        target: The class that is explained: the `"predicted"` one, the `"label"`, or a number.
+        target: The class that is explained: the `"predicted"` one, the `"label"`, a number or a name.
+        class_names: Names of the model's outputs; those of the bundle or of the model's configuration if None.
         controls: Judge random, centred and edge maps too, which no method should be worse than.
         limit: The most images.
         batch_size: Images that are explained at once.
@@ -83,14 +89,22 @@ def evaluate(
     """
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
-    if target not in ("predicted", "label") and (isinstance(target, bool) or not isinstance(target, int)):
-        raise ArgumentError(f"Expected target 'predicted', 'label' or a class number, but got {target!r}.")
+    if isinstance(target, bool) or not isinstance(target, (str, Integral)):
+        raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
+    reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
+    batches = in_samples(data, batch_size, limit)
+    first = next(batches)
+    numbers = ClassNumbers(
+        inner, class_names or bundle.class_names, lambda: Subject(inner, first.inputs, **reading).logits
+    )
+    if target not in ("predicted", "label"):
+        target = int(numbers([target])[0])
     run = Run(
         inner,
         inner if evaluator is None else unwrap(evaluator),
         None if relabelled is None else unwrap(relabelled),
-        preprocess or bundle.preprocess,
-        tokenizer or bundle.tokenizer,
+        reading["preprocess"],
+        reading["tokenizer"],
         target,
         seed,
         inner_batch,
@@ -98,14 +112,12 @@ def evaluate(
         Parts(None if out is None else Path(out), _told(inner, evaluator, relabelled, target, seed)),
         task == "multi-label" or _is_multi_label(inner),
     )
-    batches = in_samples(data, batch_size, limit)
-    first = next(batches)
     chosen, by = _plan(run, first, methods, metrics, controls)
     asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
     run = replace(run, needs=frozenset(asked))
     held = _held(run, by, first, batches)
     for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
-        _judge_batch(run, samples, chosen, by, progress=progress)
+        _judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
     return Report(run.parts.table())
 
 
