@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from mhex._explain import explain
 from mhex.bench.cache import Cache
 from mhex.bench.controls import control
+from mhex.bench.gaps import Gaps
 from mhex.bench.plan import Judged
 from mhex.bench.samples import Samples
 from mhex.bench.store import Parts
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, NotFiniteError
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 
@@ -38,6 +39,7 @@ class Run:
     parts: Parts
     multi_label: bool
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
+    skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
 
 
 def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
@@ -55,11 +57,11 @@ def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
     return tuple(found)
 
 
-def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, subject: Subject) -> Case:
-    """The map of a method, or a control, for the class that is explained."""
+def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, subject: Subject, gaps: Gaps) -> Case:
+    """The map of a method, or a control, for the class that is explained; what is not finite is noted as a gap."""
     mask = _masks(run, samples, subject) if "mask" in run.needs else None
     classes = _explained(run, samples, subject)
-    maps = _maps(run, marks, method, subject, samples.inputs, classes)
+    maps = gaps.own(_maps(run, marks, method, subject, samples.inputs, classes))
     other_class = None if samples.other is None else samples.other.to(classes.device)
     if other_class is None and "other" in run.needs:
         other_class = torch.full_like(classes, -1)
@@ -70,17 +72,17 @@ def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, 
         mask=mask,
         rationale=[[] for _ in samples.ids] if samples.rationale is None else samples.rationale,
         tiles=samples.tiles,
-        again=lambda inputs, classes: _fresh(run, run.model, method, subject, inputs, classes),
+        again=lambda inputs, classes: gaps.again(_fresh(run, run.model, method, subject, inputs, classes)),
         other_class=other_class,
         model=None if run.evaluator is run.model else run.model,
     )
     if (relabelled := run.relabelled) is not None:
-        case.relabelled = lambda inputs, classes: _fresh(run, relabelled, method, subject, inputs, classes)
+        case.relabelled = lambda inputs, classes: gaps.again(_fresh(run, relabelled, method, subject, inputs, classes))
     if other_class is not None:
         for_other = torch.where(other_class < 0, classes, other_class)
         case.other = lambda: Case(
             subject,
-            _maps(run, marks, method, subject, samples.inputs, for_other),
+            gaps.other(_maps(run, marks, method, subject, samples.inputs, for_other)),
             for_other,
             other_class=classes,
         )
@@ -136,10 +138,14 @@ def _maps(run: Run, marks: tuple[str, ...], method: Judged, subject: Subject, in
 
 
 def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
-    """The same, made now, of any inputs and model."""
+    """The same, made now, of any inputs and model; they may hold NaN or infinity."""
     options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
     if method.control:
         other = isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs)
         seen = Subject(model, inputs, ids=subject.ids, **options) if other else subject
         return control(method.control, seen, run.seed)
-    return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
+    try:
+        return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
+    except NotFiniteError as error:
+        scores: Tensor = error.scores
+        return scores

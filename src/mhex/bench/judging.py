@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from mhex.bench.batching import count_batches
 from mhex.bench.cache import Cache
 from mhex.bench.cases import Run, case_of, digests
 from mhex.bench.classes import ClassNumbers
+from mhex.bench.gaps import Gaps, warn_of
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
 from mhex.bench.samples import ALL, Samples, in_samples, look_for
@@ -118,6 +120,7 @@ def evaluate(
     held = _held(run, by, first, batches)
     for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
         _judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
+    warn_of(run.skipped, samples.ids[-1] + 1)
     return Report(run.parts.table())
 
 
@@ -180,10 +183,13 @@ def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: lis
         if not wanted:
             continue
         started = time.perf_counter()
-        case = case_of(run, samples, marks, method, subject)
+        gaps = Gaps(samples.ids)
+        case = case_of(run, samples, marks, method, subject, gaps)
         seconds = (time.perf_counter() - started) / len(samples.ids)
         case.plan([one.metric.protocol.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
-        run.parts.add([row for one in wanted for row in _rows(case, marks, method, one, seconds)])
+        run.parts.add([row for one in wanted for row in _rows(case, gaps, marks, method, one, seconds)])
+        if lost := gaps.lost(wanted):
+            run.skipped.setdefault(method.label, set()).update(lost)
 
 
 def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, metric: Judge) -> bool:
@@ -206,11 +212,13 @@ def _is_multi_label(model: nn.Module) -> bool:
 
 
 def _rows(
-    case: Case, marks: tuple[str, ...], method: Judged, metric: Judge, explain_seconds: float
+    case: Case, gaps: Gaps, marks: tuple[str, ...], method: Judged, metric: Judge, explain_seconds: float
 ) -> Iterable[dict[str, Any]]:
     started = time.perf_counter()
-    numbers = metric.metric.score(*metric.metric.of(case)).double()
+    gaps.asking = metric.spec.name
+    numbers = metric.metric.score(*metric.metric.of(case)).double().cpu()
     numbers = numbers[:, None] if numbers.dim() == 1 else numbers
+    numbers = numbers.masked_fill(gaps.of(metric)[:, None], math.nan)
     seconds = (time.perf_counter() - started) / len(case.ids)
     for image, mark, values in zip(case.ids, marks, numbers.tolist(), strict=True):
         for column, value in zip(metric.metric.columns, values, strict=True):
