@@ -86,6 +86,10 @@ def test_one_map_costs_one_image(model: Rooted, images: Tensor, size: int) -> No
                 assert found[method].isfinite().any(1).all()
     cells = [cell for cell in report.summary(resamples=50) if cell.method == "input-x-gradient"]
     assert {(cell.n, cell.skipped) for cell in cells} == {(3, 2)}
+    counts = report.skipped()
+    assert list(counts) == report.methods
+    assert counts["input-x-gradient"] == dict.fromkeys(report.metrics, 2)
+    assert counts["occlusion"] == dict.fromkeys(report.metrics, 0)
 
 
 def test_no_map_at_all(model: Rooted, images: Tensor) -> None:
