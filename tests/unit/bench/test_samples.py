@@ -221,6 +221,20 @@ def test_words_and_tiles_that_some_lack() -> None:
     assert batch.other.tolist() == [2, -1, -1, -1, -1]
 
 
+def test_texts_without_marks_are_skipped() -> None:
+    from support.tiny_text import bert
+    from support.tiny_text import tokenizer as make_tokenizer
+
+    texts, marks = ["the movie was good", "a bad bad film", "good", "a film"], [None, [1, 2], None, [1]]
+    model, options = bert(), {"tokenizer": make_tokenizer(), "controls": False}
+    items = [{"text": text, "rationale": mark} for text, mark in zip(texts, marks, strict=True)]
+    for size in (1, 2, 4):
+        report = mhex.evaluate(model, items, ["attention"], ["token-f1"], batch_size=size, **options)
+        assert report.values("token-f1")[1]["attention"].isnan().any(1).tolist() == [True, False, True, False]
+    with pytest.raises(ArgumentError, match=r"'token-f1' needs a rationale for each sample, .* 'rationale': "):
+        mhex.evaluate(model, texts, ["attention"], ["token-f1"], **options)
+
+
 def test_needs_are_checked_before_the_first_map(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*args: Any, **options: Any) -> None:
         raise AssertionError("a batch was judged")
