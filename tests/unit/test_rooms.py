@@ -24,7 +24,7 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
     "metrics": {"metrics", "perturb", "errors", "_correlation"},
     "bench": {
         *("bench", "capture", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
-        *("_explain", "_progress"),
+        *("_explain", "_progress", "_settle", "targets"),
     },
     "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
     "data": {"data", "errors", "_optional"},

@@ -102,6 +102,14 @@ class Report:
                     )
         return cells
 
+    def skipped(self) -> dict[str, dict[str, int]]:
+        """For each method, and each metric, the images that do not count."""
+        found: dict[str, dict[str, int]] = {method: {} for method in self.methods}
+        for name in self._metrics:
+            for method, numbers in self.values(name)[1].items():
+                found[method][name] = int((~numbers.isfinite().all(1)).sum())
+        return found
+
     def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
         """The same with some methods, as they are called in tables, or some metrics alone."""
         rows = self.rows.to_pylist()

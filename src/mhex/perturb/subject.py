@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +14,12 @@ from torch import Tensor, nn
 from mhex._progress import track
 from mhex.capture import Batch, read_logits, untouched, unwrap
 from mhex.capture.chunks import in_chunks
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexWarning
 from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
 
+_TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
+_WARNED_OF: WeakSet[nn.Module] = WeakSet()  # not once more for every batch
 _TOKEN_WIDTH = 512  # numbers that a token is taken to hold, where passes are cut
 
 
@@ -187,6 +191,18 @@ class Subject:
             raise ArgumentError(
                 "Expected logits, but the model returns probabilities: all between 0 and 1, and summing to 1. Give "
                 "the model without its softmax."
+            )
+        spread = float(logits.max() - logits.min())
+        # Untrained networks have small outputs, and these of one sign if there are few classes.
+        like_shares = inside and logits.numel() >= _TELLING and (logits.shape[1] >= _TELLING or spread > _WIDE)
+        if like_shares and self.model not in _WARNED_OF:
+            _WARNED_OF.add(self.model)
+            warnings.warn(
+                "Expected logits, but all outputs of the model for a batch are between 0 and 1, as after a sigmoid. "
+                "They are turned into probabilities once more: give the model without it, with task='multi-label' if "
+                "each class has its own.",
+                MhexWarning,
+                stacklevel=2,
             )
         if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
             raise ArgumentError(
