@@ -14,7 +14,8 @@ from mhex.bench import store
 from mhex.bench.plan import label, metric_of
 from mhex.bench.tables import Cell, Grid, render
 from mhex.errors import ArgumentError, unknown_name
-from mhex.metrics.comparison import Paired, all_pairs, marks
+from mhex.metrics.comparison import Paired, all_pairs
+from mhex.metrics.marking import marks
 from mhex.metrics.resampling import bootstrap
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.comparison import complete
+from mhex.metrics.comparison import present
 from mhex.metrics.resampling import resampled
 
 
@@ -51,8 +51,8 @@ def ranking(
         seed: Of the bootstrap.
         clusters: Group of each image, (n,).
     """
-    alive, counted = complete(values)
-    if not bool(alive.all()) or not bool(counted.any()):
+    counted = present(values).all(1)
+    if not bool(counted.any()):
         raise ArgumentError("Expected images with values of all methods; leave out methods that have none.")
     table = values.detach().double().cpu()[counted] * (-1 if higher else 1)
     groups = None if clusters is None else torch.as_tensor(clusters).cpu()[counted]
