@@ -461,5 +461,5 @@ def test_ranks_leave_out_images_without_values():
     kept = values[torch.arange(30) != 4]
     assert torch.equal(ranking(values).rank, ranking(kept).rank)
     assert ranking(values).n == 29
-    with pytest.raises(ArgumentError, match="leave out"):
+    with pytest.raises(ArgumentError, match="Leave out those that have few"):
         ranking(torch.full((3, 2), torch.nan))
