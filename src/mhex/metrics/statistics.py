@@ -48,6 +48,10 @@ def sign_flip(d: Tensor, seed: int = 0, flips: int = FLIPS) -> Tensor:
     if d.dim() == 1:
         return sign_flip(d[:, None], seed, flips)[0]
     d = d.double().cpu()
+    if not bool(d.isfinite().all()):
+        raise ArgumentError(
+            "Expected finite differences, but got NaN or infinity; give 0 where an image does not count."
+        )
     # Sums in another order differ in their last digits, and equal ones must count as equal.
     least = d.sum(0).abs() - 1e-12 * d.abs().sum(0)
     found = torch.full((d.shape[1],), torch.nan, dtype=torch.float64)
@@ -70,7 +74,7 @@ def sign_flip(d: Tensor, seed: int = 0, flips: int = FLIPS) -> Tensor:
 def exchange(
     first: Tensor, second: Tensor, summary: Summary, seed: int = 0, flips: int = FLIPS, clusters: Tensor | None = None
 ) -> Tensor:
-    """Two-sided p of the difference of two summaries, under images changing sides, (O,).
+    """Two-sided p of the difference of two summaries, under images changing sides, (O,); NaN where there is none.
 
     The sign-flip test for values of a data set that are no means over images, such as a ratio of sums: all of it is
     computed again each time. For a mean, both tests are the same.
@@ -83,7 +87,7 @@ def exchange(
         flips: How many are drawn, where they are too many to try all.
         clusters: Group of each image, (n,): groups change sides as a whole.
     """
-    first, second = first.cpu(), second.cpu()
+    first, second = first.double().cpu(), second.double().cpu()
     group = torch.arange(len(first)) if clusters is None else torch.unique(clusters.cpu(), return_inverse=True)[1]
     count = int(group.max()) + 1
     parts = [summary(first), summary(second)]
@@ -98,13 +102,13 @@ def exchange(
     if len(changing) <= _EXACT:
         ways = torch.zeros(2 ** len(changing), count)
         ways[:, changing] = ((torch.arange(len(ways))[:, None] >> torch.arange(len(changing))) & 1).float()
-        return reached(ways).double() / len(ways)
+        return (reached(ways).double() / len(ways)).where(least.isfinite(), torch.nan)
     draw, part = torch.Generator().manual_seed(seed), max(1, _AT_A_TIME // first.numel())
     found = torch.zeros_like(least, dtype=torch.long)
     for start in range(0, flips, part):
         shape = (min(part, flips - start), count)
         found += reached(torch.randint(0, 2, shape, generator=draw, dtype=torch.float64))
-    return (found + 1).double() / (flips + 1)
+    return ((found + 1).double() / (flips + 1)).where(least.isfinite(), torch.nan)
 
 
 def holm(p: Sequence[float] | Tensor) -> list[float]:

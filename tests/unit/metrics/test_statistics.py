@@ -10,7 +10,8 @@ from scipy import stats
 
 from mhex.errors import ArgumentError
 from mhex.metrics import resampling, statistics
-from mhex.metrics.comparison import all_pairs, marks, paired
+from mhex.metrics.comparison import all_pairs, paired
+from mhex.metrics.marking import marks
 from mhex.metrics.ranking import ranking
 from mhex.metrics.resampling import bootstrap, resampled
 from mhex.metrics.statistics import exchange, holm, mcnemar, p_text, pearson, sign_flip
@@ -290,7 +291,8 @@ def test_images_without_a_value_do_not_count():
     whole = paired(first, second)
     nan = torch.full((3,), torch.nan)
     more = paired(torch.cat([first, nan, first[:3]]), torch.cat([second, second[:3], nan]))
-    assert (more.n, more.difference, more.wilcoxon) == (30, whole.difference, whole.wilcoxon)
+    assert (more.n, more.wilcoxon) == (30, whole.wilcoxon)
+    assert (more.difference, more.low, more.high) == pytest.approx((whole.difference, whole.low, whole.high))
     none = paired(nan, nan)
     assert none.n == 0
     assert math.isnan(none.p)
@@ -339,15 +341,14 @@ def test_pairs_of_ratios():
     rows[:, 1, 0] *= 3  # numerators of the second method
     rows[5, 2] = torch.nan
     found = all_pairs(rows, flips=300, resamples=200, summary=ratio)
-    kept = rows[torch.arange(40) != 5]
-    totals = ratio(kept.movedim(1, 0))[:, 0]
-    ends = bootstrap(kept[:, :2].flatten(1), lambda r: ratio(r[..., :2]) - ratio(r[..., 2:]), 200)
+    totals = ratio(rows.movedim(1, 0))[:, 0]
+    ends = bootstrap(rows[:, :2].flatten(1), lambda r: ratio(r[..., :2]) - ratio(r[..., 2:]), 200)
     one = found[0, 1]
     assert one.difference == pytest.approx(float(totals[0] - totals[1]))
     assert (one.low, one.high) == pytest.approx((float(ends.low), float(ends.high)))
     assert one.p == pytest.approx(1 / 301)
     assert found[0, 2].p > 0.05
-    assert one.n == 39
+    assert (one.n, found[0, 2].n) == (40, 39)
     assert math.isnan(one.effect)
     assert math.isnan(one.wilcoxon)
     assert marks(rows, summary=ratio).marked == (False, True, False)
@@ -419,20 +420,14 @@ def test_equal_methods_and_missing_ones():
     assert marks(values).marked == (True, True)
     empty = torch.full((20, 1), torch.nan, dtype=torch.float64)
     found = marks(torch.cat([empty, values], 1))
-    assert (found.marked, found.n, found.skipped) == ((False, True, True), 20, 0)
+    assert (found.marked, found.images) == ((False, True, True), (20, 20))
     values[3, 1] = torch.nan
-    found = marks(values)
-    assert (found.n, found.skipped) == (19, 1)
+    assert marks(values).images == (19, 19)
     nobody = marks(empty.repeat(1, 2))
-    assert (nobody.marked, nobody.best, nobody.n) == ((False, False), None, 0)
+    assert (nobody.marked, nobody.best, nobody.images) == ((False, False), None, None)
     assert marks(draw(20, 1)).marked == (True,)
     with pytest.raises(ArgumentError, match=r"\(n, M\)"):
         marks(draw(20))
-
-
-def test_pairs_found_before_are_used():
-    values = draw(50, 3) * 0.1 + torch.tensor([0.0, 1.0, 1.0])
-    assert marks(values, pairs=all_pairs(values)).marked == marks(values).marked
 
 
 # Ranks
@@ -466,5 +461,5 @@ def test_ranks_leave_out_images_without_values():
     kept = values[torch.arange(30) != 4]
     assert torch.equal(ranking(values).rank, ranking(kept).rank)
     assert ranking(values).n == 29
-    with pytest.raises(ArgumentError, match="leave out"):
+    with pytest.raises(ArgumentError, match="Leave out those that have few"):
         ranking(torch.full((3, 2), torch.nan))
