@@ -165,6 +165,23 @@ def test_areas_refuse():
         area(torch.ones(1, 11), "simpson")
 
 
+# --- runners ---------------------------------------------------------------------------------------------------------
+
+
+def test_runners_take_a_model_or_a_subject():
+    model, x, saliency = bin4()
+    label, sweep = torch.tensor([1]), PerturbationSweep("zero", steps=4)
+    alone = sweep(model, x, saliency, explained=label, label=label, ids=[7], batch_size=3)
+    subject = Subject(model, x, label, [7])
+    for given in (sweep(subject, None, saliency, label), sweep.ask(subject, saliency, label)):
+        assert given.ids == alone.ids == (7,)
+        assert torch.equal(given.classes, alone.classes)
+        assert torch.equal(given.z, alone.z)
+    for wrong in ({"x": x}, {"label": label}, {"ids": [7]}, {"batch_size": 3}):
+        with pytest.raises(ArgumentError, match="a Subject has its own"):
+            sweep(subject, saliency=saliency, **wrong)
+
+
 # --- sweeps of texts -------------------------------------------------------------------------------------------------
 
 

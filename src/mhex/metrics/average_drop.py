@@ -70,8 +70,7 @@ class DropMetric(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """The pass of the protocol."""
-        runner = self.protocol.runner
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, case.explained)),)
+        return (case.passes(self.protocol.runner),)
 
 
 def average_drop(result: MaskedResult, scored: str = "explained", relative: bool = True) -> Tensor:

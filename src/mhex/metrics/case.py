@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
-from mhex.perturb import PerturbationSweep, Subject, SweepResult
+from mhex.perturb import PerturbationSweep, Runner, Subject, SweepResult
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Case:
         found = self.made(wanted)
         if found is not None:
             return found
-        made = wanted(self.subject, None, self.saliency, self.explained, other=self.other_class)
+        made = wanted.ask(self.subject, self.saliency, self.explained, self.other_class)
         self._done.setdefault(("sweep", replace(wanted, steps=1)), {})[wanted.steps] = made
         return made
 
@@ -72,6 +72,10 @@ class Case:
         """Make the finest of each kind first, so that the others are read off it."""
         for one in sorted(sweeps, key=lambda sweep: -sweep.steps):
             self.sweep(one)
+
+    def passes(self, runner: Runner[T]) -> T:
+        """Those of a runner that takes a map and its class, made once."""
+        return self.once(runner, lambda: runner.ask(self.subject, self.saliency, self.explained))
 
     def once(self, name: Any, make: Callable[[], T]) -> T:
         """What several metrics of this case share."""

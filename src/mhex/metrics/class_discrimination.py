@@ -102,7 +102,7 @@ class ClassDiscrimination(PerImage):
         case.needs("other_class", "another class of each image (other_class) for class discrimination")
         make = case.needs("other", "maps for the other class of each image (other) for class discrimination")
         second: Case = case.once("other", make)
-        boxes = self.protocol.boxes(case.subject, None, case.explained, other=case.other_class)
+        boxes = self.protocol.boxes.ask(case.subject, case.explained, case.other_class)
         sweep = self.protocol.sweep
         return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
 

@@ -73,7 +73,7 @@ class MaxSensitivity(PerImage):
         """Neighbours, explained again."""
         again = case.needs("again", "a way to explain changed images (again)")
         runner = self.protocol.runner
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, again, case.explained)),)
+        return (case.once(runner, lambda: runner.ask(case.subject, case.saliency, again, case.explained)),)
 
     def score(self, result: NeighbourResult) -> Tensor:
         """Per image."""

@@ -11,6 +11,7 @@ from mhex.perturb.noise import NoisePass, NoiseResult
 from mhex.perturb.randomized import RandomizedPass, RandomizedResult
 from mhex.perturb.ranks import counts, generator_for, ranks
 from mhex.perturb.references import gaussian_blur, reference
+from mhex.perturb.runner import Runner
 from mhex.perturb.shares import SharePasses, ShareResult
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.sweep import PerturbationSweep
@@ -31,6 +32,7 @@ __all__ = [
     "PerturbationSweep",
     "RandomizedPass",
     "RandomizedResult",
+    "Runner",
     "SharePasses",
     "ShareResult",
     "Subject",

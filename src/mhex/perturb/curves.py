@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
+from mhex.perturb.subject import column_of
 
 if TYPE_CHECKING:
     from mhex.perturb.sweep import PerturbationSweep
-
-_SCORED = ("explained", "predicted", "label", "other")
 
 
 @dataclass(frozen=True)
@@ -98,12 +97,8 @@ class SweepResult:
         """
         if order not in self.sweep.orders:
             raise ArgumentError(f"Expected an order of the sweep, {self.sweep.orders}, but got {order!r}.")
-        if scored not in _SCORED:
-            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
-        place, column = self.sweep.orders.index(order), _SCORED.index(scored)
+        place, column = self.sweep.orders.index(order), column_of(scored, self.classes >= 0)
         missing = self.classes[:, column, None] < 0
-        if scored == "label" and bool(missing.any()):
-            raise ArgumentError("Expected labels for what is scored by them; give label=.")
         z, norm = (table[place, ..., column].masked_fill(missing, torch.nan) for table in (self.z, self.norm))
         if output == "hit":
             return (self.top[place] == self.classes[:, column, None]).double()

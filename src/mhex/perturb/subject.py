@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
 
 _TOKEN_WIDTH = 512  # numbers that a token is taken to hold, where passes are cut
+ROLES = ("explained", "predicted", "label", "other")  # of the classes whose outputs are kept
 
 
 class Subject:
@@ -163,6 +165,11 @@ class Subject:
             return z, F.softplus(z)
         return z, logits.logsumexp(1, keepdim=True).expand_as(z)
 
+    def probabilities(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Of classes (M, J), float64; NaN where there is none."""
+        z, norm = self.read(logits, classes)
+        return (z - norm).exp().masked_fill(classes < 0, torch.nan)
+
     def _check(self, logits: Tensor) -> None:
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError(
@@ -178,6 +185,25 @@ class Subject:
             raise ArgumentError(
                 f"Expected labels from 0 to {max(2, logits.shape[1]) - 1}, but got up to {int(self.label.max())}."
             )
+
+
+OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)
+
+
+def column_of(scored: str, known: Tensor) -> int:
+    """Where the class that is scored stands among those whose outputs are kept.
+
+    Args:
+        scored: One of `ROLES`.
+        known: Whether each sample has a class of each role, bool (B, J).
+    """
+    roles = ROLES[: known.shape[1]]
+    if scored not in roles:
+        raise ArgumentError(f"Expected scored to be one of {', '.join(roles)}, but got {scored!r}.")
+    column = roles.index(scored)
+    if scored == "label" and not bool(known[:, column].all()):
+        raise ArgumentError("Expected labels for what is scored by them; give label=.")
+    return column
 
 
 def top_class(logits: Tensor) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
@@ -15,16 +15,18 @@ from mhex.perturb.curves import SweepResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.ranks import Tie, counts, generator_for, ranks
 from mhex.perturb.references import PIXELS, WORDS
+from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.units import Units, image_units, text_units
 from mhex.perturb.words import removed_words
 
 Order = Literal["mif", "lif"]
+Change = Callable[[Tensor, Tensor], Batch]  # of removed units (M, N) of samples (M,)
 _NOISE = 1  # purpose of random numbers
 
 
 @dataclass(frozen=True)
-class PerturbationSweep:
+class PerturbationSweep(Runner[SweepResult]):
     """How units are removed: the part of a protocol that decides which passes are made.
 
     Attributes:
@@ -62,36 +64,20 @@ class PerturbationSweep:
         if not self.orders or any(order not in ("mif", "lif") for order in self.orders):
             raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any,
-        saliency: Tensor,
-        explained: Tensor | None = None,
-        label: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        other: Tensor | None = None,
-        **options: Any,
+    def ask(
+        self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other: Tensor | None = None
     ) -> SweepResult:
         """Remove and ask.
 
         Args:
-            model: A classifier that returns logits; or a `Subject`, whose other passes are shared (then `x`, `label`
-                and `ids` are those of it).
-            x: Inputs as for `mhex.explain`.
+            subject: The samples, whose other passes are shared.
             saliency: Importance for one class of each sample: (B, H, W) or (B, h, w) for images, (B, T) for texts.
             explained: That class, (B,); None for the predicted one.
-            label: Class by the data set, (B,).
-            ids: Number of each sample in its data set.
             other: Another class whose outputs are kept, (B,); -1 for none.
-            options: Of `Subject`.
         """
-        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
-        units = self.units(subject, saliency)
-        rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
+        units, rank, change = self.ranked(subject, saliency)
         number = units.number
         grid = counts(number, self.steps)  # (B, T + 1)
-        change = self.change(subject, units)
         # Nothing removed is the clean pass, and everything is common to both orders.
         stages = [("", self.steps), *((order, k) for order in self.orders for k in range(1, self.steps))]
         classes = subject.classes(explained, other)
@@ -116,6 +102,12 @@ class PerturbationSweep:
         passes = [column.view(-1, size, *column.shape[1:]) for column in joined]
         return SweepResult.of(self, classes, subject.ids, grid, number, passes)
 
+    def ranked(self, subject: Subject, saliency: Tensor) -> tuple[Units, Tensor, Change]:
+        """Units, their ranks (B, N), and what makes inputs of removed ones."""
+        units = self.units(subject, saliency)
+        rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
+        return units, rank, self.change(subject, units)
+
     def units(self, subject: Subject, saliency: Tensor) -> Units:
         """What is ranked: pixels, patches, tokens or words."""
         if subject.batch.modality == "image":
@@ -129,7 +121,7 @@ class PerturbationSweep:
             raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
         return text_units(subject, saliency, "word" if self.granularity == "word" else "token")
 
-    def change(self, subject: Subject, units: Units) -> Callable[[Tensor, Tensor], Batch]:
+    def change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""
         if subject.batch.modality == "text":
             return lambda removed, samples: removed_words(
