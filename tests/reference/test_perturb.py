@@ -7,8 +7,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 
 from mhex.errors import ArgumentError
+from mhex.metrics.insertion import Insertion
 from mhex.perturb import PerturbationSweep, Subject, area, counts, gaussian_blur, ranks, reference
-from support.fixtures_metrics import bin4
+from support.fixtures_metrics import Additive, bin4
 from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
 
 
@@ -146,6 +147,35 @@ def test_blur_grows_with_the_image_and_must_fit():
         reference("blur", x, sigma=14)
     with pytest.raises(ArgumentError, match="above 0"):
         gaussian_blur(x, 0.0)
+
+
+def blurred_11x11(image):
+    """By hand: the 11 x 11 kernel with sigma 5 of the RISE paper, at every pixel, edges reflected."""
+    weights = torch.tensor([[math.exp(-(r * r + c * c) / 50) for c in range(-5, 6)] for r in range(-5, 6)]).double()
+    weights = weights / weights.sum()
+    height, width = image.shape
+    found = torch.zeros_like(image)
+    for row in range(height):
+        for column in range(width):
+            for r in range(-5, 6):
+                for c in range(-5, 6):
+                    y, x = abs(row + r), abs(column + c)
+                    y, x = min(y, 2 * (height - 1) - y), min(x, 2 * (width - 1) - x)
+                    found[row, column] += weights[r + 5, c + 5] * image[y, x]
+    return found
+
+
+def test_the_blur_of_rise_has_a_kernel_of_11_x_11():
+    x = randn(2, 1, 8, 9)
+    wanted = torch.stack([blurred_11x11(one[0]) for one in x])[:, None]
+    assert torch.allclose(gaussian_blur(x, 5.0, 5), wanted, atol=1e-12)
+    assert torch.allclose(reference("blur", x, sigma=5.0, radius=5), wanted, atol=1e-12)
+    model = Additive(randn(2, 72, seed=1))
+    sweep = Insertion("rise", steps=4).protocol.sweep
+    result = sweep(model, x, randn(2, 8, 9, seed=2))
+    assert torch.allclose(result.z[0, :, -1, 1], model(wanted).gather(1, result.classes[:, 1:2])[:, 0], atol=1e-12)
+    with pytest.raises(ArgumentError, match="radius of the blur to be a whole number"):
+        gaussian_blur(x, 5.0, 0)
 
 
 # --- areas -----------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class DiscriminationProtocol(CurveProtocol):
     def boxes(self) -> BoxSweep:
         """The passes of its boxes."""
         sizes = self.sizes if isinstance(self.sizes, int) else tuple(self.sizes)
-        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid)
+        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid, radius=self.radius)
 
 
 def class_discrimination(

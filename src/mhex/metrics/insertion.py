@@ -34,7 +34,7 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
     presets={
         "default": CurveProtocol("mean", 100),
         "text": CurveProtocol("drop", 20, granularity="token"),
-        "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0),
+        "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0, radius=5),
         "mhex": CurveProtocol("mean", 100, "label", "left100"),
     },
 )

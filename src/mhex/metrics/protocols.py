@@ -29,6 +29,7 @@ class CurveProtocol(Protocol):
         tie: How equal scores are ranked.
         seed: Of ties.
         sigma: Of the blur.
+        radius: Of its kernel, 2 radius + 1 pixels wide; None for three times sigma.
     """
 
     reference: str = "blur"
@@ -39,6 +40,7 @@ class CurveProtocol(Protocol):
     tie: str = "random"
     seed: int = 0
     sigma: float | None = None
+    radius: int | None = None
 
     @property
     def sweep(self) -> PerturbationSweep:
@@ -50,6 +52,7 @@ class CurveProtocol(Protocol):
             tie=self.tie,  # type: ignore[arg-type]
             seed=self.seed,
             sigma=self.sigma,
+            radius=self.radius,
         )
 
 

@@ -88,6 +88,7 @@ class BoxSweep(Runner[BoxResult]):
         sigma: Of the blur; None for a sixteenth of the shorter side.
         shape: `"box"`, or `"pixels"`: as many pixels scattered over the image (Sensitivity-n).
         grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
+        radius: Of the blur's kernel; None for three times the spread.
     """
 
     reference: str = "blur"
@@ -97,6 +98,7 @@ class BoxSweep(Runner[BoxResult]):
     sigma: float | None = None
     shape: str = "box"
     grid: int | None = None
+    radius: int | None = None
 
     def __post_init__(self) -> None:
         if self.reference not in PIXELS[:-1]:
@@ -139,7 +141,7 @@ class BoxSweep(Runner[BoxResult]):
         sizes, sides = self.sides(height, width)
         corners = torch.stack([self._corners(number, sides, height, width) for number in subject.ids])
         corners = corners.to(subject.device)
-        stand_in = subject.reference(self.reference, self.sigma)
+        stand_in = subject.reference(self.reference, self.sigma, self.radius)
         side_of = torch.tensor(sides, device=subject.device)
 
         def change(samples: Tensor, draws: Tensor) -> Batch:

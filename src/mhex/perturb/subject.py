@@ -67,7 +67,7 @@ class Subject:
         self.passes = 0
         self.shared: dict[Any, Any] = {}
         self._logits: Tensor | None = None
-        self._references: dict[tuple[str, float | None], Tensor] = {}
+        self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
             if value is not None and len(value) != self.batch.size:
                 raise ArgumentError(f"Expected {name} of {self.batch.size} samples, but got {len(value)}.")
@@ -132,11 +132,11 @@ class Subject:
             yield from in_chunks(count, run, width * weight, self.device, self.batch_size, bar)
         self.passes += count
 
-    def reference(self, name: str, sigma: float | None = None) -> Tensor:
+    def reference(self, name: str, sigma: float | None = None, radius: int | None = None) -> Tensor:
         """Values of removed pixels, (B, C, H, W); see `mhex.perturb.reference`."""
-        key = (name, sigma)
+        key = (name, sigma, radius)
         if key not in self._references:
-            self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma)
+            self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma, radius)
         return self._references[key]
 
     def classes(self, explained: Tensor | None = None, other: Tensor | None = None) -> Tensor:

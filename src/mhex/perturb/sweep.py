@@ -40,6 +40,7 @@ class PerturbationSweep(Runner[SweepResult]):
         seed: Of ties and noise.
         sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side.
         noise: Spread of what is added to imputed pixels.
+        radius: Of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
     """
 
     reference: str = "black"
@@ -50,6 +51,7 @@ class PerturbationSweep(Runner[SweepResult]):
     seed: int = 0
     sigma: float | None = None
     noise: float = 0.01
+    radius: int | None = None
 
     def __post_init__(self) -> None:
         if self.reference not in (*PIXELS, *WORDS):
@@ -129,7 +131,7 @@ class PerturbationSweep(Runner[SweepResult]):
             )
         pixels = subject.batch.pixels
         if self.reference != "impute":
-            stand_in = subject.reference(self.reference, self.sigma)
+            stand_in = subject.reference(self.reference, self.sigma, self.radius)
 
             def replaced(removed: Tensor, samples: Tensor) -> Batch:
                 mask = units.spread(removed, samples)[:, None]
