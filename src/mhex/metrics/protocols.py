@@ -44,7 +44,7 @@ class CurveProtocol(Protocol):
 
     @property
     def sweep(self) -> PerturbationSweep:
-        """The passes that it needs, in both orders, so that metrics can share them."""
+        """The passes that it needs, in both orders; a metric may read one of them alone."""
         return PerturbationSweep(
             reference=self.reference,
             granularity=self.granularity,

@@ -1,7 +1,7 @@
 """What "removed" means, and the one sweep that asks a model about it."""
 
 from mhex.perturb.boxes import BoxResult, BoxSweep
-from mhex.perturb.curves import SweepResult, area
+from mhex.perturb.curves import ORDERS, Order, SweepResult, area
 from mhex.perturb.groups import GroupPass, GroupResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
@@ -18,6 +18,7 @@ from mhex.perturb.sweep import PerturbationSweep
 from mhex.perturb.units import at_size, check_map, text_units
 
 __all__ = [
+    "ORDERS",
     "BoxResult",
     "BoxSweep",
     "GroupPass",
@@ -29,6 +30,7 @@ __all__ = [
     "NeighbourResult",
     "NoisePass",
     "NoiseResult",
+    "Order",
     "PerturbationSweep",
     "RandomizedPass",
     "RandomizedResult",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from mhex.perturb.subject import column_of
 
 if TYPE_CHECKING:
     from mhex.perturb.sweep import PerturbationSweep
+
+
+Order = Literal["mif", "lif"]
+ORDERS: tuple[Order, ...] = ("mif", "lif")
 
 
 @dataclass(frozen=True)
@@ -74,18 +78,27 @@ class SweepResult:
 
         return cls(sweep, classes, tuple(ids), removed, units, *map(table, passes))
 
+    @classmethod
+    def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
+        """Curves of the same samples on the same grid, of one sweep made in parts: some orders each."""
+        orders = tuple(order for one in results for order in one.sweep.orders)
+        z, norm, mean, top = (torch.cat(parts) for parts in zip(*(one._tables for one in results), strict=True))
+        sweep = replace(results[0].sweep, orders=orders)
+        return replace(results[0], sweep=sweep, z=z, norm=norm, mean=mean, top=top)
+
+    def along(self, order: Order) -> SweepResult:
+        """The curves of one order alone."""
+        place = self._place(order)
+        z, norm, mean, top = (table[place : place + 1] for table in self._tables)
+        return replace(self, sweep=replace(self.sweep, orders=(order,)), z=z, norm=norm, mean=mean, top=top)
+
     def every(self, stride: int) -> SweepResult:
         """The same on a coarser grid, of every so many steps."""
         if stride == 1:
             return self
-        return SweepResult(
-            replace(self.sweep, steps=self.sweep.steps // stride),
-            self.classes,
-            self.ids,
-            self.removed[:, ::stride],
-            self.units,
-            *(table[:, :, ::stride] for table in (self.z, self.norm, self.mean, self.top)),
-        )
+        sweep = replace(self.sweep, steps=self.sweep.steps // stride)
+        z, norm, mean, top = (table[:, :, ::stride] for table in self._tables)
+        return replace(self, sweep=sweep, removed=self.removed[:, ::stride], z=z, norm=norm, mean=mean, top=top)
 
     def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
         """What is read along one order, (B, T + 1).
@@ -95,9 +108,7 @@ class SweepResult:
             output: A probability, its logarithm, a logit, a logit less the mean of all, or whether the class is on top.
             scored: Whose.
         """
-        if order not in self.sweep.orders:
-            raise ArgumentError(f"Expected an order of the sweep, {self.sweep.orders}, but got {order!r}.")
-        place, column = self.sweep.orders.index(order), column_of(scored, self.classes >= 0)
+        place, column = self._place(order), column_of(scored, self.classes >= 0)
         missing = self.classes[:, column, None] < 0
         z, norm = (table[place, ..., column].masked_fill(missing, torch.nan) for table in (self.z, self.norm))
         if output == "hit":
@@ -112,6 +123,19 @@ class SweepResult:
     def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
         """The same along insertion of the most important units into the reference: removal of the least, backwards."""
         return self.curve("lif", output, scored).flip(1)
+
+    @property
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What there is for each order."""
+        return self.z, self.norm, self.mean, self.top
+
+    def _place(self, order: str) -> int:
+        if order not in self.sweep.orders:
+            raise ArgumentError(
+                f"Expected one of the orders of the sweep, {', '.join(self.sweep.orders)}, but got {order!r}; make the "
+                "sweep with it."
+            )
+        return self.sweep.orders.index(order)
 
 
 def area(curve: Tensor, rule: str = "unit") -> Tensor:

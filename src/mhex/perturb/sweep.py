@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.curves import SweepResult
+from mhex.perturb.curves import ORDERS, Order, SweepResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.ranks import Tie, counts, generator_for, ranks
 from mhex.perturb.references import PIXELS, WORDS
@@ -20,7 +19,6 @@ from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.units import Units, image_units, text_units
 from mhex.perturb.words import removed_words
 
-Order = Literal["mif", "lif"]
 Change = Callable[[Tensor, Tensor], Batch]  # of removed units (M, N) of samples (M,)
 _NOISE = 1  # purpose of random numbers
 
@@ -46,7 +44,7 @@ class PerturbationSweep(Runner[SweepResult]):
     reference: str = "black"
     granularity: str = "pixel"
     steps: int = 20
-    orders: tuple[Order, ...] = ("mif", "lif")
+    orders: tuple[Order, ...] = ORDERS
     tie: Tie = "random"
     seed: int = 0
     sigma: float | None = None
@@ -63,7 +61,7 @@ class PerturbationSweep(Runner[SweepResult]):
             )
         if not isinstance(self.steps, int) or self.steps < 1:
             raise ArgumentError(f"Expected steps to be a whole number from 1 on, but got {self.steps!r}.")
-        if not self.orders or any(order not in ("mif", "lif") for order in self.orders):
+        if not self.orders or any(order not in ORDERS for order in self.orders):
             raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
 
     def ask(
