@@ -263,6 +263,46 @@ def test_text_sweeps_do_not_depend_on_batch_or_chunk(name):
         assert torch.allclose(alone.z[:, 0], together.z[:, row], atol=1e-9)
 
 
+@pytest.mark.parametrize("granularity", ["token", "word"])
+def test_more_steps_than_units_cost_no_pass_twice(granularity):
+    """Each number of units, from each end, once; the same curves as where every step is a pass."""
+    saliency, steps = scores_of(TEXTS).round(), 40
+    subject = Subject(bert(), TEXTS, tokenizer=tokenizer())
+    result = PerturbationSweep("drop", granularity, steps)(subject, None, saliency)
+    units = result.units.tolist()
+    assert max(units) < steps
+    assert len(set(units)) == len(TEXTS)  # each text has steps of its own that are equal
+    assert subject.passes == sum(2 * n for n in units)  # clean, n - 1 from each end, and nothing left
+    for row, (n, text) in enumerate(zip(units, TEXTS, strict=True)):
+        length = len(tokenizer()(text)["input_ids"])
+        sweep = PerturbationSweep("drop", granularity, n)  # a step for each unit
+        single = sweep(bert(), [text], saliency[row : row + 1, :length], ids=[row], tokenizer=tokenizer())
+        assert single.removed.tolist() == [list(range(n + 1))]
+        assert torch.allclose(result.z[:, row], single.z[:, 0, result.removed[row]], atol=1e-9)
+        assert torch.allclose(result.norm[:, row], single.norm[:, 0, result.removed[row]], atol=1e-9)
+        assert torch.equal(result.top[:, row], single.top[:, 0, result.removed[row]])
+
+
+def test_few_patches_cost_no_pass_twice():
+    model, x, saliency = bin4()
+    subject = Subject(model, x)
+    result = PerturbationSweep("zero", "patch", 12)(subject, None, saliency)
+    assert subject.passes == 8
+    few = PerturbationSweep("zero", "patch", 4)(model, x, saliency)
+    assert torch.equal(result.z, few.z[:, :, result.removed[0]])
+    every = Subject(model, x)
+    PerturbationSweep("zero", "patch", 3)(every, None, saliency)
+    assert every.passes == 6  # nothing to be shared but the ends
+
+
+def test_texts_without_a_unit_cost_the_clean_pass():
+    ids = {"input_ids": torch.tensor([[2, 3]]), "attention_mask": torch.ones(1, 2).long()}
+    subject = Subject(bert(), ids, tokenizer=tokenizer())
+    result = PerturbationSweep("drop", "token", 5)(subject, None, torch.zeros(1, 2))
+    assert subject.passes == 1
+    assert torch.equal(result.z, result.z[:, :, :1].expand(-1, -1, 6, -1))
+
+
 def test_text_sweeps_refuse():
     subject = Subject(bert(), TEXTS, tokenizer=tokenizer())
     with pytest.raises(ArgumentError, match="reference of texts"):

@@ -47,38 +47,6 @@ class SweepResult:
     top: Tensor
 
     @classmethod
-    def of(
-        cls,
-        sweep: PerturbationSweep,
-        classes: Tensor,
-        ids: Sequence[int],
-        removed: Tensor,
-        units: Tensor,
-        passes: Sequence[Tensor],
-    ) -> SweepResult:
-        """Tables by order and step.
-
-        Args:
-            sweep: How the passes were made.
-            classes: Whose scores were kept.
-            ids: Of the samples.
-            removed: Units removed at each step.
-            units: Units of each sample.
-            passes: Scores, norms, means and top classes, each (passes, B, ...): of nothing removed, everything removed,
-                and the steps between of each order.
-        """
-        between = sweep.steps - 1
-
-        def table(values: Tensor) -> Tensor:
-            curves = [
-                torch.cat([values[:1], values[2 + n * between : 2 + (n + 1) * between], values[1:2]])
-                for n in range(len(sweep.orders))
-            ]
-            return torch.stack(curves).transpose(1, 2)
-
-        return cls(sweep, classes, tuple(ids), removed, units, *map(table, passes))
-
-    @classmethod
     def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
         """Curves of the same samples on the same grid, of one sweep made in parts: some orders each."""
         orders = tuple(order for one in results for order in one.sweep.orders)

@@ -71,9 +71,9 @@ class GroupPass(Runner[GroupResult]):
 
     def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> GroupResult:
         """Hide each group and ask; arguments as for `PerturbationSweep`."""
-        units, rank, change = self.sweep.ranked(subject, saliency)
-        ends = counts(units.number, self.groups)  # (B, K + 1)
-        group = torch.searchsorted(ends[:, 1:].contiguous(), rank, right=True)  # K at what is never removed
+        removal = self.sweep.ranked(subject, saliency)
+        ends = counts(removal.units.number, self.groups)  # (B, K + 1)
+        group = torch.searchsorted(ends[:, 1:].contiguous(), removal.rank, right=True)  # K at what is never removed
         size = subject.batch.size
         classes = subject.classes(explained)[:, :3]
         before = subject.probabilities(subject.logits, classes)
@@ -81,13 +81,13 @@ class GroupPass(Runner[GroupResult]):
 
         def make(jobs: Tensor) -> Batch:
             samples = jobs // self.groups
-            return change(group[samples] == (jobs % self.groups)[:, None], samples)
+            return removal.change(group[samples] == (jobs % self.groups)[:, None], samples)
 
         for start, stop, logits in subject.run(size * self.groups, make, "groups"):
             jobs = torch.arange(start, stop, device=subject.device)
             samples = jobs // self.groups
             drop[samples, jobs % self.groups] = before[samples] - subject.probabilities(logits, classes[samples])
-        importance = _means(units, group, self.groups)
+        importance = _means(removal.units, group, self.groups)
         return GroupResult(tuple(subject.ids), importance, drop.masked_fill(importance.isnan()[..., None], torch.nan))
 
 

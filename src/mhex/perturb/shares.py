@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.curves import SweepResult
 from mhex.perturb.ranks import counts
@@ -61,27 +60,15 @@ class SharePasses(Runner[ShareResult]):
 
     def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> ShareResult:
         """Remove and ask; arguments as for `PerturbationSweep`."""
-        units, rank, change = self.sweep.ranked(subject, saliency)
-        gone, kept = self._numbers(counts(units.number, 100), units.number)
+        removal = self.sweep.ranked(subject, saliency)
+        units = removal.units.number
+        gone, kept = self._numbers(counts(units, 100), units)
         classes = subject.classes(explained)[:, :3]
-        size, shares = subject.batch.size, len(self.percent)
-
-        def make(jobs: Tensor) -> Batch:
-            stage, samples = jobs // size, jobs % size
-            share, place = stage % shares, rank[samples]
-            first = place < gone[samples, share][:, None]
-            rest = place >= kept[samples, share][:, None]
-            removed = torch.where((stage < shares)[:, None], first, rest)
-            if units.counted is not None:
-                removed &= units.counted[samples]
-            return change(removed, samples)
-
-        parts = []
-        for start, stop, logits in subject.run(2 * shares * size, make, "perturbation"):
-            samples = torch.arange(start, stop, device=subject.device) % size
-            parts.append(subject.probabilities(logits, classes[samples]))
-        table = torch.cat(parts).view(2, shares, size, 3).transpose(1, 2)
-        table = table.masked_fill((units.number == 0).view(-1, 1, 1), torch.nan)
+        number = torch.cat([gone, units[:, None] - kept], 1).mT
+        last = torch.arange(2 * len(self.percent), device=subject.device) >= len(self.percent)
+        found = removal.ask(number, last, lambda logits, own: (subject.probabilities(logits, classes[own]),))[0]
+        table = found.view(2, len(self.percent), *found.shape[1:]).transpose(1, 2)
+        table = table.masked_fill((units == 0).view(-1, 1, 1), torch.nan)
         before = subject.probabilities(subject.logits, classes)
         return ShareResult(tuple(subject.ids), before, table[0], table[1])
 

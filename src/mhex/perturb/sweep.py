@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,12 +13,12 @@ from mhex.perturb.curves import ORDERS, Order, SweepResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.ranks import Tie, counts, generator_for, ranks
 from mhex.perturb.references import PIXELS, WORDS
+from mhex.perturb.removal import Change, Removal
 from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.units import Units, image_units, text_units
 from mhex.perturb.words import removed_words
 
-Change = Callable[[Tensor, Tensor], Batch]  # of removed units (M, N) of samples (M,)
 _NOISE = 1  # purpose of random numbers
 
 
@@ -75,38 +74,26 @@ class PerturbationSweep(Runner[SweepResult]):
             explained: That class, (B,); None for the predicted one.
             other: Another class whose outputs are kept, (B,); -1 for none.
         """
-        units, rank, change = self.ranked(subject, saliency)
-        number = units.number
-        grid = counts(number, self.steps)  # (B, T + 1)
-        # Nothing removed is the clean pass, and everything is common to both orders.
-        stages = [("", self.steps), *((order, k) for order in self.orders for k in range(1, self.steps))]
+        removal = self.ranked(subject, saliency)
+        grid = counts(removal.units.number, self.steps)  # (B, T + 1)
         classes = subject.classes(explained, other)
-        size = subject.batch.size
-        step_of = torch.tensor([k for _, k in stages], device=subject.device)
-        lif = torch.tensor([order == "lif" for order, _ in stages], device=subject.device)
 
-        def make(jobs: Tensor) -> Batch:
-            stage, samples = jobs // size, jobs % size
-            n = grid[samples, step_of[stage]][:, None]
-            place = rank[samples]
-            removed = torch.where(lif[stage][:, None], place >= number[samples][:, None] - n, place < n)
-            if units.counted is not None:
-                removed &= units.counted[samples]
-            return change(removed, samples)
+        def read(logits: Tensor, samples: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            z, norm = subject.read(logits, classes[samples])
+            # The two classes of a single output have the scores z and -z.
+            mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
+            return z, norm, mean, top_class(logits)
 
-        found = [_scalars(subject, subject.logits, classes)]
-        for start, stop, logits in subject.run(len(stages) * size, make, "perturbation"):
-            samples = torch.arange(start, stop, device=subject.device) % size
-            found.append(_scalars(subject, logits, classes[samples]))
-        joined = [torch.cat(column) for column in zip(*found, strict=True)]
-        passes = [column.view(-1, size, *column.shape[1:]) for column in joined]
-        return SweepResult.of(self, classes, subject.ids, grid, number, passes)
+        last = torch.tensor([order == "lif" for order in self.orders], device=subject.device)
+        rows = removal.ask(grid.mT.repeat(len(last), 1), last.repeat_interleave(self.steps + 1), read)
+        tables = [row.view(len(last), self.steps + 1, *row.shape[1:]).transpose(1, 2) for row in rows]
+        return SweepResult(self, classes, tuple(subject.ids), grid, removal.units.number, *tables)
 
-    def ranked(self, subject: Subject, saliency: Tensor) -> tuple[Units, Tensor, Change]:
-        """Units, their ranks (B, N), and what makes inputs of removed ones."""
+    def ranked(self, subject: Subject, saliency: Tensor) -> Removal:
+        """Units in the order of their importance."""
         units = self.units(subject, saliency)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        return units, rank, self.change(subject, units)
+        return Removal(subject, units, rank, self.change(subject, units))
 
     def units(self, subject: Subject, saliency: Tensor) -> Units:
         """What is ranked: pixels, patches, tokens or words."""
@@ -147,11 +134,3 @@ class PerturbationSweep(Runner[SweepResult]):
             return subject.variants(value, samples, rows=False)
 
         return filled
-
-
-def _scalars(subject: Subject, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All that is kept of a pass."""
-    z, norm = subject.read(logits, classes)
-    # The two classes of a single output have the scores z and -z.
-    mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
-    return z, norm, mean, top_class(logits)
