@@ -52,7 +52,12 @@ class Removal:
         between = (number > 0) & (number < self.units.number)
         code = number + ends * (last[:, None] & between)
         code = torch.cat([torch.zeros_like(code[:1]), code]) * size + samples  # the first row is the clean pass
-        passes, place = _distinct(code.flatten())
+        different, which = torch.unique(code, return_inverse=True)
+        # What keeps as much goes together: texts of one length, patches of one number, and first the most.
+        left = self.units.number[different % size] - different // size % ends
+        left[:size] = ends
+        order = left.argsort(descending=True, stable=True)
+        passes, place = different[order], order.argsort()[which]
 
         def make(jobs: Tensor) -> Batch:
             chosen = passes[size + jobs]
@@ -67,13 +72,4 @@ class Removal:
         found = [read(subject.logits, samples)]
         for start, stop, logits in subject.run(len(passes) - size, make, "perturbation"):
             found.append(read(logits, passes[size + start : size + stop] % size))
-        place = place.view(code.shape)[1:]
-        return [torch.cat(column)[place] for column in zip(*found, strict=True)]
-
-
-def _distinct(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Different values in the order in which they come first, and the place of each code (R,) among them."""
-    values, which = torch.unique(codes, return_inverse=True)
-    places = torch.arange(len(codes), device=codes.device)
-    order = torch.full_like(values, len(codes)).scatter_reduce(0, which, places, "amin").argsort()
-    return values[order], order.argsort()[which]
+        return [torch.cat(column)[place[1:]] for column in zip(*found, strict=True)]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.capture import Batch, read_logits, untouched, unwrap
+from mhex.capture import Batch, logits_of, untouched, unwrap
 from mhex.capture.chunks import in_chunks
 from mhex.errors import ArgumentError
 from mhex.inputs import Prepared, prepare
@@ -123,7 +123,7 @@ class Subject:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
             with torch.inference_mode():
-                output = read_logits(self.model(*batch.args, **batch.kwargs), stop - start)
+                output = logits_of(self.model, batch)
             return output.to(torch.promote_types(output.dtype, torch.float32))
 
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH

@@ -11,6 +11,7 @@ from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.curves import ORDERS, Order, SweepResult
 from mhex.perturb.imputation import imputed
+from mhex.perturb.patches import dropped_patches, on_patches
 from mhex.perturb.ranks import Tie, counts, generator_for, ranks
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.removal import Change, Removal
@@ -27,10 +28,11 @@ class PerturbationSweep(Runner[SweepResult]):
     """How units are removed: the part of a protocol that decides which passes are made.
 
     Attributes:
-        reference: What removed means. Images: `"black"`, `"zero"`, `"mean"`, `"blur"` or `"impute"`. Texts:
-            `"mask_token"`, `"drop"` (the token is deleted) or `"pad"` (it is not attended to).
-        granularity: `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid; texts are
-            ranked by `"token"` or `"word"`.
+        reference: What removed means. Images: `"black"`, `"zero"`, `"mean"`, `"blur"`, `"impute"`, or `"drop"` (a plain
+            Vision Transformer is not given the patch). Texts: `"mask_token"`, `"drop"` (the token is deleted) or
+            `"pad"` (it is not attended to).
+        granularity: `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid, or for
+            `"drop"` the patches of the model; texts are ranked by `"token"` or `"word"`.
         steps: T; from nothing removed to everything, so that there are T + 1 points.
         orders: `"mif"` removes the most important first, `"lif"` the least important.
         tie: How equal scores are ranked: `"random"`, by (seed, id), or `"stable"`.
@@ -98,6 +100,13 @@ class PerturbationSweep(Runner[SweepResult]):
     def units(self, subject: Subject, saliency: Tensor) -> Units:
         """What is ranked: pixels, patches, tokens or words."""
         if subject.batch.modality == "image":
+            if self.reference == "drop" and self.granularity == "patch":
+                return image_units(subject, on_patches(subject, saliency), "patch")
+            if self.reference == "drop":
+                raise ArgumentError(
+                    f"Expected granularity 'patch' for the reference 'drop' of images, but got {self.granularity!r}: "
+                    "whole patches are dropped."
+                )
             if self.reference not in PIXELS or self.granularity not in ("pixel", "patch"):
                 raise ArgumentError(
                     f"Expected a reference and a granularity of images, but got {self.reference!r} and "
@@ -114,6 +123,8 @@ class PerturbationSweep(Runner[SweepResult]):
             return lambda removed, samples: removed_words(
                 subject, self.reference, units.spread(removed, samples), samples
             )
+        if self.reference == "drop":
+            return lambda removed, samples: dropped_patches(subject, removed, samples)
         pixels = subject.batch.pixels
         if self.reference != "impute":
             stand_in = subject.reference(self.reference, self.sigma, self.radius)
