@@ -99,7 +99,9 @@ def metric_table() -> str:
             f"| [`{metric.name}`]({metric.name}.md) | {metric.title} | {', '.join(metric.modalities)} "
             f"| {'higher' if metric.higher_is_better else 'lower'} | {metric.passes} |"
         )
-    rows.append("\nF is a forward pass, E an explanation, T the steps of a sweep.")
+    rows.append(
+        "\nF is a forward pass, E an explanation, T the steps of a sweep; a clean pass for all metrics is not counted."
+    )
     return "\n".join(rows)
 
 

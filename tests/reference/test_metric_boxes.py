@@ -176,7 +176,7 @@ def test_wrong_boxes_are_refused(options, words):
 def test_wrong_maps_are_refused():
     subject, maps = additive()
     result = BoxSweep("zero", (2,), 5)(subject)
-    with pytest.raises(ArgumentError, match="for each of 3 images"):
+    with pytest.raises(ArgumentError, match="for each of 3 samples"):
         box_sensitivity(result, maps[:2, 0])
     with pytest.raises(ArgumentError, match="coarser grid"):
         box_sensitivity(result, torch.ones(3, 9, 8))

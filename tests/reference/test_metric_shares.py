@@ -71,6 +71,17 @@ def by_hand(name, text, scores, share, alone):
     return ask([i for i, w in zip(ids, places, strict=True) if w not in gone]).softmax(0)
 
 
+def different(granularity, percent):
+    """Passes of all texts, none of them twice: as they are, and with the most or the least important units gone."""
+    total = 0
+    for text in TEXTS:
+        words = [word for word in tokenizer()(text).word_ids() if word is not None]
+        units = len(set(words)) if granularity == "word" else len(words)
+        kept = {max(1, units * q // 100 if q <= 50 else units - units * (100 - q) // 100) for q in percent}
+        total += 1 + len({("first", n) for n in kept} | {("last", units - n) for n in kept if n < units})
+    return total
+
+
 @pytest.mark.parametrize("name", ["drop", "mask_token", "pad"])
 def test_shares_of_words_are_what_calls_by_hand_give(name):
     scores = scores_of(TEXTS)
@@ -78,7 +89,7 @@ def test_shares_of_words_are_what_calls_by_hand_give(name):
     comp, suff = Comprehensiveness(reference=name), Sufficiency(reference=name)
     case = Case(subject, scores)
     found = comp.score(*comp.of(case)), suff.score(*suff.of(case))
-    assert subject.passes == 3 * 11
+    assert subject.passes == different("word", (1, 5, 10, 20, 50))
     for n, text in enumerate(TEXTS):
         before = ask(tokenizer()(text)["input_ids"]).softmax(0)
         top = int(before.argmax())
@@ -97,9 +108,9 @@ def test_a_sweep_that_is_there_costs_no_pass(granularity):
     for metric in metrics:
         assert torch.allclose(metric.score(*metric.of(plain)), metric.score(*metric.of(swept)), atol=1e-9)
     assert swept.subject.passes == passes
-    assert plain.subject.passes == 3 * 13
+    assert plain.subject.passes == different(granularity, options["percent"])
     Comprehensiveness("mask_token").of(swept)
-    assert swept.subject.passes == passes + 3 * 10
+    assert swept.subject.passes == passes + different("word", (1, 5, 10, 20, 50)) - 3  # the clean one is there
 
 
 def test_shares_do_not_depend_on_batch_or_chunk():

@@ -186,7 +186,7 @@ def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: lis
         gaps = Gaps(samples.ids)
         case = case_of(run, samples, marks, method, subject, gaps)
         seconds = (time.perf_counter() - started) / len(samples.ids)
-        case.plan([one.metric.protocol.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
+        case.plan([one.metric.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
         run.parts.add([row for one in wanted for row in _rows(case, gaps, marks, method, one, seconds)])
         if lost := gaps.lost(wanted):
             run.skipped.setdefault(method.label, set()).update(lost)

@@ -42,7 +42,7 @@ class DiscriminationProtocol(SweepProtocol):
     def boxes(self) -> BoxSweep:
         """The passes of its boxes."""
         sizes = self.sizes if isinstance(self.sizes, int) else tuple(self.sizes)
-        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid)
+        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid, radius=self.radius)
 
     @property
     def passes(self) -> tuple[Any, ...]:
@@ -87,7 +87,7 @@ def class_discrimination(
     function=class_discrimination,
     title="Does the map of a class explain that class better than the map of another class in the image does?",
     paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364",
-    passes="4 T F for both classes; boxes as for box-sensitivity, with which they are shared",
+    passes="4 T - 2 F for both classes; boxes as for box-sensitivity, with which they are shared",
     traps="Needs images with two classes; others are skipped. Classes whose names mean the same thing must be left out "
     "before. Maps that do not depend on the class score exactly 0.",
     modalities=("image",),
@@ -110,7 +110,7 @@ class ClassDiscrimination(PerImage):
         case.needs("other_class", "another class of each image (other_class=)")
         make = case.needs("other", "maps for the other class of each image (other=)")
         second: Case = case.once("other", make)
-        boxes = self.protocol.boxes(case.subject, None, case.explained, other=case.other_class)
+        boxes = self.protocol.boxes.ask(case.subject, case.explained, case.other_class)
         sweep = self.protocol.sweep
         return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
 

@@ -26,7 +26,7 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
     function=deletion,
     title="How soon is the class lost when the most important pixels are removed first?",
     paper="Petsiuk, Das & Saenko, RISE, BMVC 2018, arXiv:1806.07421",
-    passes="T F; 0 beside insertion with the same reference",
+    passes="T F; 0 beside a metric that reads the same order of the same sweep",
     traps="Scattered removed pixels look like nothing that the model has seen, and edges alone can lower the score: "
     "compare two references, and look at insertion too. Masks made of the reference favour methods that hide parts "
     "themselves, such as RISE and occlusion.",
@@ -42,6 +42,7 @@ class Deletion(CurveMetric):
 
     better = (False,)
     protocol: CurveProtocol
+    orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

@@ -99,7 +99,7 @@ class Infidelity(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Changes, which all maps of the samples share."""
-        result = self.protocol.runner(case.subject, None, case.explained, other=case.other_class)
+        result = self.protocol.runner.ask(case.subject, case.explained, case.other_class)
         return result, case.saliency, case.explained
 
     def score(self, result: NoiseResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:

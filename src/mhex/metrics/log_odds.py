@@ -29,7 +29,7 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     function=log_odds,
     title="How much log-probability is lost on the way, with the most important pixels removed first?",
     paper="Shrikumar et al., DeepLIFT, ICML 2017, arXiv:1704.02685, as used by Chen et al., TokenTM, CVPR 2024",
-    passes="T F; 0 beside aopc",
+    passes="T F; 0 beside a metric that reads the same order of the same sweep",
     traps="No odds, by its name notwithstanding: a ratio of probabilities. A few images that fall to almost nothing "
     "decide the mean.",
     presets={
@@ -43,6 +43,7 @@ class LogOdds(CurveMetric):
 
     better = (False,)
     protocol: ScoredProtocol
+    orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

@@ -84,7 +84,7 @@ class MaxSensitivity(PerImage):
                 "and std, or a bundle, or choose units='model'."
             )
         runner = self.protocol.runner
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, again, case.explained)),)
+        return (case.once(runner, lambda: runner.ask(case.subject, case.saliency, again, case.explained)),)
 
     def score(self, result: NeighbourResult) -> Tensor:
         """Per image."""

@@ -43,7 +43,7 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     function=perturbation_auc,
     title="How does accuracy fall when the most important pixels go first, and hold when the least important do?",
     paper="Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
-    passes="2 T F; 0 beside other metrics of the sweep",
+    passes="2 T - 1 F; less by each order of the same sweep that another metric reads",
     traps="A hit is always the label, also where the predicted class was explained. Images that are wrong at first "
     "count as 0: `on_correct` leaves them out. Accuracy knows no margin.",
     data=("label",),

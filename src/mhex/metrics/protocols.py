@@ -60,6 +60,7 @@ class SweepProtocol(Protocol):
         tie: How equal scores are ranked.
         seed: Of ties.
         sigma: Of the blur.
+        radius: Of its kernel, 2 radius + 1 pixels wide; None for three times sigma.
     """
 
     reference: str = "blur"
@@ -68,6 +69,7 @@ class SweepProtocol(Protocol):
     tie: str = "random"
     seed: int = 0
     sigma: float | None = None
+    radius: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,11 +77,11 @@ class SweepProtocol(Protocol):
 
     @property
     def idle(self) -> dict[str, str]:
-        return blur_only(self.reference, "sigma")
+        return blur_only(self.reference, "sigma", "radius")
 
     @property
     def sweep(self) -> PerturbationSweep:
-        """The passes that it needs, in both orders, so that metrics can share them."""
+        """The passes that it needs, in both orders; a metric may read one of them alone."""
         return PerturbationSweep(
             reference=self.reference,
             granularity=self.granularity,
@@ -87,6 +89,7 @@ class SweepProtocol(Protocol):
             tie=self.tie,  # type: ignore[arg-type]
             seed=self.seed,
             sigma=self.sigma,
+            radius=self.radius,
         )
 
     @property
@@ -128,13 +131,13 @@ def blur_only(reference: str, *names: str) -> dict[str, str]:
 
 
 def check_units(reference: str, granularity: str) -> None:
-    """Refuse tokens in images, and pixels in texts."""
-    known = ("token", "word") if reference in WORDS else ("pixel", "patch")
+    """Refuse tokens in images, and pixels in texts; patches can be dropped as tokens can."""
+    known: tuple[str, ...] = ("token", "word") if reference in WORDS else ("pixel", "patch")
+    known = (*known, "patch") if reference == "drop" else known
     if reference in (*PIXELS, *WORDS) and granularity not in known:
-        kind = "texts" if reference in WORDS else "images"
+        listed = ", ".join(map(repr, known[:-1]))
         raise ArgumentError(
-            f"Expected granularity {known[0]!r} or {known[1]!r} with {reference!r}, a reference of {kind}, but got "
-            f"{granularity!r}."
+            f"Expected granularity {listed} or {known[-1]!r} with the reference {reference!r}, but got {granularity!r}."
         )
 
 

@@ -100,7 +100,7 @@ class Randomization(PerImage):
         runner = self.protocol.runner
 
         def make() -> RandomizedResult:
-            return runner(case.subject, None, case.saliency, again, case.explained, explained_model=case.model)
+            return runner.ask(case.subject, case.saliency, again, case.explained, case.model)
 
         return (case.once(runner, make),)
 

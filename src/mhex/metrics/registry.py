@@ -28,7 +28,8 @@ class MetricSpec:
         title: What it asks, in one line.
         paper: Reference.
         modalities: What it is defined for.
-        passes: Cost per image, in forward passes F, explanations E and steps T.
+        passes: Cost per image beside the clean pass that all metrics share, in forward passes F, explanations E and
+            steps T.
         traps: What to beware of.
         data: What it needs of the data beside inputs: `"mask"`, `"rationale"`, `"label"`, `"tiles"` or `"two classes"`.
         explains: Whether it explains again, changed images or other classes (`Case.again`).

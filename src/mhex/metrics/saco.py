@@ -96,8 +96,7 @@ class SaCo(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """The groups of the map."""
-        runner = self.protocol.runner
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, case.explained)),)
+        return (case.passes(self.protocol.runner),)
 
     def score(self, result: GroupResult) -> Tensor:
         """Per image."""

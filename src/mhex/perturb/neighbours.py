@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.perturb.ranks import generator_for
+from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.units import check_map
 
@@ -38,7 +38,7 @@ class NeighbourResult:
 
 
 @dataclass(frozen=True)
-class NeighbourPass:
+class NeighbourPass(Runner[NeighbourResult]):
     """How neighbours are drawn.
 
     Attributes:
@@ -62,28 +62,17 @@ class NeighbourPass:
         if self.units not in ("raw", "model"):
             raise ArgumentError(f"Expected units 'raw' or 'model', but got {self.units!r}.")
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any,
-        saliency: Tensor,
-        again: Callable[..., Tensor],
-        explained: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        **options: Any,
+    def ask(
+        self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
     ) -> NeighbourResult:
         """Draw neighbours and explain them.
 
         Args:
-            model: As for `PerturbationSweep`.
-            x: Images.
+            subject: Images.
             saliency: Their maps, (B, h, w).
             again: From inputs and classes (B,) to maps of the same shape.
             explained: The class of each map, (B,), which stays; None for the predicted one.
-            ids: Number of each sample in its data set.
-            options: Of `Subject`.
         """
-        subject = model if isinstance(model, Subject) else Subject(model, x, None, ids, **options)
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)
         classes = subject.classes(explained)[:, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.capture import Batch, read_logits, untouched, unwrap
+from mhex.capture import Batch, logits_of, untouched, unwrap
 from mhex.capture.chunks import in_chunks
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.inputs import Prepared, prepare
@@ -21,6 +22,7 @@ from mhex.perturb.references import reference
 _TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
 _WARNED_OF: WeakSet[nn.Module] = WeakSet()  # not once more for every batch
 _TOKEN_WIDTH = 512  # numbers that a token is taken to hold, where passes are cut
+ROLES = ("explained", "predicted", "label", "other")  # of the classes whose outputs are kept
 
 
 class Subject:
@@ -69,7 +71,7 @@ class Subject:
         self.passes = 0
         self.shared: dict[Any, Any] = {}
         self._logits: Tensor | None = None
-        self._references: dict[tuple[str, float | None], Tensor] = {}
+        self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
             if value is not None and len(value) != self.batch.size:
                 raise ArgumentError(f"Expected {name} of {self.batch.size} samples, but got {len(value)}.")
@@ -125,7 +127,7 @@ class Subject:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
             with torch.inference_mode():
-                output = read_logits(self.model(*batch.args, **batch.kwargs), stop - start)
+                output = logits_of(self.model, batch)
             return output.to(torch.promote_types(output.dtype, torch.float32))
 
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
@@ -134,11 +136,11 @@ class Subject:
             yield from in_chunks(count, run, width * weight, self.device, self.batch_size, bar)
         self.passes += count
 
-    def reference(self, name: str, sigma: float | None = None) -> Tensor:
+    def reference(self, name: str, sigma: float | None = None, radius: int | None = None) -> Tensor:
         """Values of removed pixels, (B, C, H, W); see `mhex.perturb.reference`."""
-        key = (name, sigma)
+        key = (name, sigma, radius)
         if key not in self._references:
-            self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma)
+            self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma, radius)
         return self._references[key]
 
     def classes(self, explained: Tensor | None = None, other: Tensor | None = None) -> Tensor:
@@ -181,6 +183,11 @@ class Subject:
         low = norm + torch.log1p(-(z - norm).exp().clamp_max(0.5))
         return torch.where(classes == top, others, low)
 
+    def probabilities(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Of classes (M, J), float64; NaN where there is none."""
+        z, norm = self.read(logits, classes)
+        return (z - norm).exp().masked_fill(classes < 0, torch.nan)
+
     def _check(self, logits: Tensor) -> None:
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError(
@@ -208,6 +215,25 @@ class Subject:
             raise ArgumentError(
                 f"Expected labels from 0 to {max(2, logits.shape[1]) - 1}, but got up to {int(self.label.max())}."
             )
+
+
+OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)
+
+
+def column_of(scored: str, known: Tensor) -> int:
+    """Where the class that is scored stands among those whose outputs are kept.
+
+    Args:
+        scored: One of `ROLES`.
+        known: Whether each sample has a class of each role, bool (B, J).
+    """
+    roles = ROLES[: known.shape[1]]
+    if scored not in roles:
+        raise ArgumentError(f"Expected scored to be one of {', '.join(roles)}, but got {scored!r}.")
+    column = roles.index(scored)
+    if scored == "label" and not bool(known[:, column].all()):
+        raise ArgumentError("Expected labels for what is scored by them; give label=.")
+    return column
 
 
 def top_class(logits: Tensor) -> Tensor:

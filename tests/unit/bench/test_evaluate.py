@@ -120,7 +120,7 @@ def test_passes_are_shared(model: Small, data: Any) -> None:
     """One sweep of both orders serves all metrics that can read it, and boxes serve all methods."""
     x, y, _ = data
     curves = [(name, ZERO) for name in ("deletion", "insertion", "aopc", "log-odds", "perturbation-auc", "fidelity")]
-    mhex.evaluate(model, (x, y), ["gradcam"], curves[:1], controls=False)
+    mhex.evaluate(model, (x, y), ["gradcam"], curves[-1:], controls=False)
     alone, model.seen = model.seen, 0
     mhex.evaluate(model, (x, y), ["gradcam"], curves, controls=False)
     assert model.seen == alone
