@@ -95,7 +95,7 @@ def test_one_order_is_enough_where_one_is_read() -> None:
     sweep = PerturbationSweep("zero", "pixel", 20, orders=("mif",))
     result = sweep(case.subject, None, case.saliency, case.explained)
     Deletion(reference="zero", steps=20).update(result)
-    with pytest.raises(ArgumentError, match="an order of the sweep"):
+    with pytest.raises(ArgumentError, match="one of the orders of the sweep, mif"):
         get_metric("insertion").metric(reference="zero", steps=20).update(result)
 
 

@@ -170,7 +170,7 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
         (lambda: Insertion(area="thirds"), "Expected area 'unit'"),
         (lambda: Insertion(area="che", steps=15), "multiple of 10 steps"),
         (lambda: Insertion(scored="other"), "scored to be one of explained, predicted, label"),
-        (lambda: Insertion(reference="drop"), "Expected granularity 'token' or 'word'"),
+        (lambda: Insertion(reference="drop"), "Expected granularity 'token', 'word' or 'patch'"),
         (lambda: Infidelity(sigma=0.2), "kind is 'square'"),
         (lambda: Infidelity("gradient", reference="mean"), "kind is 'gaussian'"),
     ],
