@@ -162,7 +162,9 @@ def _corrected(shares: Tensor, found: Tensor, rows: Tensor, summary: Summary, cl
     counted = (~found.isnan()).sum(0)
     # Ties count half, so that a value that never changes has no bias.
     below = ((found < value).sum(0) + (found <= value).sum(0)).double() / (2 * counted)
-    bias = torch.special.ndtri(below.clamp(0.5 / len(found), 1 - 0.5 / len(found)))
+    least = 0.5 / counted.clamp_min(1)
+    # Without any draw that has a value, every share of them is as good.
+    bias = torch.special.ndtri(below.nan_to_num(0.5).clamp(least, 1 - least))
     z = bias + torch.special.ndtri(shares)
     found_at: Tensor = torch.special.ndtr(bias + z / (1 - _acceleration(rows, summary, clusters) * z))
     return found_at

@@ -75,6 +75,11 @@ def test_windows_of_one_data_set_have_some_samples_in_common() -> None:
     assert pair.difference == pytest.approx(float((draw(6)[3:] - draw(6, 1)[:3]).mean()))
 
 
+def test_a_number_that_is_the_same_by_chance_says_nothing() -> None:
+    joined = one("gae", draw(6), numbered("abcdef")).merge(one("cdam", draw(5, 1), numbered("axbyc")))
+    assert joined.compare("deletion")["gae", "cdam"].n == 3
+
+
 def test_methods_without_a_common_sample_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no sample in common, and only one of them has 'cdam' for 'deletion'"):
         one("gae", draw(4), numbered("abcd")).merge(one("cdam", draw(4), numbered("wxyz")))
