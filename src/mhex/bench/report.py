@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from mhex.bench import store
 from mhex.bench.merging import merged
-from mhex.bench.pairs import Pairs
+from mhex.bench.pairs import Pairs, check_names
 from mhex.bench.plan import label, metric_of
 from mhex.bench.tables import Cell, Grid, render
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError
 from mhex.metrics.comparison import all_pairs, pair_tests
 from mhex.metrics.marking import Marks, marked
 from mhex.metrics.ranking import Rank, ranking
@@ -48,7 +48,7 @@ class Report:
 
     def values(self, metric: str) -> tuple[Tensor, dict[str, Tensor]]:
         """Ids of the images (n,), and for each method its numbers (n, J); NaN where an image has none."""
-        _check_known("metric", [metric], self._metrics)
+        check_names("metric", [metric], self._metrics)
         if metric not in self._values:
             self._values[metric] = self._gathered(metric)
         return self._values[metric]
@@ -106,9 +106,8 @@ class Report:
             for k, (output, best) in enumerate(zip(shown, self._marks(name, len(shown)), strict=True)):
                 for m, (method, numbers) in enumerate(rows.items()):
                     n = int(numbers.isfinite().all(1).sum())
-                    value, low, high = found[method][:, k].tolist()
                     is_best, tested = (False, None) if best is None else (best.marked[m], best.images)
-                    sizes = (n, len(numbers) - n)
+                    value, low, high, sizes = *found[method][:, k].tolist(), (n, len(numbers) - n)
                     cells.append(
                         Cell(method, name, output, value, low, high, *sizes, is_best, metric.better[k], tested)
                     )
@@ -124,8 +123,8 @@ class Report:
 
     def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
         """The same with some methods, as they are called in tables, or some metrics alone."""
-        _check_known("method", methods or (), self.methods)
-        _check_known("metric", metrics or (), self.metrics)
+        check_names("method", methods or (), self.methods)
+        check_names("metric", metrics or (), self.metrics)
         kept = [
             row
             for row in self.rows.to_pylist()
@@ -148,9 +147,7 @@ class Report:
         """Methods, what is compared of them, (n, M) or (n, M, J), and how a value of the data set is made of it."""
         _, numbers = self.values(metric)  # refuses unknown metrics
         names = list(numbers) if methods is None else list(methods)
-        _check_known("method", names, numbers)
-        if len(set(names)) < len(names):
-            raise ArgumentError(f"Expected each method once, but got {', '.join(names)}.")
+        check_names("method", names, numbers)
         made = self._metrics[metric]
         if made.additive:
             values = self.per_image(metric, output)
@@ -240,11 +237,9 @@ class Report:
         return cls(store.read(Path(path)))
 
     def merge(self, *others: Report) -> Report:
-        """One report of several; rows that are in more than one count once.
+        """One report of several: samples are paired by their digests, and what disagrees is refused.
 
-        Samples are paired by their digests, whatever their numbers are. Refused are a metric with different settings,
-        samples that differ where others are the same, values that disagree, and methods without a common sample. More
-        samples of the same methods are added to the others.
+        Rows that are in more than one count once. More samples of the same methods are added; see `mhex.bench.merging`.
         """
         return Report(store.as_table(merged([one.rows.to_pylist() for one in (self, *others)])))
 
@@ -256,9 +251,3 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({len(self.methods)} methods, {len(self.metrics)} metrics, {self.rows.num_rows} rows)"
-
-
-def _check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    for name in names:
-        if name not in (listed := list(known)):
-            raise unknown_name(kind, name, listed)
