@@ -18,6 +18,7 @@ def report_of(
     ids: Mapping[int, str] | None = None,
     changes: Mapping[str, Any] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    model: str = "net",
 ) -> Report:
     """A report.
 
@@ -26,6 +27,7 @@ def report_of(
         ids: Numbers of the images and their digests; 0, 1, ... and letters if None.
         changes: Parts of the protocols that differ from the usual.
         options: Of methods.
+        model: That was judged.
     """
     rows = []
     for name, methods in numbers.items():
@@ -38,6 +40,7 @@ def report_of(
                 for column, value in zip(metric.columns, values, strict=True):
                     rows.append(
                         {
+                            "run": json.dumps({"model": model, "target": "predicted", "seed": 0}),
                             "image": image,
                             "input": digest,
                             "method": method,

@@ -26,6 +26,7 @@ def merged(reports: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
     Args:
         reports: Rows of each, with the columns of `mhex.bench.store`.
     """
+    _check_runs(row for rows in reports for row in rows)
     _check_settings(row for rows in reports for row in rows)
     samples: set[Sample] = set()
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -42,6 +43,16 @@ def merged(reports: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
             key = tuple(row[name] for name in ("image", "input", "method", "options", "metric", "column"))
             _check_value(kept.setdefault(key, row), row)
     return list(kept.values())
+
+
+def _check_runs(rows: Iterable[Row]) -> None:
+    """All rows are of one model, target and seed."""
+    runs = [json.loads(told) for told in dict.fromkeys(row["run"] for row in rows)]
+    for one in runs[1:]:
+        differ = sorted(name for name in {*one, *runs[0]} if one.get(name) != runs[0].get(name))
+        if differ:
+            told = "; ".join(f"{name} {runs[0].get(name)} and {one.get(name)}" for name in differ)
+            raise ArgumentError(f"Expected reports of one model, target and seed, but they differ: {told}.")
 
 
 def _check_settings(rows: Iterable[Row]) -> None:
@@ -110,6 +121,6 @@ def _check_value(kept: Row, row: Row) -> None:
     if not math.isclose(first, second, rel_tol=_SAME, abs_tol=_NOTHING):
         raise ArgumentError(
             f"Expected one value of {row['metric']!r} ({row['column']}) for {label(row['method'], row['options'])!r} "
-            f"on image {row['image']}, but the reports have {first:g} and {second:g}. They are of different models, "
-            "targets or seeds, or number samples differently, by which ties and boxes are drawn."
+            f"on image {row['image']}, but the reports have {first:g} and {second:g}. They number samples differently, "
+            "by which ties and boxes are drawn, or one of them is of another version."
         )

@@ -10,9 +10,9 @@ from typing import Any
 
 from mhex.errors import ArgumentError
 
-# One row per image, method, metric and number of it.
+# One row per image, method, metric and number of it; `run` says of which model, target and seed.
 COLUMNS = (
-    *("image", "input", "method", "options", "metric", "settings", "protocol", "column"),
+    *("run", "image", "input", "method", "options", "metric", "settings", "protocol", "column"),
     *("value", "seconds", "explain_seconds"),
 )
 KEY = ("image", "input", "method", "options", "metric", "protocol")
@@ -87,7 +87,7 @@ class Parts:
     """
 
     def __init__(self, folder: Path | None, told: str) -> None:
-        self.folder = folder
+        self.folder, self.told = folder, told
         self.tables: list[Any] = []
         self.done: set[Key] = set()
         self.asked: set[Key] = set()
@@ -105,7 +105,7 @@ class Parts:
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep rows of a batch, on disk before anything else is done."""
-        rows = [row for row in rows if tuple(row[name] for name in KEY) not in self.done]
+        rows = [{"run": self.told, **row} for row in rows if tuple(row[name] for name in KEY) not in self.done]
         if not rows:
             return
         table = as_table(rows)

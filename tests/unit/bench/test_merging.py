@@ -52,12 +52,17 @@ def test_values_that_disagree_are_refused() -> None:
     other = draw(5)
     other[3] += 0.01
     with pytest.raises(
-        ArgumentError, match=r"one value of 'deletion' \(value\) for 'gae' on image 3.*different models"
+        ArgumentError, match=r"one value of 'deletion' \(value\) for 'gae' on image 3.*number samples differently"
     ):
         one("gae", draw(5)).merge(one("gae", other))
     other[3] = math.nan
     with pytest.raises(ArgumentError, match="on image 3"):
         one("gae", draw(5)).merge(one("gae", other))
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="one model, target and seed, but they differ: model net and other"):
+        one("gae", draw(5)).merge(one("cdam", draw(5, 1), model="other"))
 
 
 def test_samples_that_differ_where_others_do_not_are_refused() -> None:
