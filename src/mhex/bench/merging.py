@@ -19,29 +19,28 @@ _SAME, _NOTHING = 1e-3, 1e-6  # an image in another batch or on another device g
 def merged(reports: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
     """Rows of all reports, each once.
 
-    A sample is known by its digest (input, label, mask and what else the data says of it), whatever its number is in a
-    report; in the result it has the number of the first report that has it. Samples of other data are never paired,
-    also where they have the same number: they stay samples of their own.
+    A sample is known by its number and by its digest (input, label, mask and what else the data says of it): ties,
+    boxes and noise are drawn by the number, and what was drawn in another way cannot be paired. Samples of other data
+    are never paired, also where they have the same number: they stay samples of their own.
 
     Args:
         reports: Rows of each, with the columns of `mhex.bench.store`.
     """
     _check_runs(row for rows in reports for row in rows)
     _check_settings(row for rows in reports for row in rows)
+    left = [(rows, {(row["image"], row["input"]) for row in rows}) for rows in reports]
     samples: set[Sample] = set()
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for rows in reports:
-        own = {(row["image"], row["input"]) for row in rows}
+    while left:
+        # What has samples in common comes first, so that the order in which reports are given does not matter.
+        rows, own = left.pop(next((k for k, (_, one) in enumerate(left) if one & samples), 0))
         if samples:
-            common = {digest for _, digest in samples} & {digest for _, digest in own}
-            _check_numbers(samples, own, common)
-            _check_methods(kept.values(), rows, common)
-        number = _numbers(samples, own)
-        samples |= {(number[sample], sample[1]) for sample in own}
+            _check_numbers(samples, own)
+            _check_methods(kept.values(), rows, samples, own)
+        samples |= own
         for row in rows:
-            row = {**row, "image": number[row["image"], row["input"]]}
             key = tuple(row[name] for name in ("image", "input", "method", "options", "metric", "column"))
-            _check_value(kept.setdefault(key, row), row)
+            _check_value(kept.setdefault(key, dict(row)), row)
     return list(kept.values())
 
 
@@ -67,13 +66,11 @@ def _check_settings(rows: Iterable[Row]) -> None:
             )
 
 
-def _check_numbers(known: set[Sample], own: set[Sample], common: set[str]) -> None:
-    """Where both number the same data, as most of what they share shows, a number must not stand for two samples."""
-    if not common or 2 * len(known & own) < len(common):
-        return
-    before, now = ({image for image, digest in part if digest not in common} for part in (known, own))
-    wrong = sorted(before & now)
-    if wrong:
+def _check_numbers(known: set[Sample], own: set[Sample]) -> None:
+    """Where both are of the same data, as what they share shows, a number must not stand for two samples."""
+    common = known & own
+    wrong = sorted({image for image, _ in known - common} & {image for image, _ in own - common})
+    if common and wrong:
         raise ArgumentError(
             f"Expected the same samples in both reports, but {len(wrong)} of them differ, such as image {wrong[0]}, "
             "while others are the same. Input, label, mask and whatever else the data says of a sample must be equal: "
@@ -81,17 +78,23 @@ def _check_numbers(known: set[Sample], own: set[Sample], common: set[str]) -> No
         )
 
 
-def _check_methods(kept: Iterable[Row], rows: Sequence[Row], common: set[str]) -> None:
+def _check_methods(kept: Iterable[Row], rows: Sequence[Row], known: set[Sample], own: set[Sample]) -> None:
     """Without a common sample, more samples of the same methods are welcome, and other methods cannot be compared."""
-    if common:
+    if known & own:
         return
+    same = {digest for _, digest in known} & {digest for _, digest in own}
     before, now = _methods(kept), _methods(rows)
     for metric in before.keys() & now.keys():
         if alone := sorted(before[metric] ^ now[metric]):
+            why = (
+                f"the {len(same)} that they share have other numbers, by which ties, boxes and noise are drawn"
+                if same
+                else "input, label, mask and whatever else the data says of a sample must be equal"
+            )
             raise ArgumentError(
                 f"Expected reports of the same samples, or of the same methods, but they have no sample in common, and "
-                f"only one of them has {alone[0]!r} for {metric!r}. Input, label, mask and whatever else the data says "
-                "of a sample must be equal: judge all methods on the same data."
+                f"only one of them has {alone[0]!r} for {metric!r}: {why}. Judge all methods on the same data, in the "
+                "same order."
             )
 
 
@@ -99,18 +102,6 @@ def _methods(rows: Iterable[Row]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for metric, name, options in dict.fromkeys((row["metric"], row["method"], row["options"]) for row in rows):
         found.setdefault(metric, set()).add(label(name, options))
-    return found
-
-
-def _numbers(known: set[Sample], own: set[Sample]) -> dict[Sample, int]:
-    """The number that each sample gets; of samples that are there more than once, each is paired with one other."""
-    free: dict[str, list[int]] = {}
-    for image, digest in sorted(known - own):
-        free.setdefault(digest, []).append(image)
-    found = {sample: sample[0] for sample in known & own}
-    for image, digest in sorted(own - known):
-        there = free.get(digest)
-        found[image, digest] = there.pop(0) if there else image
     return found
 
 

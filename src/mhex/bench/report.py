@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -15,11 +16,11 @@ from mhex.bench.merging import merged
 from mhex.bench.pairs import Pairs, check_names
 from mhex.bench.plan import label, metric_of
 from mhex.bench.tables import Cell, Grid, render
+from mhex.bench.verdicts import Verdict, verdicts
 from mhex.errors import ArgumentError
 from mhex.metrics.comparison import all_pairs, pair_tests
-from mhex.metrics.marking import Marks, marked
 from mhex.metrics.ranking import Rank, ranking
-from mhex.metrics.resampling import Summary, bootstrap
+from mhex.metrics.resampling import Summary, interval_of
 
 
 class Report:
@@ -48,10 +49,18 @@ class Report:
 
     def values(self, metric: str) -> tuple[Tensor, dict[str, Tensor]]:
         """Ids of the images (n,), and for each method its numbers (n, J); NaN where an image has none."""
-        check_names("metric", [metric], self._metrics)
+        metric = self._named(metric)
         if metric not in self._values:
             self._values[metric] = self._gathered(metric)
         return self._values[metric]
+
+    def _named(self, metric: str) -> str:
+        """The whole name of a metric; one with changed parts may be asked for without them, if it is the only one."""
+        longer: list[str] = [name for name in self._metrics if re.split(r"[ :]", name)[0] == metric]
+        if metric not in self._metrics and len(longer) == 1:
+            return longer[0]
+        check_names("metric", [metric], self._metrics)
+        return metric
 
     def _gathered(self, metric: str) -> tuple[Tensor, dict[str, Tensor]]:
         import pyarrow.compute as pc
@@ -101,15 +110,14 @@ class Report:
                 counted = numbers[numbers.isfinite().all(1)]
                 found[method] = torch.full((3, len(metric.outputs)), torch.nan, dtype=torch.float64)
                 if len(counted):
-                    ends = bootstrap(counted, metric.summary, resamples, confidence, seed)
+                    ends = interval_of(counted, metric.summary, resamples, confidence, seed, hits=metric.hits)
                     found[method] = torch.stack([metric.summary(counted), ends.low, ends.high])
-            for k, (output, best) in enumerate(zip(shown, self._marks(name, len(shown)), strict=True)):
-                for m, (method, numbers) in enumerate(rows.items()):
+            for k, (output, verdict) in enumerate(zip(shown, self._verdicts(name, len(shown)), strict=True)):
+                for method, numbers in rows.items():
                     n = int(numbers.isfinite().all(1).sum())
-                    is_best, tested = (False, None) if best is None else (best.marked[m], best.images)
                     value, low, high, sizes = *found[method][:, k].tolist(), (n, len(numbers) - n)
                     cells.append(
-                        Cell(method, name, output, value, low, high, *sizes, is_best, metric.better[k], tested)
+                        Cell(method, name, output, value, low, high, *sizes, metric.better[k], verdict, metric.skips)
                     )
         return cells
 
@@ -138,8 +146,11 @@ class Report:
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
         _, rows = self.values(metric)
-        made = self._metrics[metric]
-        return {name: made.summary(numbers[:, None, :])[..., output] for name, numbers in rows.items()}
+        made = self._metrics[self._named(metric)]
+        # An image counts with all of its numbers or not at all, as in the table.
+        counts = {name: numbers.isfinite().all(1, keepdim=True) for name, numbers in rows.items()}
+        whole = {name: numbers.where(counts[name], torch.nan) for name, numbers in rows.items()}
+        return {name: made.summary(numbers[:, None, :])[..., output] for name, numbers in whole.items()}
 
     def _compared(
         self, metric: str, methods: Sequence[str] | None, output: int
@@ -148,7 +159,7 @@ class Report:
         _, numbers = self.values(metric)  # refuses unknown metrics
         names = list(numbers) if methods is None else list(methods)
         check_names("method", names, numbers)
-        made = self._metrics[metric]
+        made = self._metrics[self._named(metric)]
         if made.additive:
             values = self.per_image(metric, output)
             return names, torch.stack([values[name] for name in names], 1), None
@@ -156,8 +167,8 @@ class Report:
         table = torch.stack([numbers[name] for name in names], 1)
         return names, table, lambda rows: made.summary(rows)[..., output : output + 1]
 
-    def _marks(self, metric: str, outputs: int) -> list[Marks | None]:
-        """Who is marked by each of the first outputs; None where neither side is better."""
+    def _verdicts(self, metric: str, outputs: int) -> list[Verdict | None]:
+        """What is shown by each of the first outputs; None where neither side is better."""
         made, (_, numbers) = self._metrics[metric], self.values(metric)
         if made.additive:
             tested = [pair_tests(self._compared(metric, None, k)[1])[0] for k in range(outputs)]
@@ -165,7 +176,8 @@ class Report:
             tested = pair_tests(
                 torch.stack(list(numbers.values()), 1), summary=lambda rows: made.summary(rows)[..., :outputs]
             )
-        return [None if up is None else marked(one, up) for one, up in zip(tested, made.better, strict=False)]
+        names = list(numbers)
+        return [None if up is None else verdicts(names, one, up) for one, up in zip(tested, made.better, strict=False)]
 
     def compare(self, metric: str, methods: Sequence[str] | None = None, seed: int = 0, output: int = 0) -> Pairs:
         """Every pair of methods by one metric, each on the images that both have, corrected for all pairs.
@@ -203,14 +215,14 @@ class Report:
             output: Which number of the metric.
         """
         names, values, summary = self._compared(metric, methods, output)
-        higher = self._metrics[metric].better[output]
+        higher = self._metrics[self._named(metric)].better[output]
         if higher is None:
             raise ArgumentError(f"Neither high nor low is better for {metric!r}, so there are no ranks by it.")
         found = ranking(values, higher, resamples, confidence, seed, summary=summary)
         return dict(sorted(zip(names, found.methods, strict=True), key=lambda one: one[1].place))
 
     def table(self, form: str = "text", outputs: str = "first", resamples: int = 2000, width: int | None = None) -> str:
-        """Methods by metrics, with intervals; all that no other is shown to be better than are marked.
+        """Methods by metrics, with intervals; see `mhex.bench.verdicts` for what is marked.
 
         Args:
             form: `"text"`, `"markdown"`, `"latex"` or `"html"`.
@@ -237,7 +249,7 @@ class Report:
         return cls(store.read(Path(path)))
 
     def merge(self, *others: Report) -> Report:
-        """One report of several: samples are paired by their digests, and what disagrees is refused.
+        """One report of several: samples are paired by number and digest, and what disagrees is refused.
 
         Rows that are in more than one count once. More samples of the same methods are added; see `mhex.bench.merging`.
         """

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mhex.bench.layout import in_columns
+from mhex.bench.verdicts import Verdict
 from mhex.errors import ArgumentError
 
+DAGGER = "†"
 _LATEX: dict[str, str | int | None] = {
     **{sign: f"\\{sign}" for sign in "{}$&%#_"},
     "\\": r"\textbackslash{}",
@@ -22,6 +24,7 @@ _LATEX: dict[str, str | int | None] = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     "±": r"$\pm$",
+    DAGGER: r"$\dagger$",
     "—": "---",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
@@ -40,9 +43,9 @@ class Cell:
         low, high: Ends of its interval.
         n: Images that count.
         skipped: Images that do not.
-        marked: Whether no other is shown to be better.
         higher: Whether higher is better; None where neither is.
-        tested: The fewest and the most images on which two methods were compared; None where there were no two.
+        verdict: What the column shows; None where neither side is better.
+        skips: Which images do not count, in a few words.
     """
 
     method: str
@@ -53,9 +56,24 @@ class Cell:
     high: float
     n: int
     skipped: int
-    marked: bool
     higher: bool | None
-    tested: tuple[int, int] | None = None
+    verdict: Verdict | None = None
+    skips: str = ""
+
+    @property
+    def marked(self) -> bool:
+        """Whether it is a method that no other is shown to be better than."""
+        return self.verdict is not None and self.method in self.verdict.best
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it is a method that is not shown to be better than random maps."""
+        return self.verdict is not None and self.method in self.verdict.doubtful
+
+    @property
+    def tested(self) -> tuple[int, int] | None:
+        """The fewest and the most images on which two methods were compared."""
+        return None if self.verdict is None else self.verdict.tested
 
     @property
     def column(self) -> str:
@@ -67,8 +85,9 @@ class Cell:
         """The number with half the width of its interval; a dash, and how many images were skipped, without one."""
         if math.isnan(self.value):
             return f"— ({self.skipped} skipped)" if self.skipped else "—"
-        digits = _digits(self.high - self.low)
-        return f"{self.value:.{digits}f} ± {(self.high - self.low) / 2:.{digits}f}"
+        digits, dagger = _digits(self.high - self.low), DAGGER if self.doubtful else ""
+        half = "—" if math.isnan(self.high - self.low) else f"{(self.high - self.low) / 2:.{digits}f}"
+        return f"{self.value:.{digits}f} ± {half}{dagger}"
 
 
 @dataclass(frozen=True)
@@ -107,9 +126,11 @@ class Grid:
             told = [_counts([cell for cell in self.cells if cell.metric == metric]), protocol]
             found.append(f"{metric}: {'; '.join(part for part in told if part)}")
         found.append(
-            "± is half of the 95 % bootstrap interval over images. Marked: the best, and all not shown to be worse "
-            "than another."
+            "± is half of the 95 % interval over images (bootstrap; exact for hits). Marked: the best, and all that no "
+            "other method is shown to be better than; control maps are never marked."
         )
+        if any(cell.doubtful for cell in self.cells):
+            found.append(f"{DAGGER} not shown to be better than control:random.")
         return found
 
 
@@ -121,7 +142,8 @@ def _counts(cells: Sequence[Cell]) -> str:
     usual = max(sizes, key=lambda size: (len(sizes[size]), size[0]), default=None)
     told = []
     for size in sorted(sizes, key=lambda size: (size != usual, -size[0])):
-        counted = f"n = {size[0]}" + (f" ({size[1]} skipped)" if size[1] else "")
+        why = f": {cells[0].skips}" if cells[0].skips else ""
+        counted = f"n = {size[0]}" + (f" ({size[1]} skipped{why})" if size[1] else "")
         told.append(counted if size == usual else f"{counted} of {', '.join(sizes[size])}")
     spans = [cell.tested for cell in cells if cell.tested is not None]
     if any(cell.tested is not None and cell.tested[0] < cell.n for cell in cells):
@@ -129,6 +151,9 @@ def _counts(cells: Sequence[Cell]) -> str:
         told.append(
             f"pairs were tested on {low} images" if low == high else f"pairs were tested on {low} to {high} images"
         )
+    few = {cell.verdict.few for cell in cells if cell.verdict is not None and cell.verdict.few is not None}
+    if few:
+        told.append(f"{max(few)} {'image is' if max(few) == 1 else 'images are'} too few to show any difference")
     return "; ".join(told)
 
 

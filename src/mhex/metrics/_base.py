@@ -16,7 +16,7 @@ from torchmetrics import Metric
 from mhex.errors import ArgumentError, MhexWarning, unknown_name
 from mhex.metrics._agreement import agreed
 from mhex.metrics.case import Case
-from mhex.metrics.resampling import IntervalKind, bootstrap
+from mhex.metrics.resampling import IntervalKind, interval_of
 
 # Options of torchmetrics itself, handed on to it.
 _OF_TORCHMETRICS = (
@@ -44,6 +44,8 @@ class PerImage(Metric):
         outputs: Names of what `summary` returns; the first is the value by which methods are ranked.
         better: For each output, whether higher is better; None where neither is.
         additive: True if the value of a data set is the mean of what it is for single images.
+        hits: True if the number of an image is 1 for a hit and 0 for a miss.
+        skips: Which images do not count, in a few words for tables.
         presets: Protocols of papers by name; `"default"` is the library's own.
         protocol: How it is measured, frozen; printed with every number.
     """
@@ -54,6 +56,8 @@ class PerImage(Metric):
     outputs: tuple[str, ...] = ("value",)
     better: tuple[bool | None, ...] = (True,)
     additive: ClassVar[bool] = True
+    hits: ClassVar[bool] = False
+    skips: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     ids: list[Tensor]
 
@@ -169,7 +173,7 @@ class PerImage(Metric):
         if len(counted):
             value = self.summary(counted)
             drawn = (self.resamples, self.confidence, self.bootstrap_seed)
-            ends = bootstrap(counted, self.summary, *drawn, self.interval)
+            ends = interval_of(counted, self.summary, *drawn, self.interval, self.hits)
             low, high = ends.low, ends.high
         for k, name in enumerate(self.outputs):
             found[name] = {"value": float(value[k]), "ci_low": float(low[k]), "ci_high": float(high[k])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -86,6 +86,37 @@ class PairTests:
     adjusted: Tensor
     n: Tensor
     flips: int
+
+    def among(self, methods: Sequence[int]) -> PairTests:
+        """The same for some methods alone, numbered anew, and corrected for their pairs."""
+        place = torch.full_like(self.counts, -1)
+        place[list(methods)] = torch.arange(len(methods))
+        kept = (place[self.first] >= 0) & (place[self.second] >= 0)
+        p = self.p[kept]
+        return replace(
+            self,
+            counts=self.counts[list(methods)],
+            first=place[self.first[kept]],
+            second=place[self.second[kept]],
+            difference=self.difference[kept],
+            p=p,
+            adjusted=torch.tensor(holm(p), dtype=p.dtype),
+            n=self.n[kept],
+        )
+
+    def against(self, method: int, others: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of each other less this method: difference, and p corrected for these pairs alone, (len(others),) each."""
+        pairs = torch.tensor(
+            [int(((self.first == min(m, method)) & (self.second == max(m, method))).nonzero()) for m in others]
+        ).long()
+        sign = torch.tensor([1.0 if m < method else -1.0 for m in others], dtype=self.p.dtype)
+        p = self.p[pairs]
+        return sign * self.difference[pairs], torch.tensor(holm(p), dtype=p.dtype)
+
+
+def least_p(n: int) -> float:
+    """The smallest p that a test by flips of n images can have, where all of them are tried."""
+    return 2.0 ** (1 - n) if n else 1.0
 
 
 def pair_tests(

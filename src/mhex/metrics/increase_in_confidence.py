@@ -52,6 +52,7 @@ def increase_in_confidence(result: MaskedResult, scored: str = "predicted") -> T
 class IncreaseInConfidence(DropMetric):
     """Share of images; higher is better."""
 
+    hits = True
     protocol: KeepProtocol
 
     def score(self, result: MaskedResult) -> Tensor:

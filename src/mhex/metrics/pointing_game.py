@@ -74,6 +74,7 @@ def _grown(inside: Tensor, by: int) -> Tensor:
 class PointingGame(LocationMetric):
     """Share of hits; higher is better."""
 
+    hits = True
     protocol: PointingProtocol
 
     def score(self, result: LocatedMaps) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from mhex.errors import ArgumentError
@@ -83,6 +84,41 @@ def bootstrap(
         [found[:, k].nanquantile(shares[:, k].to(found)) for k in range(found.shape[1])], 1
     )  # (2, O)
     return Interval(low, high, kind, confidence, resamples, seed)
+
+
+def interval_of(
+    rows: Tensor,
+    summary: Summary,
+    resamples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    kind: IntervalKind = "percentile",
+    hits: bool = False,
+) -> Interval:
+    """Interval of a metric's value: by `bootstrap`, but for what it cannot tell.
+
+    Of hits alone, resamples are hits alone, whatever their number: shares of hits have the exact interval of Clopper
+    and Pearson. One image says nothing about others: NaN.
+
+    Args:
+        rows: Numbers per image, (n, J).
+        summary: As for `bootstrap`.
+        resamples: Of the bootstrap.
+        confidence: Of the interval.
+        seed: Of the bootstrap.
+        kind: Of the bootstrap.
+        hits: Whether the numbers, (n, 1), are 1 for a hit and 0 for a miss.
+    """
+    if hits and len(rows):
+        n, k = len(rows), float(rows.sum())
+        ends = stats.beta.ppf([(1 - confidence) / 2, (1 + confidence) / 2], [k, k + 1], [n - k + 1, n - k])
+        low, high = (0.0 if k == 0 else ends[0]), (1.0 if k == n else ends[1])
+        return Interval(torch.tensor([low]).double(), torch.tensor([high]).double(), "exact", confidence, 0, seed)
+    found = bootstrap(rows, summary, resamples, confidence, seed, kind)
+    if len(rows) > 1:
+        return found
+    nothing = torch.full_like(found.low, torch.nan)
+    return replace(found, low=nothing, high=nothing)
 
 
 def resampled(
