@@ -57,6 +57,8 @@ class LocatedMaps:
 class LocationMetric(PerImage):
     """A metric of a map and a mask."""
 
+    skips = "no object in the mask"
+
     def of(self, case: Case) -> tuple[Any, ...]:
         """Both; no pass is needed."""
         mask = case.needs("mask", MASK)

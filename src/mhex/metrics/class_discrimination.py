@@ -103,6 +103,7 @@ class ClassDiscrimination(PerImage):
     columns = ("fidelity", "box", "box_area")
     outputs = ("fidelity", "box", "box_area")
     better = (True, True, True)
+    skips = "one class only"
     protocol: DiscriminationProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

@@ -39,6 +39,7 @@ def energy_pointing_game(saliency: Tensor, mask: Tensor) -> Tensor:
 class EnergyPointingGame(LocationMetric):
     """Share of the positive part of the map; higher is better."""
 
+    skips = "no object in the mask, or a map with nothing above 0"
     protocol: Protocol
 
     def score(self, result: LocatedMaps) -> Tensor:

@@ -84,6 +84,7 @@ class GridPointingGame(PerImage):
     columns = ("value", "silent")
     outputs = ("value", "silent")
     better = (True, None)
+    skips = "maps with nothing above 0"
     protocol: Protocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

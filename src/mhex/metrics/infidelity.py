@@ -95,6 +95,7 @@ class Infidelity(PerImage):
     columns = ("value", "raw", "reversed")
     outputs = ("value", "raw", "reversed")
     better = (False, False, None)
+    skips = "scores that noise does not change"
     protocol: NoiseProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

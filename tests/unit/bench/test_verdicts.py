@@ -90,3 +90,10 @@ def test_an_image_counts_with_all_of_its_numbers_or_not_at_all() -> None:
     cells = {(cell.method, cell.output): cell for cell in report.summary()}
     assert cells["cdam", "lif"].n == 2
     assert report.compare("fidelity", output=2)["gae", "cdam"].n == 2
+
+
+def test_the_table_says_why_images_were_skipped() -> None:
+    values = torch.ones(9, dtype=torch.float64)
+    values[:2] = math.nan
+    table = report_of({"pointing-game": {"gae": values}}).table(width=200)
+    assert "n = 7 (2 skipped: no object in the mask)" in table
