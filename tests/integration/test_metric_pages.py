@@ -17,6 +17,8 @@ from mhex.metrics import list_metrics
 from support.models import enliven
 from support.tiny_text import bert, tokenizer
 
+pytestmark = pytest.mark.slow  # some twenty seconds
+
 PAGES = Path(__file__).parents[2] / "docs" / "metrics"
 NAMES = [row["name"] for row in list_metrics()]
 SIDE, COUNT = 16, 4
