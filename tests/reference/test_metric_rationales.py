@@ -65,6 +65,8 @@ def test_special_tokens_and_padding_have_no_say():
     assert counted.sum(1).tolist() == [7, 1]
     alone = word_scores(subject_of(["bad-plot"]), maps[1:, :5])
     assert torch.equal(alone[0], scores[1:, :1])
+    written = word_scores(subject_of(["good [SEP] bad"]), torch.ones(1, 5))  # a text that holds one
+    assert written[1].tolist() == [[True, False, True]]
 
 
 def test_words_that_were_cut_off_bound_the_recall():
