@@ -15,7 +15,7 @@ GIVEN = {  # what blocks take for granted, in the order in which it is told
     "texts": "`texts` a list of strings",
     "labels": "`labels` (B,)",
     "masks": "`masks` (B, H, W), 1 at the object, 0 elsewhere, -1 to be ignored",
-    "rationale": "`rationale` the numbers of the words that people marked, a list for each text",
+    "rationale": "`rationale` the marked words of each text: numbers, spans or bools",
     "others": "`others` (B,) another class that is in each image",
     "relabelled": "`relabelled` a model of the same kind that was trained on permuted labels",
 }

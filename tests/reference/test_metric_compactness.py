@@ -46,7 +46,16 @@ def test_gini_and_entropy():
     s = torch.tensor([[1.0, 1, 1, 1], [0, 0, -3, 0], [1, 2, 3, 4], [0, 0, 0, 0]]).double()
     near(gini(s), [0.0, 0.75, 0.25, 0.0])
     p = torch.tensor([0.1, 0.2, 0.3, 0.4])
-    near(entropy(s), [math.log(4), 0.0, float(-(p * p.log()).sum()), math.log(4)])
+    near(entropy(s), [1.0, 0.0, float(-(p * p.log()).sum()) / math.log(4), 1.0])
+
+
+def test_entropy_is_a_share_of_the_most_that_a_grid_allows():
+    for side in (2, 7, 14):
+        near(entropy(torch.ones(1, side, side)), [1.0])
+        near(entropy(torch.eye(side * side)[:1].view(1, side, side)), [0.0])
+    half = torch.tensor([[3.0, 3, 0, 0, 5, 0]])
+    near(entropy(half, counted=torch.tensor([[True] * 4 + [False] * 2])), [0.5])  # log 2 / log 4
+    near(entropy(torch.tensor([[2.0]])), [1.0])
 
 
 def test_only_counted_units_count():

@@ -110,5 +110,5 @@ def test_token_f1_refuses():
     with pytest.raises(ArgumentError, match="from 0 on"):
         token_f1(words([[1.0]], [[-1]]))
     case = Case(Subject(bert(), TEXTS, tokenizer=tokenizer()), scores_of(TEXTS))
-    with pytest.raises(ArgumentError, match="words that people marked"):
+    with pytest.raises(ArgumentError, match="words that people marked as a rationale"):
         TokenF1().of(case)

@@ -101,4 +101,9 @@ def text_case() -> Case:
     label = (own + torch.arange(len(texts)) % 2) % 3
     subject = Subject(bert(), texts, label=label, ids=range(3, 3 + len(texts)), tokenizer=tokenizer())
     maps = (scores_of(texts) * 3).round() - 1
-    return Case(subject, maps, (own + 2) % 3, rationale=[[0, 1, n % 5, 20 + n] for n in range(len(texts))])
+    return Case(
+        subject,
+        maps,
+        (own + 2) % 3,
+        rationale=[[n % 5, n % 3] if len(text.split()) > 4 else [n % 2] for n, text in enumerate(texts)],
+    )

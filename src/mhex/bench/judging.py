@@ -30,6 +30,7 @@ from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
 from mhex.inputs import prepare
 from mhex.metrics._curve import CurveMetric
+from mhex.metrics._rationales import check_words
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 
@@ -142,6 +143,8 @@ def _plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool
     prepared = prepare(run.model, samples.inputs, run.preprocess, run.tokenizer)
     anatomy = find_anatomy(run.model, prepared.batch)
     chosen = judges(metrics, anatomy.modality, run.seed)
+    if any("rationale" in one.needs for one in chosen):
+        check_words(prepared)
     for one in chosen:
         if run.relabelled is None and getattr(one.metric.protocol, "mode", None) == "labels":
             raise ArgumentError(

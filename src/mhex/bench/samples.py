@@ -13,12 +13,13 @@ from torch import Tensor
 from mhex.bench.batching import Parts, check_lengths, cut, length, raw_batches
 from mhex.bench.masks import MaskReader
 from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.metrics._rationales import marked_words
 
 # What metrics need beside inputs, and how items must look that have it.
 FORMS: Mapping[str, tuple[str, str]] = {
     "label": ("a label", "(inputs, label) or {'inputs': ..., 'label': ...}"),
     "mask": ("a mask", "(image, label, mask) or {'image': ..., 'mask': ...}"),
-    "rationale": ("a rationale", "{'text': ..., 'rationale': [numbers of the marked words]}"),
+    "rationale": ("a rationale", "{'text': ..., 'rationale': [numbers of the marked words, split at white space]}"),
     "other": ("another class", "{'image': ..., 'label': ..., 'other': another class that is in it, or -1}"),
     "tiles": ("the classes of the cells (tiles)", "{'image': ..., 'tiles': [class of each cell]}"),
 }
@@ -36,7 +37,7 @@ class Samples:
         label: Classes (B,), -1 where one is not known; None if none is.
         mask: Segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored; None where
             there is none.
-        rationale: Of texts: numbers of the words that people marked, a list for each; None if there is none.
+        rationale: Of texts: numbers of the words that people marked, a sorted list for each; None if there is none.
         other: Another class that is in each image, (B,), -1 where there is none; None if not known.
         tiles: Of mosaics: the class of each cell, (B, n * n); see `mhex.perturb.mosaics`.
         names: Labels and other classes that were given by name, and have no number yet.
@@ -140,11 +141,20 @@ def _samples(batch: Parts, start: int, read: MaskReader) -> Samples:
         batch["inputs"],
         ids,
         mask=None if masks is None or all(one is None for one in masks) else masks,
-        rationale=None if words is None or all(one is None for one in words) else [list(one or ()) for one in words],
+        rationale=_rationales(words, ids, batch["inputs"]),
         tiles=_tiles(batch["tiles"]),
         names=names,
         **numbers,
     )
+
+
+def _rationales(given: Any, ids: tuple[int, ...], inputs: Any) -> list[list[int]] | None:
+    """Numbers of marked words; where texts are strings, they are looked for in these."""
+    if given is None or all(one is None for one in given):
+        return None
+    listed = isinstance(inputs, (list, tuple))
+    texts = [one if isinstance(one, str) else None for one in inputs] if listed else [None] * len(ids)
+    return [marked_words(one, f"sample {i}", text) for one, i, text in zip(given, ids, texts, strict=True)]
 
 
 def _classes(given: Any, name: str) -> Tensor | list[Any] | None:

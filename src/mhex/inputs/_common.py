@@ -21,12 +21,17 @@ class Prepared:
         pictures: Images: the PIL images given, or the tensor given.
         tokens: Text: the tokens of each sample, padding left out.
         words: Text: for each token the index of its word, None at special tokens; None without a fast tokenizer.
+        texts: The strings given; None if token ids were.
+        offsets: Of strings: where each token begins and ends in its string, in characters; None without a fast
+            tokenizer.
     """
 
     batch: Batch
     pictures: Any = None
     tokens: list[list[str]] | None = None
     words: list[list[int | None]] | None = None
+    texts: list[str] | None = None
+    offsets: list[list[tuple[int, int]]] | None = None
 
 
 def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -40,7 +41,8 @@ def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[s
         lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
         if max(lengths) > longest:
             warnings.warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.", MhexWarning, stacklevel=4)
-    return token_inputs(model, encoded, tokenizer)
+    prepared = token_inputs(model, encoded, tokenizer)
+    return replace(prepared, texts=texts, offsets=_offsets(encoded, prepared.batch.real))
 
 
 def _longest_text(model: nn.Module) -> int | None:
@@ -160,6 +162,12 @@ def _word_indices(inputs: Any, real: Tensor) -> list[list[int | None]] | None:
     if not getattr(inputs, "is_fast", False):
         return None
     return [_kept(inputs.word_ids(n), row) for n, row in enumerate(real)]
+
+
+def _offsets(inputs: Any, real: Tensor | None) -> list[list[tuple[int, int]]] | None:
+    if real is None or not getattr(inputs, "is_fast", False):
+        return None
+    return [_kept(inputs.encodings[n].offsets, row) for n, row in enumerate(real)]
 
 
 def _kept(items: list[T], keep: Tensor) -> list[T]:

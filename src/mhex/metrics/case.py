@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -23,7 +23,8 @@ class Case:
         saliency: Maps at their own resolution: (B, h, w), or (B, T) for texts.
         explained: The class of each, (B,); None for the predicted one.
         mask: Segmentation of images, (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored.
-        rationale: Of texts: numbers of the words that people marked, a list for each sample.
+        rationale: Of texts: the words that people marked, for each sample numbers, (start, end) spans with end
+            exclusive, or a bool for each word. Words of strings are split at white space.
         tiles: Of mosaics: the class of each cell, (B, n * n), row by row; see `mhex.perturb.mosaics`.
         again: From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options, for
             metrics that explain again.
@@ -38,7 +39,7 @@ class Case:
     saliency: Tensor
     explained: Tensor | None = None
     mask: Tensor | None = None
-    rationale: list[list[int]] | None = None
+    rationale: Sequence[Any] | None = None
     tiles: Tensor | None = None
     again: Callable[..., Tensor] | None = None
     other_class: Tensor | None = None

@@ -74,13 +74,18 @@ def gini(saliency: Tensor, counted: Tensor | None = None) -> Tensor:
 
 
 def entropy(saliency: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Entropy of `|s|` as shares of its sum, in nats, (B,): low if few units have all. A map of zeros is even."""
+    """Entropy of `|s|` as shares of its sum, (B,): 0 if one unit has everything, 1 if all are equal.
+
+    It is divided by the most that so many units can have, `log N`, because maps come on grids of different sizes. A map
+    of zeros is even, and so is one of a single unit.
+    """
     scores, counted = _flat(saliency, counted)
     size = scores.abs()
     zero = size.sum(1, keepdim=True) == 0
     size = torch.where(zero, counted.double(), size)
-    found: Tensor = torch.special.entr(size / size.sum(1, keepdim=True)).sum(1)
-    return found
+    nats = torch.special.entr(size / size.sum(1, keepdim=True)).sum(1)
+    most = counted.sum(1).double().log()
+    return torch.where(most == 0, 1.0, nats / most)
 
 
 def _flat(saliency: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -103,7 +108,8 @@ def _flat(saliency: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
     paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364",
     passes="0",
     traps="High for any spiky noise: never judge by it alone. Enlarging a map changes it, so it is taken at the map's "
-    "own resolution, and methods with other grids cannot be compared. A map of zeros does not count.",
+    "own resolution, and methods with other grids cannot be compared. `entropy` is a share of the most that the grid "
+    "allows, from 0 to 1; a blot has a lower share on a coarse grid all the same. A map of zeros does not count.",
     presets={
         "default": CompactnessProtocol(),
         "cdam": CompactnessProtocol("paper"),
@@ -111,7 +117,7 @@ def _flat(saliency: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
     },
 )
 class Compactness(PerImage):
-    """Share of units without weight (higher is more compact), Gini index (higher) and entropy (lower)."""
+    """Share of units without weight (higher is more compact), Gini index (higher) and entropy over log N (lower)."""
 
     columns = ("value", "gini", "entropy")
     outputs = ("value", "gini", "entropy")

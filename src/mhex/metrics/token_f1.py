@@ -11,10 +11,11 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
+from mhex.metrics._rationales import FORMS, marked_words, word_scores
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
-from mhex.perturb import ranks, text_units
+from mhex.perturb import ranks
 
 _K = (10, 20, 30, 40, 50, 60, 70, 80)
 
@@ -44,7 +45,7 @@ class WordScores:
 
     Attributes:
         ids: Number of each text in its data set.
-        scores: Of words, the highest of their pieces, (B, W).
+        scores: Of words, the highest of their tokens, (B, W).
         counted: Bool (B, W), False where a text has no such word, or none that the model was given.
         rationale: Numbers of the words that were marked, a list for each text; also of words that were cut off.
     """
@@ -113,8 +114,10 @@ def _check(k: Sequence[int], mode: str) -> None:
     paper="DeYoung et al., ERASER, ACL 2020, arXiv:1911.03429; Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
     passes="0",
     traps="What people mark is not what a model reads. Texts are cut at what the model can take, and marked words "
-    "beyond can not be found: `recall_bound` is what is left. Numbers for different k cannot be compared. Words are "
-    "those of the tokenizer, punctuation among them, and marks must be numbered likewise.",
+    "beyond can not be found: `recall_bound` is what is left, a property of the data. Numbers for different k cannot "
+    "be compared. Words of strings are split at white space, as `text.split()` does and people number them, whatever "
+    f"the tokenizer does with hyphens and punctuation, and `rationale` is, for each text, {FORMS}. Where token ids "
+    "are given, words are those of the tokenizer, punctuation among them, and marks must be numbered likewise.",
     modalities=("text",),
     data=("rationale",),
     presets={"default": TokenProtocol(), "che": TokenProtocol(mode="clamp")},
@@ -124,21 +127,25 @@ class TokenF1(PerImage):
 
     columns = (*(f"f1@{k}" for k in _K), "recall_bound")
     outputs = ("value", *columns)
-    better = (True,) * (len(_K) + 2)
+    better = (*(True,) * (len(_K) + 1), None)
     protocol: TokenProtocol
 
     def __init__(self, preset: str = "default", **changes: Any) -> None:
         super().__init__(preset, **changes)
         self.columns = (*(f"f1@{k}" for k in self.protocol.k), "recall_bound")
         self.outputs = ("value", *self.columns)
-        self.better = (True,) * len(self.outputs)
+        self.better = (*(True,) * (len(self.outputs) - 1), None)
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Scores of words; no pass is needed."""
-        rationale = case.needs("rationale", "the numbers of the words that people marked, a list for each text")
-        units = text_units(case.subject, case.saliency, "word")
-        assert units.counted is not None
-        return (WordScores(tuple(case.ids), units.scores, units.counted, rationale),)
+        given = case.needs("rationale", f"the words that people marked as a rationale of each text: {FORMS}")
+        count = len(case.ids)
+        if len(given) != count:
+            raise ArgumentError(f"Expected a rationale for each of {count} texts, but got {len(given)}.")
+        texts: Sequence[str | None] = case.subject.prepared.texts or [None] * count
+        rows = zip(given, case.ids, texts, strict=True)
+        rationale = [marked_words(row, f"sample {i}", text) for row, i, text in rows]
+        return (WordScores(tuple(case.ids), *word_scores(case.subject, case.saliency), rationale),)
 
     def score(self, words: WordScores) -> Tensor:
         """Per text."""

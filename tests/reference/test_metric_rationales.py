@@ -1,0 +1,169 @@
+"""Rationales: words are split at white space, whatever the tokenizer does, and marks come in three forms."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mhex
+from mhex.bench import judging
+from mhex.bench.samples import in_samples
+from mhex.errors import ArgumentError
+from mhex.metrics._rationales import marked_words, word_scores
+from mhex.metrics.case import Case
+from mhex.metrics.token_f1 import TokenF1
+from mhex.perturb import Subject
+from support.tiny_text import bert, tokenizer
+
+# As the tokenizer has it: a good - bad ( sea ##side ) film , play ##ing . long plot
+TEXT = "a good-bad  (seaside) film, playing.\nlong plot"
+FILM, LONG = 9, 14  # their tokens, the class token counted
+
+
+def hot(length: int, *places: int) -> torch.Tensor:
+    found = torch.zeros(1, length).double()
+    for order, place in enumerate(places):
+        found[0, place] = len(places) - order
+    return found
+
+
+def subject_of(inputs: Any, longest: int = 40, **options: Any) -> Subject:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # texts are cut
+        return Subject(bert(longest), inputs, tokenizer=tokenizer(), **options)
+
+
+def test_both_numberings_differ():
+    encoded = tokenizer()(TEXT)
+    tokens = encoded.tokens()
+    assert (tokens[FILM], tokens[LONG]) == ("film", "long")
+    assert (encoded.word_ids()[FILM], encoded.word_ids()[LONG]) == (7, 11)
+    assert [TEXT.split().index(word) for word in ("film,", "long")] == [3, 5]
+
+
+def test_words_are_split_at_white_space():
+    subject = subject_of([TEXT])
+    length = subject.main.shape[1]
+    metric = TokenF1(k=(1, 2))
+    for marked in ([[3, 5]], [[(3, 4), (5, 6)]], [[False, False, False, True, False, True, False]]):
+        rows = metric.score(*metric.of(Case(subject, hot(length, FILM, LONG), rationale=marked)))
+        assert rows[0].tolist() == pytest.approx([2 / 3, 1.0, 1.0])
+    scores, counted = word_scores(subject, torch.arange(float(length))[None])
+    # The last token of each word is its highest: good-bad is one word, and so is a word with its brackets or comma.
+    assert scores.tolist() == [[1.0, 4.0, 8.0, 10.0, 13.0, 14.0, 15.0]]
+    assert counted.all()
+
+
+def test_special_tokens_and_padding_have_no_say():
+    subject = subject_of([TEXT, "bad-plot"])
+    maps = torch.full(subject.main.shape, -1.0)
+    maps[subject.batch.special] = 9.0
+    scores, counted = word_scores(subject, maps)
+    assert scores[counted].unique().tolist() == [-1.0]
+    assert counted.sum(1).tolist() == [7, 1]
+    alone = word_scores(subject_of(["bad-plot"]), maps[1:, :5])
+    assert torch.equal(alone[0], scores[1:, :1])
+    written = word_scores(subject_of(["good [SEP] bad"]), torch.ones(1, 5))  # a text that holds one
+    assert written[1].tolist() == [[True, False, True]]
+
+
+def test_words_that_were_cut_off_bound_the_recall():
+    subject = subject_of([TEXT], longest=10)  # up to the word before film, and the separator
+    metric = TokenF1(k=(1,))
+    rows = metric.score(*metric.of(Case(subject, hot(10, 4), rationale=[[1, 3, 5]])))
+    assert rows[0].tolist() == pytest.approx([0.5, 1 / 3])  # precision 1, recall 1 / 3
+    _, counted = word_scores(subject, hot(10, 4))
+    assert counted.tolist() == [[True] * 3 + [False] * 4]
+
+
+def test_token_ids_keep_the_words_of_the_tokenizer():
+    subject = subject_of(tokenizer()([TEXT], return_tensors="pt"))
+    metric = TokenF1(k=(2,))
+    maps = hot(subject.main.shape[1], FILM, LONG)
+    assert metric.score(*metric.of(Case(subject, maps, rationale=[[7, 11]])))[0].tolist() == [1.0, 1.0]
+    assert metric.score(*metric.of(Case(subject, maps, rationale=[[3, 5]])))[0, 0] == 0.0
+
+
+def test_the_bound_of_recall_has_no_better_side():
+    assert TokenF1.better[-1] is None
+    assert TokenF1(k=(3,)).better == (True, True, None)
+
+
+class Slow:
+    """A tokenizer that does not say where its tokens stand."""
+
+    pad_token = "[PAD]"
+
+    def __call__(self, texts: Any, **options: Any) -> dict[str, Any]:
+        return dict(tokenizer()(texts, **options))
+
+
+FORMS: dict[str, Any] = {
+    "numbers": [5, 3, 4],
+    "tuple": (3, 4, 5),
+    "array": np.array([3, 4, 5]),
+    "spans": [(3, 6)],
+    "spans that meet": [[3, 5], [4, 6]],
+    "array of spans": np.array([[3, 4], [4, 6]]),
+    "bools": [False] * 3 + [True] * 3 + [False],
+    "tensor of bools": torch.tensor([False] * 3 + [True] * 3 + [False]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str):
+    assert marked_words(FORMS[form], "sample 0", TEXT) == [3, 4, 5]
+    (batch,) = in_samples([{"text": TEXT, "rationale": FORMS[form]}, {"text": TEXT, "rationale": None}], 2)
+    assert batch.rationale == [[3, 4, 5], []]
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "string": ("film", "but got str"),
+    "words": ([3, "film"], "got 'film' among them"),
+    "shares": (torch.tensor([0.5, 0.1]), r"got 0\.5 among them"),
+    "triples": ([(1, 2, 3)], r"got \(1, 2, 3\) among them"),
+    "numbers beside spans": ([1, (3, 5)], r"got \(3, 5\) among them"),
+    "one span": ((3, 5), r"write \[\(3, 5\)\] for a span, \[3, 5\] for two words"),
+    "zeros and ones": ([0, 0, 1, 0, 0, 0, 0], "turn them into bools"),
+    "bools of tokens": ([True] * 15, "got 15 bools for a text of 7 words, split at white space"),
+    "number of a token": ([2, 11], "words up to 6 in the rationale of sample 1, .* but got 11"),
+    "span beyond": ([(2, 8)], "words up to 6 in the rationale of sample 1, .* but got 7"),
+    "empty span": ([(3, 3)], r"got the span \(3, 3\)"),
+    "below 0": ([-1], "from 0 on, but the rationale of sample 1 has -1"),
+}
+
+
+@pytest.mark.parametrize("form", WRONG)
+def test_other_marks_are_refused_before_the_first_map(form: str, monkeypatch: pytest.MonkeyPatch):
+    def never(*args: Any, **options: Any) -> None:
+        raise AssertionError("a batch was judged")
+
+    monkeypatch.setattr(judging, "_judge_batch", never)
+    given, sentence = WRONG[form]
+    items = [{"text": TEXT, "rationale": [0]}, {"text": TEXT, "rationale": given}]
+    with pytest.raises(ArgumentError, match=sentence):
+        mhex.evaluate(bert(), items, ["attention"], ["token-f1"], tokenizer=tokenizer())
+    with pytest.raises(ArgumentError, match=sentence):
+        TokenF1().of(Case(subject_of([TEXT], ids=[1]), hot(17, 3), rationale=[given]))
+
+
+def test_slow_tokenizers_are_refused_before_the_first_map(monkeypatch: pytest.MonkeyPatch):
+    slow: Any = Slow()
+    with pytest.raises(ArgumentError, match="fast tokenizer, which says where"):
+        TokenF1().of(Case(Subject(bert(), [TEXT], tokenizer=slow), hot(17, 3), rationale=[[0]]))
+    monkeypatch.setattr(judging, "_judge_batch", None)
+    items = [{"text": TEXT, "rationale": [0]}]
+    with pytest.raises(ArgumentError, match="fast tokenizer, which says where"):
+        mhex.evaluate(bert(), items, ["attention"], ["token-f1"], tokenizer=slow)
+
+
+def test_evaluation_counts_words_of_texts():
+    """The same whatever form the marks have."""
+    marks: list[Any] = [[3, 5], [(3, 4), (5, 6)], [False, False, False, True, False, True, False]]
+    items = [{"text": TEXT, "rationale": one} for one in marks]
+    options: Any = {"tokenizer": tokenizer(), "controls": False}
+    report = mhex.evaluate(bert(), items, ["attention"], [("token-f1", {"k": (7,)})], **options)
+    # All seven words are taken: precision 2 / 7, recall 1. Of the twelve words of the tokenizer it would be 2 / 12.
+    assert report.values(report.metrics[0])[1]["attention"][:, 0].tolist() == pytest.approx([4 / 9] * 3)
