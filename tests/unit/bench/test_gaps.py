@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from typing import Any
 
@@ -49,6 +50,14 @@ def images() -> Tensor:
 
 def masks() -> Tensor:
     return torch.eye(4).long().expand(5, -1, -1)
+
+
+def test_the_error_is_handed_on_by_workers() -> None:
+    error = NotFiniteError("no number", torch.tensor([1.0, torch.inf]))
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, NotFiniteError)
+    assert str(again) == "no number"
+    assert torch.equal(again.scores, error.scores)
 
 
 def judged(model: nn.Module, x: Tensor, metrics: Any = METRICS, **options: Any) -> mhex.Report:
