@@ -52,7 +52,9 @@ def pearson(x: Tensor, y: Tensor) -> Pearson:
 
 
 def correlation(x: Tensor, y: Tensor) -> Tensor:
-    """The coefficient of rows (..., n) and (..., n) alone, float64; NaN where a row is constant."""
+    """The coefficient of rows (..., n) and (..., n) alone, float64; NaN where a row is constant or empty."""
+    if not x.shape[-1]:
+        return torch.full(x.shape[:-1], torch.nan, dtype=torch.float64, device=x.device)
     return (_unit(x) * _unit(y)).sum(-1).clamp(-1, 1)
 
 

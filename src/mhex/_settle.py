@@ -43,8 +43,13 @@ def task_of(model: nn.Module, given: Task | None, trace: Trace) -> Task:
         if given not in get_args(Task):
             raise ArgumentError(f"Expected task {' or '.join(map(repr, get_args(Task)))}, but got {given!r}.")
         return given
+    return usual_task(model, trace.sighting is not None and trace.sighting.multi_label)
+
+
+def usual_task(model: nn.Module, several: bool) -> Task:
+    """What a Hugging Face configuration says of the outputs, or heads do, by which a sample may have several classes."""
     said = getattr(getattr(model, "config", None), "problem_type", None)
-    if said == "multi_label_classification" or (trace.sighting is not None and trace.sighting.multi_label):
+    if said == "multi_label_classification" or several:
         return "multi-label"
     return "regression" if said == "regression" else "classification"
 

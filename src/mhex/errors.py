@@ -53,6 +53,10 @@ class NotFiniteError(CaptureError):
         super().__init__(message)
         self.scores = scores
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What it is made of again: workers hand errors on by pickling them."""
+        return type(self), (self.args[0], self.scores)
+
 
 class MissingExtraError(MhexError, ImportError):
     """An optional package is needed; the message names the extra that installs it."""

@@ -40,6 +40,13 @@ def test_correlations_are_those_of_scipy():
     assert float(correlation(line, tiny)) == pytest.approx(float(correlation(line, tiny * 1e200)), abs=1e-12)
 
 
+def test_rows_without_a_value_have_no_correlation():
+    for one in (correlation, rank_correlation):
+        found = one(torch.zeros(2, 3, 0), torch.zeros(2, 3, 0))
+        assert found.shape == (2, 3)
+        assert found.isnan().all()
+
+
 @pytest.mark.parametrize("shape", ["box", "pixels"])
 def test_right_maps_of_additive_models_correlate_perfectly(shape):
     subject, maps = additive()

@@ -17,6 +17,14 @@ from mhex.perturb import PerturbationSweep, Subject, imputation, imputed
 from support.fixtures_metrics import Additive, fix10, sweep_of
 
 
+def centre_kept(side, share):
+    """A square in the middle is kept, and all around it is gone."""
+    half = round(side * share**0.5 / 2)
+    holes = torch.ones(side, side, dtype=torch.bool)
+    holes[side // 2 - half : side // 2 + half, side // 2 - half : side // 2 + half] = False
+    return holes
+
+
 def random_holes(count, side, share, seed=0):
     return torch.rand(count, side, side, generator=torch.Generator().manual_seed(seed)) < share
 
@@ -197,3 +205,20 @@ def test_wrong_steps_and_missing_labels_are_told():
     metric = ROAD("road", reference="zero")
     with pytest.raises(ArgumentError, match="label="):
         metric.update(*metric.of(Case(Subject(model, x), saliency)))
+
+
+def test_an_offset_costs_no_accuracy():
+    """Float32, a bright image of little contrast, of which the centre alone is kept: what is known lies far away."""
+    x = 2 + 0.05 * torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    holes = centre_kept(224, 0.1)[None]
+    wanted = imputed(x.double(), holes)
+    assert float((imputed(x, holes) - wanted).abs().max()) < 2e-5
+    assert float((imputed(x + 100, holes) - 100 - wanted).abs().max()) < 1e-4  # numbers there are 8e-6 apart
+
+
+def test_a_batch_in_single_precision_is_its_images():
+    x = 2 + 0.05 * torch.randn(3, 3, 32, 40, generator=torch.Generator().manual_seed(1))
+    holes = torch.stack([smooth_holes(32, 40, share, seed) for seed, share in enumerate((0.3, 0.9, 1.0))])
+    whole = imputed(x, holes)
+    for n in range(3):
+        assert torch.allclose(imputed(x[n : n + 1], holes[n : n + 1]), whole[n : n + 1], atol=1e-6, rtol=0)

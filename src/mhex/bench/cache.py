@@ -15,18 +15,19 @@ from mhex.errors import ArgumentError
 
 
 class Cache:
-    """Maps by method, options, seed, samples and classes.
+    """Maps by model, task, method, options, seed, samples and classes.
 
     Args:
         folder: Where they are kept.
         model: Fingerprint of the weights, so that another model's maps are not taken for its own.
+        task: What its outputs were taken for.
     """
 
-    def __init__(self, folder: Path, model: str) -> None:
-        self.folder, self.model = folder, model
+    def __init__(self, folder: Path, model: str, task: str) -> None:
+        self.folder, self.model, self.task = folder, model, task
 
     def _path(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Path:
-        told = repr((self.model, method.name, method.written, seed, inputs, classes.tolist()))
+        told = repr((self.model, self.task, method.name, method.written, seed, inputs, classes.tolist()))
         return self.folder / f"{method.name}-{hashlib.sha256(told.encode()).hexdigest()[:24]}.safetensors"
 
     def get(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Tensor | None:

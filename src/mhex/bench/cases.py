@@ -21,6 +21,7 @@ from mhex.bench.store import Parts
 from mhex.errors import ArgumentError, NotFiniteError
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
+from mhex.targets import Task
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Run:
     inner_batch: int | None
     cache: Cache | None
     parts: Parts
-    multi_label: bool
+    task: Task
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
     skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
 
@@ -72,17 +73,19 @@ def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, 
         mask=mask,
         rationale=[[] for _ in samples.ids] if samples.rationale is None else samples.rationale,
         tiles=samples.tiles,
-        again=lambda inputs, classes: gaps.again(_fresh(run, run.model, method, subject, inputs, classes)),
+        again=lambda inputs, classes: gaps.again(_fresh(run, run.model, method, subject, inputs, classes), case),
         other_class=other_class,
         model=None if run.evaluator is run.model else run.model,
     )
     if (relabelled := run.relabelled) is not None:
-        case.relabelled = lambda inputs, classes: gaps.again(_fresh(run, relabelled, method, subject, inputs, classes))
+        case.relabelled = lambda inputs, classes: gaps.again(
+            _fresh(run, relabelled, method, subject, inputs, classes), case
+        )
     if other_class is not None:
         for_other = torch.where(other_class < 0, classes, other_class)
         case.other = lambda: Case(
             subject,
-            gaps.other(_maps(run, marks, method, subject, samples.inputs, for_other)),
+            gaps.again(_maps(run, marks, method, subject, samples.inputs, for_other), case),
             for_other,
             other_class=classes,
         )
@@ -145,7 +148,8 @@ def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs:
         seen = Subject(model, inputs, ids=subject.ids, **options) if other else subject
         return control(method.control, seen, run.seed)
     try:
-        return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
+        options |= {"task": run.task, "seed": run.seed}
+        return explain(model, inputs, method.name, classes, **options, **method.options).scores
     except NotFiniteError as error:
         scores: Tensor = error.scores
         return scores

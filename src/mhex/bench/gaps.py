@@ -3,56 +3,55 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from mhex.bench.plan import Judge
 from mhex.errors import MhexWarning
+from mhex.metrics.case import Case
 
-_OWN, _OTHER = "own", "other"
+_OWN = "own"
 
 
 class Gaps:
     """Samples of a batch whose maps by one method are NaN or infinite.
 
-    Metrics are given zeros in their place, and what they say of such a sample is taken back.
+    Metrics are given zeros in their place, and what they say of such a sample is taken back. Maps beside the own ones
+    are known by what they were made for, so that a metric loses the samples whose maps it used, whoever asked first.
 
     Attributes:
-        asking: The metric that is being computed; what it has explained again concerns it alone.
+        lost: Ids of the samples that did not count for one of the metrics so far.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = tuple(ids)
-        self.asking = ""
-        self._found: dict[str, Tensor] = {}
+        self.lost: set[int] = set()
+        self._asking: Hashable = None
+        self._found: dict[Hashable, Tensor] = {}
+
+    def begin(self, label: str, case: Case) -> None:
+        """A metric begins; what it asks a case for is noted from here on."""
+        self._asking = ("metric", label)
+        case.used = set()
 
     def own(self, maps: Tensor) -> Tensor:
         """Maps that all metrics read, (B, ...)."""
         return self._filled(maps, _OWN)
 
-    def other(self, maps: Tensor) -> Tensor:
-        """Maps for another class."""
-        return self._filled(maps, _OTHER)
+    def again(self, maps: Tensor, case: Case) -> Tensor:
+        """Maps for what a case is making, which other metrics may share; or for the metric itself."""
+        return self._filled(maps, self._asking if case.making is None else ("shared", case.making))
 
-    def again(self, maps: Tensor) -> Tensor:
-        """Maps that the metric has asked for."""
-        return self._filled(maps, self.asking)
-
-    def of(self, metric: Judge) -> Tensor:
-        """Samples that do not count for a metric, bool (B,)."""
-        parts = [_OWN, metric.spec.name, *([_OTHER] if "other" in metric.needs else [])]
+    def of(self, case: Case) -> Tensor:
+        """Samples that do not count for the metric that was begun last, bool (B,)."""
         found = torch.zeros(len(self.ids), dtype=torch.bool)
-        for part in parts:
+        for part in (_OWN, self._asking, *(("shared", name) for name in case.used)):
             found |= self._found.get(part, torch.tensor(False))
+        self.lost |= {i for i, gone in zip(self.ids, found.tolist(), strict=True) if gone}
         return found
 
-    def lost(self, metrics: Sequence[Judge]) -> set[int]:
-        """Ids of the samples that do not count for one of these metrics."""
-        return {i for one in metrics for i, gone in zip(self.ids, self.of(one).tolist(), strict=True) if gone}
-
-    def _filled(self, maps: Tensor, part: str) -> Tensor:
+    def _filled(self, maps: Tensor, part: Hashable) -> Tensor:
         bad = ~maps.flatten(1).isfinite().all(1)
         if not bool(bad.any()):
             return maps

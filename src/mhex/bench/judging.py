@@ -25,6 +25,7 @@ from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint
 from mhex.bench.report import Report
 from mhex.bench.samples import ALL, Samples, in_samples, look_for
 from mhex.bench.store import Parts
+from mhex.bench.tasks import judged_task
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
@@ -33,6 +34,7 @@ from mhex.metrics._curve import CurveMetric
 from mhex.metrics._rationales import check_words
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
+from mhex.targets import Task
 
 
 def evaluate(
@@ -76,14 +78,15 @@ def evaluate(
         limit: The most images.
         batch_size: Images that are explained at once.
         inner_batch: The most samples in one pass of a sweep; None for what is good for the device.
-        task: `"multi-label"` if each class has a sigmoid of its own; by default what the model's configuration says.
+        task: `"classification"`, or `"multi-label"` if each class has a sigmoid of its own, for maps and metrics; by
+            default what the model's configuration or its heads say. Regressions are refused: metrics judge classes.
         evaluator: Another model whose outputs are read; by default the explained one.
         relabelled: A model of the same kind trained on permuted labels, for `randomization` with `mode="labels"`.
         preprocess: As for `mhex.explain`.
         tokenizer: As for `mhex.explain`.
         seed: Of methods, ties, boxes and noise.
         out: Folder for rows; a run that was broken off goes on from what is there. Rows are known by image, method and
-            protocol; a folder of another model, target or seed is refused.
+            protocol; a folder of another model, target, task or seed is refused.
         cache: Folder for maps, to be judged again later.
         progress: Draw progress bars with the time that is left.
 
@@ -92,6 +95,7 @@ def evaluate(
     """
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
+    sort = judged_task(inner, task)
     if isinstance(target, bool) or not isinstance(target, (str, Integral)):
         raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
     reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
@@ -111,9 +115,9 @@ def evaluate(
         target,
         seed,
         inner_batch,
-        None if cache is None else Cache(Path(cache), fingerprint(inner)),
-        Parts(None if out is None else Path(out), _told(inner, evaluator, relabelled, target, seed)),
-        task == "multi-label" or _is_multi_label(inner),
+        None if cache is None else Cache(Path(cache), fingerprint(inner), sort),
+        Parts(None if out is None else Path(out), _told(inner, evaluator, relabelled, target, sort, seed)),
+        sort,
     )
     chosen, by = _plan(run, first, methods, metrics, controls)
     asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
@@ -176,7 +180,7 @@ def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: lis
         samples.ids,
         preprocess=run.preprocess,
         tokenizer=run.tokenizer,
-        multi_label=run.multi_label,
+        multi_label=run.task == "multi-label",
         batch_size=run.inner_batch,
         progress=progress,
     )
@@ -191,8 +195,8 @@ def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: lis
         seconds = (time.perf_counter() - started) / len(samples.ids)
         case.plan([one.metric.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
         run.parts.add([row for one in wanted for row in _rows(case, gaps, marks, method, one, seconds)])
-        if lost := gaps.lost(wanted):
-            run.skipped.setdefault(method.label, set()).update(lost)
+        if gaps.lost:
+            run.skipped.setdefault(method.label, set()).update(gaps.lost)
 
 
 def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, metric: Judge) -> bool:
@@ -203,25 +207,21 @@ def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, me
     return keys <= run.parts.done
 
 
-def _told(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, seed: int) -> str:
+def _told(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: Task, seed: int) -> str:
     """What makes rows comparable beside what stands in them."""
     models = {"model": model, "evaluator": evaluator, "relabelled": relabelled}
     told = {name: fingerprint(None if one is None else unwrap(one)) for name, one in models.items()}
-    return json.dumps({**told, "target": str(target), "seed": seed})
-
-
-def _is_multi_label(model: nn.Module) -> bool:
-    return getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
+    return json.dumps({**told, "target": str(target), "task": task, "seed": seed})
 
 
 def _rows(
     case: Case, gaps: Gaps, marks: tuple[str, ...], method: Judged, metric: Judge, explain_seconds: float
 ) -> Iterable[dict[str, Any]]:
     started = time.perf_counter()
-    gaps.asking = metric.spec.name
+    gaps.begin(metric.label, case)
     numbers = metric.metric.score(*metric.metric.of(case)).double().cpu()
     numbers = numbers[:, None] if numbers.dim() == 1 else numbers
-    numbers = numbers.masked_fill(gaps.of(metric)[:, None], math.nan)
+    numbers = numbers.masked_fill(gaps.of(case)[:, None], math.nan)
     seconds = (time.perf_counter() - started) / len(case.ids)
     for image, mark, values in zip(case.ids, marks, numbers.tolist(), strict=True):
         for column, value in zip(metric.metric.columns, values, strict=True):

@@ -22,6 +22,7 @@ class MaskReader:
 
     def __init__(self) -> None:
         self._white: dict[str, int] = {}  # what 255 stood for, and in which sample first
+        self._numbered: tuple[int, int] | None = None  # a number of an object that is not 255, and the first sample
         self._warned = False
 
     def __call__(self, value: Any, number: int) -> Tensor | None:
@@ -30,7 +31,8 @@ class MaskReader:
         Args:
             value: A tensor, an array, or a PIL image of mode `1`, `L`, `P` or `I`; (H, W) or (1, H, W); of bools, or
                 of whole numbers. 0 is background and -1 is ignored. 255 is the object if there is nothing else beside
-                these, and else is ignored. All other numbers are of objects.
+                these, and else is ignored. All other numbers are of objects; where some masks have these and others
+                255 alone, it is not known what 255 is, and they are refused.
             number: Of the sample in the data set.
         """
         if value is None:
@@ -53,6 +55,10 @@ class MaskReader:
             self._note("ignored", number)
             mask = mask.masked_fill(mask == _WHITE, -1)
             objects -= {_WHITE}
+        others = objects - {_WHITE}
+        if others and self._numbered is None:
+            self._numbered = (min(others), number)
+        self._check_white()
         if len(objects) > 1:
             self._several(sorted(objects), 0 in values, number)
         return mask.clamp(-1, 1).to(torch.int8)
@@ -64,6 +70,17 @@ class MaskReader:
             raise ArgumentError(
                 f"Expected 255 to mean one thing in all masks, but by the values beside it it is {told}; write masks "
                 "with 1 at the object, 0 elsewhere and -1 where pixels are to be ignored."
+            )
+
+    def _check_white(self) -> None:
+        """In a set of 0, 1 and 255, an image with nothing but an ignored border would be taken for all object."""
+        alone = self._white.get("the object")
+        if alone is not None and self._numbered is not None:
+            one, first = self._numbered
+            raise ArgumentError(
+                f"Expected one number at the object in all masks, but it is {one} in that of sample {first}, and 255 "
+                f"stands alone in that of sample {alone}, where it may be the object or ignored; write masks with 1 at "
+                "the object, 0 elsewhere and -1 where pixels are to be ignored."
             )
 
     def _several(self, objects: list[int], background: bool, number: int) -> None:

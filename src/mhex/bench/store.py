@@ -10,7 +10,7 @@ from typing import Any
 
 from mhex.errors import ArgumentError
 
-# One row per image, method, metric and number of it; `run` says of which model, target and seed.
+# One row per image, method, metric and number of it; `run` says of which model, target, task and seed.
 COLUMNS = (
     *("run", "image", "input", "method", "options", "metric", "settings", "protocol", "column"),
     *("value", "seconds", "explain_seconds"),
@@ -83,7 +83,7 @@ class Parts:
 
     Args:
         folder: Where they are kept; None to keep them in memory alone.
-        told: What the run is of: its model, target and seed. Rows of another run are refused.
+        told: What the run is of: its model, target, task and seed. Rows of another run are refused.
     """
 
     def __init__(self, folder: Path | None, told: str) -> None:
@@ -125,13 +125,13 @@ class Parts:
 
 
 def _check_run(path: Path, told: str) -> None:
-    """Refuse a folder whose rows are of another model, target or seed."""
+    """Refuse a folder whose rows are of another model, target, task or seed."""
     if path.exists():
         there = path.read_text(encoding="utf-8")
         if there != told:
             raise ArgumentError(
-                f"Expected rows of this run in {path.parent.name!r}, but they are of another model, target or seed: "
-                f"{there} there, {told} now. Choose another folder."
+                f"Expected rows of this run in {path.parent.name!r}, but they are of another model, target, task or "
+                f"seed: {there} there, {told} now. Choose another folder."
             )
         return
     path.write_text(told, encoding="utf-8")

@@ -33,6 +33,8 @@ class Case:
             is no other class, any class will do.
         relabelled: As `again`, by a model of the same kind that was trained on permuted labels.
         model: The model that is explained, where outputs of another one are read; None for that of the subject.
+        used: What was asked of `once` since this set was last made empty, by name, with all that it is made of.
+        making: Name of what `once` is making; None if nothing.
     """
 
     subject: Subject
@@ -46,7 +48,10 @@ class Case:
     other: Callable[[], Case] | None = None
     relabelled: Callable[..., Tensor] | None = None
     model: nn.Module | None = None
+    used: set[Any] = field(default_factory=set, repr=False)
+    making: Any = field(default=None, repr=False)
     _done: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _within: dict[Any, set[Any]] = field(default_factory=dict, repr=False)
 
     @property
     def ids(self) -> list[int]:
@@ -96,7 +101,14 @@ class Case:
     def once(self, name: Any, make: Callable[[], T]) -> T:
         """What several metrics of this case share."""
         if name not in self._done:
-            self._done[name] = make()
+            outside = self.used, self.making
+            self.used, self.making = set(), name
+            try:
+                self._done[name] = make()
+            finally:
+                self._within[name] = self.used
+                self.used, self.making = outside
+        self.used |= {name, *self._within[name]}
         found: T = self._done[name]
         return found
 

@@ -11,12 +11,14 @@ __all__ = ["correlation", "mean_ranks", "rank_correlation"]
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Spearman's rho of rows (..., n) and (..., n), equal values sharing their rank; NaN where a row is constant."""
+    """Spearman's rho of rows (..., n) and (..., n), equal values sharing their rank; NaN where a row is constant or empty."""
     return correlation(mean_ranks(first), mean_ranks(second))
 
 
 def mean_ranks(values: Tensor) -> Tensor:
     """Ranks of the values of rows (..., n), from 0 on, equal ones with the mean of their ranks; float64."""
+    if not values.numel():
+        return torch.zeros_like(values, dtype=torch.float64)
     rows = values.reshape(-1, values.shape[-1])
     ordered, order = rows.sort(dim=1)
     group = _groups(ordered)

@@ -107,14 +107,15 @@ def _nearly_solved(grids: list[_Grid], goal: Tensor, level: int = 0) -> Tensor:
 
 def _solved(pixels: Tensor, hole: Tensor) -> Tensor:
     """All images by conjugate gradients, each cycle of multigrid a step of them."""
-    mean, emptied = pixels.mean((2, 3), keepdim=True), hole.flatten(1).all(1).view(-1, 1, 1, 1)
+    emptied = hole.flatten(1).all(1).view(-1, 1, 1, 1)
+    # Accuracy is relative to the right side, in which an offset would hide what is to be solved for.
+    mean = _mean_of(pixels, ~hole | emptied)
     grids = _grids(hole & ~emptied, pixels.dtype)
     if not grids:
         return torch.where(emptied, mean, pixels)
     grid, tiny = grids[0], torch.finfo(pixels.dtype).tiny
-    goal = grid.right_side(grid.line(torch.where(hole, 0.0, pixels)))
-    found = grid.hole * mean.flatten(2)  # from which most pixels are not far
-    rest = goal - grid.apply(found)
+    goal = grid.right_side(grid.line(torch.where(hole, 0.0, pixels - mean)))
+    found, rest = torch.zeros_like(goal), goal.clone()
     step = _nearly_solved(grids, rest)
     size = (rest * step).sum(2, keepdim=True)
     accuracy = _ACCURACY_DOUBLE if pixels.dtype == torch.float64 else _ACCURACY
@@ -132,4 +133,10 @@ def _solved(pixels: Tensor, hole: Tensor) -> Tensor:
         after = (rest * new).sum(2, keepdim=True)
         step = new.addcmul_(after / size.clamp_min(tiny), step)
         size = after
-    return torch.where(emptied, mean, torch.where(hole, grid.picture(found), pixels))
+    return torch.where(emptied, mean, torch.where(hole, grid.picture(found) + mean, pixels))
+
+
+def _mean_of(pixels: Tensor, counted: Tensor) -> Tensor:
+    """Mean colour of the pixels that count, (M, C, 1, 1)."""
+    total = torch.where(counted, pixels, 0.0).sum((2, 3), keepdim=True)
+    return total / counted.sum((2, 3), keepdim=True)

@@ -290,11 +290,11 @@ def test_other_data_seeds_and_models_are_not_taken_for_these(model: Small, data:
     mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], **kept)
     fresh = mhex.evaluate(model, (x.flip(0), y), ["gradcam"], [("deletion", ZERO)], controls=False)
     assert_equal_rows(mhex.evaluate(model, (x.flip(0), y), ["gradcam"], [("deletion", ZERO)], **kept), fresh)
-    for changes in ({"target": "label"}, {"seed": 3}):
-        with pytest.raises(ArgumentError, match="of another model, target or seed"):
+    for changes in ({"target": "label"}, {"seed": 3}, {"task": "multi-label"}):
+        with pytest.raises(ArgumentError, match="of another model, target, task or seed"):
             mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], **kept, **changes)
     model.head.weight.data = model.head.weight.data.flip(0)  # the same numbers in another order
-    with pytest.raises(ArgumentError, match="of another model, target or seed"):
+    with pytest.raises(ArgumentError, match="of another model, target, task or seed"):
         mhex.evaluate(model, (x, y), ["gradcam"], [("deletion", ZERO)], **kept)
     wanted = mhex.evaluate(model, (x, y), ["gradcam"], ["compactness"], controls=False)
     found = mhex.evaluate(model, (x, y), ["gradcam"], ["compactness"], controls=False, cache=tmp_path / "maps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from typing import Any
 
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.bench import cases
+from mhex.bench.gaps import Gaps
 from mhex.errors import CaptureError, MhexWarning, NotFiniteError
+from mhex.metrics.case import Case
+from mhex.perturb import Subject
 
 METRICS: Any = [
     ("deletion", {"reference": "mean", "steps": 4}),
@@ -49,6 +53,14 @@ def images() -> Tensor:
 
 def masks() -> Tensor:
     return torch.eye(4).long().expand(5, -1, -1)
+
+
+def test_the_error_is_handed_on_by_workers() -> None:
+    error = NotFiniteError("no number", torch.tensor([1.0, torch.inf]))
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, NotFiniteError)
+    assert str(again) == "no number"
+    assert torch.equal(again.scores, error.scores)
 
 
 def judged(model: nn.Module, x: Tensor, metrics: Any = METRICS, **options: Any) -> mhex.Report:
@@ -134,6 +146,71 @@ def test_maps_that_a_metric_asks_for(model: Rooted, images: Tensor, monkeypatch:
     assert not any(bad[report.metrics[0]])
     assert bad["randomization:logit"] == [False, False, True, False, False]
     assert bad[report.metrics[3]] == [False, False, True, False, False]
+
+
+LOGIT = ["randomization", "randomization:logit"]
+
+
+@pytest.mark.parametrize("metrics", [LOGIT, LOGIT[::-1]])
+def test_a_metric_loses_the_maps_it_used(
+    model: Rooted, images: Tensor, metrics: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """Whatever was asked before it, in the same run or in one that is gone on with."""
+    predicted = model(images).argmax(1)
+    spoiled(monkeypatch, lambda inputs, target: not torch.equal(target, predicted))
+    wanted = {"randomization": [False] * 5, "randomization:logit": [False, False, True, False, False]}
+    for done in (metrics[:1], metrics):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            report = judged(model, images, done, controls=False, out=tmp_path)
+        found = {name: report.values(name)[1]["occlusion"].isnan().any(1).tolist() for name in done}
+        assert found == {name: wanted[name] for name in done}
+
+
+def test_gaps_of_several_draws_add_up(model: Rooted, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what two protocols share is lost to both, the second of which makes no map at all."""
+    whole, calls = cases.explain, [0]
+
+    def explain(model: nn.Module, inputs: Tensor, method: str, target: Any, **options: Any) -> Any:
+        found = whole(model, inputs, method, target, **options)
+        if not torch.equal(inputs, images):
+            calls[0] += 1
+            found.scores[calls[0]] = torch.nan  # another image at every draw
+        return found
+
+    monkeypatch.setattr(cases, "explain", explain)
+    part = {"draws": 2, "units": "model"}
+    metrics: Any = [("max-sensitivity", part), ("max-sensitivity:captum", {"draws": 2}), "compactness"]
+    with pytest.warns(MhexWarning, match="for 2 of 5 samples"):
+        report = mhex.evaluate(model, images, ["occlusion"], metrics, controls=False)
+    assert calls == [2]
+    bad = [report.values(name)[1]["occlusion"].isnan().any(1).tolist() for name in report.metrics]
+    assert bad == [[False, True, True, False, False]] * 2 + [[False] * 5]
+
+
+def test_what_is_made_of_other_things_has_their_gaps(images: Tensor) -> None:
+    """A case notes all that was used, also where it was there already."""
+    case = Case(Subject(Rooted().double(), images), images[:, 0])
+    gaps = Gaps(case.ids)
+    spoilt = images[:, 0].clone()
+    spoilt[3] = torch.nan
+
+    def inner() -> Tensor:
+        return case.once("inner", lambda: gaps.again(spoilt, case))
+
+    for label, ask, lost in (
+        ("first", inner, {3}),
+        ("second", lambda: case.once("outer", inner), {3}),
+        ("third", lambda: case.once("outer", inner), {3}),
+        ("fourth", lambda: case.once("nothing", lambda: images), set()),
+        ("fifth", lambda: gaps.again(spoilt, case), {3}),
+        ("sixth", lambda: images, set()),
+    ):
+        gaps.begin(label, case)
+        assert bool(ask().isfinite().all())
+        assert set(gaps.of(case).nonzero().flatten().tolist()) == lost, label
+    assert gaps.lost == {3}
+    assert case.making is None
 
 
 def test_maps_for_another_class(model: Rooted, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,3 +190,21 @@ def test_masks_that_nobody_asked_for_are_left_alone() -> None:
     items = [{"image": Image.new("L", (9, 9)), "mask": torch.ones(9, 9).long()}]
     report = mhex.evaluate(tiny("cnn"), items, ["gradcam"], ["compactness"], preprocess=crop)
     assert report.rows.num_rows
+
+
+BORDER = torch.tensor([[255, 255, 255, 255], [255, 0, 0, 255], [255, 0, 0, 255], [255, 255, 255, 255]])
+
+
+@pytest.mark.parametrize("masks", [(PLAIN, BORDER), (BORDER, PLAIN), (PLAIN * 15, BORDER, PLAIN)])
+def test_255_alone_beside_masks_with_another_object(masks: tuple[Tensor, ...]) -> None:
+    """A border that is ignored, in an image without the object, is not taken for an object."""
+    with pytest.raises(ArgumentError, match=r"it is 1?[15] in that of sample ., and 255 stands alone in that of sample"):
+        read = MaskReader()
+        for number, mask in enumerate(masks):
+            read(mask, number)
+
+
+def test_255_alone_beside_empty_masks_is_the_object() -> None:
+    read = MaskReader()
+    found = [read(mask, n) for n, mask in enumerate((PLAIN * 0, PLAIN * 255, PLAIN.bool(), PLAIN * 255))]
+    assert torch.equal(torch.stack([one for one in found if one is not None][1:]).long(), PLAIN.expand(3, -1, -1))

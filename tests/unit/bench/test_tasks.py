@@ -1,0 +1,97 @@
+"""The task of a run: one for maps and metrics, whoever says it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mhex
+from mhex.bench import cases
+from mhex.bench.tasks import judged_task
+from mhex.errors import ArgumentError
+from support.tiny import tiny
+
+X = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+DROP = [("average-drop", {"reference": "mean"})]
+
+
+class Linear(nn.Module):
+    """Three classes, and a configuration if one is given."""
+
+    def __init__(self, said: str | None = None) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 3, bias=False).double()
+        self.head.weight.data = torch.randn(3, 16, generator=torch.Generator().manual_seed(1)).double()
+        if said is not None:
+            self.config = SimpleNamespace(problem_type=said)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1))
+
+
+def judged(model: nn.Module, **options: Any) -> list[float]:
+    report = mhex.evaluate(model, X, ["input-x-gradient"], DROP, controls=False, **options)
+    found: list[float] = report.rows.column("value").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("wrong", ["multilabel", "multi_label", "", 3])
+def test_an_unknown_task_is_refused(wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match="Expected task 'classification' or 'multi-label', but got"):
+        judged(Linear(), task=wrong)
+
+
+def test_a_regression_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="metrics judge classes, but got 'regression'"):
+        judged(Linear(), task="regression")
+    with pytest.raises(ArgumentError, match="the model's configuration says 'regression'"):
+        judged(Linear("regression"))
+    assert judged(Linear("regression"), task="classification") == judged(Linear())
+
+
+def test_the_user_overrides_the_configuration() -> None:
+    one, several = judged(Linear()), judged(Linear("multi_label_classification"))
+    assert one != pytest.approx(several, rel=1e-3)
+    assert judged(Linear("multi_label_classification"), task="classification") == one
+    assert judged(Linear(), task="multi-label") == several
+    assert judged(Linear("single_label_classification")) == one
+
+
+def test_heads_say_it() -> None:
+    for several, wanted in ((True, "multi-label"), (False, "classification")):
+        model = tiny("cnn")
+        mhex.attach(model, 3, multi_label=several)
+        assert judged_task(model, None) == wanted
+
+
+@pytest.mark.parametrize("task", ["classification", "multi-label"])
+def test_maps_are_made_by_the_task_of_the_run(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the class, of changed images and of another model, whatever the configuration says."""
+    whole, seen = cases.explain, []
+
+    def explain(*args: Any, **options: Any) -> Any:
+        seen.append(options["task"])
+        return whole(*args, **options)
+
+    monkeypatch.setattr(cases, "explain", explain)
+    metrics: Any = [("max-sensitivity", {"draws": 1, "units": "model"}), "randomization:labels"]
+    model = Linear("multi_label_classification")
+    mhex.evaluate(model, X, ["rise"], metrics, controls=False, task=task, relabelled=Linear())
+    assert seen == [task] * 3
+
+
+def test_the_cache_keeps_tasks_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    whole, made = cases.explain, []
+
+    def explain(*args: Any, **options: Any) -> Any:
+        made.append(options["task"])
+        return whole(*args, **options)
+
+    monkeypatch.setattr(cases, "explain", explain)
+    for task in ("classification", "multi-label", "classification", "multi-label"):
+        judged(Linear(), task=task, cache=tmp_path)
+    assert made == ["classification", "multi-label"]
