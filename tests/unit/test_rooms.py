@@ -21,9 +21,9 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
     },  # its results draw themselves
     "inputs": {"capture", "inputs", "errors", "_photo"},
     "perturb": {"capture", "inputs", "perturb", "errors", "_correlation", "_progress"},
-    "metrics": {"metrics", "perturb", "errors", "_correlation"},
+    "metrics": {"inputs", "metrics", "perturb", "errors", "_correlation"},
     "bench": {
-        *("bench", "capture", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
+        *("bench", "capture", "heads", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
         *("_explain", "_progress", "_settle", "targets"),
     },
     "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},

@@ -198,10 +198,10 @@ BORDER = torch.tensor([[255, 255, 255, 255], [255, 0, 0, 255], [255, 0, 0, 255],
 @pytest.mark.parametrize("masks", [(PLAIN, BORDER), (BORDER, PLAIN), (PLAIN * 15, BORDER, PLAIN)])
 def test_255_alone_beside_masks_with_another_object(masks: tuple[Tensor, ...]) -> None:
     """A border that is ignored, in an image without the object, is not taken for an object."""
-    with pytest.raises(ArgumentError, match=r"it is 1?[15] in that of sample ., and 255 stands alone in that of sample"):
-        read = MaskReader()
-        for number, mask in enumerate(masks):
-            read(mask, number)
+    read = MaskReader()
+    told = r"it is 1?[15] in that of sample ., and 255 stands alone in that of sample"
+    with pytest.raises(ArgumentError, match=told):
+        list(map(read, masks, range(len(masks))))
 
 
 def test_255_alone_beside_empty_masks_is_the_object() -> None:
