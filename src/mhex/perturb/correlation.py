@@ -11,7 +11,7 @@ __all__ = ["correlation", "mean_ranks", "rank_correlation"]
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Spearman's rho of rows (..., n) and (..., n), equal values sharing their rank; NaN where a row is constant or empty."""
+    """Spearman's rho of rows (..., n) and (..., n), equal values sharing a rank; NaN where one is constant or empty."""
     return correlation(mean_ranks(first), mean_ranks(second))
 
 
