@@ -47,7 +47,7 @@ def task_of(model: nn.Module, given: Task | None, trace: Trace) -> Task:
 
 
 def usual_task(model: nn.Module, several: bool) -> Task:
-    """What a Hugging Face configuration says of the outputs, or heads do, by which a sample may have several classes."""
+    """What a Hugging Face configuration says of the outputs; or heads, of which a sample may have several classes."""
     said = getattr(getattr(model, "config", None), "problem_type", None)
     if said == "multi_label_classification" or several:
         return "multi-label"

@@ -195,13 +195,15 @@ def test_masks_that_nobody_asked_for_are_left_alone() -> None:
 BORDER = torch.tensor([[255, 255, 255, 255], [255, 0, 0, 255], [255, 0, 0, 255], [255, 255, 255, 255]])
 
 
-@pytest.mark.parametrize("masks", [(PLAIN, BORDER), (BORDER, PLAIN), (PLAIN * 15, BORDER, PLAIN)])
+@pytest.mark.parametrize("masks", [(PLAIN, BORDER), (BORDER, PLAIN), (PLAIN * 15, BORDER)])
 def test_255_alone_beside_masks_with_another_object(masks: tuple[Tensor, ...]) -> None:
     """A border that is ignored, in an image without the object, is not taken for an object."""
-    with pytest.raises(ArgumentError, match=r"it is 1?[15] in that of sample ., and 255 stands alone in that of sample"):
-        read = MaskReader()
-        for number, mask in enumerate(masks):
-            read(mask, number)
+    read = MaskReader()
+    read(masks[0], 0)
+    with pytest.raises(
+        ArgumentError, match=r"it is 1?[15] in that of sample ., and 255 stands alone in that of sample"
+    ):
+        read(masks[1], 1)
 
 
 def test_255_alone_beside_empty_masks_is_the_object() -> None:
