@@ -126,6 +126,10 @@ def test_finer_maps_are_averaged_over_patches():
     coarse = fine.unflatten(2, (6, 2)).unflatten(1, (4, 2)).mean((2, 4))
     sweep = PerturbationSweep("drop", "patch", STEPS)
     assert torch.equal(sweep(model, x, fine).z, sweep(model, x, coarse).z)
+    found = sweep(model, x, 100 * noise)  # the highest of a patch says little of its mean
+    cells = noise.unflatten(2, (6, 2)).unflatten(1, (4, 2))
+    assert torch.equal(found.z, sweep(model, x, cells.mean((2, 4))).z)
+    assert not torch.allclose(found.z, sweep(model, x, cells.amax((2, 4))).z)
 
 
 @pytest.mark.parametrize("place", ["first", "last"])

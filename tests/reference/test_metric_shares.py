@@ -10,7 +10,7 @@ from mhex.metrics.case import Case
 from mhex.metrics.comprehensiveness import Comprehensiveness, comprehensiveness
 from mhex.metrics.sufficiency import Sufficiency, sufficiency
 from mhex.perturb import PerturbationSweep, SharePasses, Subject, counts
-from support.fixtures_metrics import bin4, fix10
+from support.fixtures_metrics import Additive, bin4, fix10
 from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
 
 
@@ -42,14 +42,46 @@ def test_images_read_off_a_sweep(fixture):
 
 
 @pytest.mark.parametrize("units", [*range(1, 130), 196, 785, 1001])
-def test_a_sweep_has_every_point(units):
+def test_a_sweep_has_every_point_but_the_half_of_an_odd_number(units):
     grid, number = counts(torch.tensor([units]), 100), torch.tensor([units])
-    gone, kept = SharePasses(percent=tuple(range(1, 100)))._numbers(grid, number)
-    assert all(int(one) in grid[0].tolist() for one in gone[0])
-    assert all(units - int(one) in grid[0].tolist() for one in kept[0])
-    assert (gone >= 1).all()
-    assert (kept >= 1).all()
-    assert (gone[0, :49] == kept[0, :49]).all()  # at a half an odd unit is kept, and does not go
+    share = SharePasses(percent=tuple(range(1, 100)))._numbers(grid, number)[0]
+    wanted = [max(1, units * q // 100 if q <= 50 else units - units * (100 - q) // 100) for q in range(1, 100)]
+    assert share.tolist() == wanted
+    assert all(one in grid[0].tolist() for one in wanted)
+    lacking = [q for q, one in enumerate(wanted, 1) if units - one not in grid[0].tolist()]
+    assert lacking == ([50] if units > 50 and units % 2 else [])
+
+
+def five():
+    """Five units worth 5, 4, 3, 2 and 1; with the sum n left, the probability is 2^n / (1 + 2^n)."""
+    a = torch.arange(5.0, 0, -1)[None]
+    return Additive(a, math.log(2), second=True), torch.ones(1, 1, 1, 5).double(), a.view(1, 1, 5).double()
+
+
+def test_the_half_of_five_units_is_two_gone_or_kept():
+    passes = SharePasses(PerturbationSweep("zero", "pixel", 100), (50,))
+    model, x, saliency = five()
+    for result in (passes(model, x, saliency), passes.read(passes.sweep(model, x, saliency))):
+        near(comprehensiveness(result), [[2**15 / (1 + 2**15) - 2**6 / (1 + 2**6)]])
+        near(sufficiency(result), [[2**15 / (1 + 2**15) - 2**9 / (1 + 2**9)]])
+
+
+def test_a_point_that_a_sweep_lacks_is_made():
+    """Of 51 tokens, 25 kept alone: a sweep of 1 % goes from 25 removed to 27."""
+    ids = torch.arange(53)[None] % 10 + 10
+    ids[:, 0], ids[:, -1] = 2, 3
+    scores = torch.randn(1, 53, generator=torch.Generator().manual_seed(0)).double()
+    model = bert(60)
+    subject = Subject(model, {"input_ids": ids}, tokenizer=tokenizer())
+    case, metric = Case(subject, scores), Sufficiency(granularity="token", percent=(50,))
+    made = case.sweep(metric.protocol.runner.sweep)
+    assert metric.protocol.runner.read(made) is None
+    passes = subject.passes
+    found = metric.score(*metric.of(case))
+    assert subject.passes == passes + 2
+    stay = [0, *sorted((scores[0, 1:-1].argsort(descending=True)[:25] + 1).tolist()), 52]
+    before, after = (model(input_ids=one).logits[0].softmax(0) for one in (ids, ids[:, stay]))
+    near(found[0], float(before.max() - after[before.argmax()]))
 
 
 def by_hand(name, text, scores, share, alone):

@@ -5,14 +5,16 @@ import math
 import pytest
 import torch
 
+from mhex.errors import ArgumentError
 from mhex.metrics.aopc import aopc
+from mhex.metrics.case import Case
 from mhex.metrics.deletion import deletion
-from mhex.metrics.fidelity import fidelity
+from mhex.metrics.fidelity import Fidelity, fidelity
 from mhex.metrics.insertion import insertion
-from mhex.metrics.log_odds import log_odds
+from mhex.metrics.log_odds import LogOdds, log_odds
 from mhex.metrics.perturbation_auc import perturbation_auc
 from mhex.perturb import PerturbationSweep, Subject, area
-from support.fixtures_metrics import bin4, fix10, lin4, sweep_of
+from support.fixtures_metrics import bin4, fix10, lin4, sweep_of, two4
 
 
 def near(value, wanted, tolerance=1e-6):
@@ -43,6 +45,45 @@ def test_log_odds():
     near(log_odds(result), [-0.245599])
     near(log_odds(result, first=False), [-0.306999])
     near(log_odds(result, true_odds=True), [-6 * math.log(2)])
+
+
+def judged(metric, fixture):
+    model, x, saliency = fixture
+    return metric.score(*metric.of(Case(Subject(model, x), saliency, torch.tensor([0]))))
+
+
+def test_true_odds_by_the_protocol():
+    metric = LogOdds(reference="zero", steps=4, tie="stable", true_odds=True)
+    near(judged(metric, bin4()), [-4.158883])
+    assert "true_odds=True" in str(metric.protocol)
+    near(judged(LogOdds(reference="zero", steps=4, tie="stable"), bin4()), [-0.245599])
+
+
+def test_centred_fidelity_by_hand():
+    """Of two classes, half the difference of the logits: 0, -1, -1.5, -0.5, 0 along MIF, and 0, 0.5, 1.5, 1, 0."""
+    model, x, maps = two4()
+    part = {"reference": "zero", "steps": 4, "tie": "stable"}
+    centred = Fidelity(centred=True, **part)
+    near(judged(centred, (model, x, maps[:, 0])), [[150.0, -75.0, 75.0]])
+    near(judged(Fidelity(**part), (model, x, maps[:, 0])), [[175.0, 62.5, 237.5]])
+    assert "centred=True" in str(centred.protocol)
+
+
+def test_a_coarser_grid_must_be_in_the_finer_one():
+    result = sweep_of(bin4(), 4)
+    assert result.every(2).curve("mif").shape == (1, 3)
+    for stride in (0, 3, 8):
+        with pytest.raises(ArgumentError, match=f"divides the 4 steps of the sweep, but got {stride}"):
+            result.every(stride)
+
+
+@pytest.mark.parametrize("output", ["probability", "log-odds", "logit", "centred-logit", "hit"])
+def test_a_class_that_is_not_there_has_no_curve(output):
+    model, x, maps = two4()
+    other = torch.tensor([1, -1])
+    sweep = PerturbationSweep("zero", "pixel", 4)
+    result = sweep(model, x.expand(2, -1, -1, -1), maps[:, 0].expand(2, -1, -1), torch.tensor([0, 0]), other)
+    assert result.curve("mif", output, "other").isnan().all(1).tolist() == [False, True]
 
 
 class Sure(torch.nn.Module):

@@ -7,7 +7,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 
 from mhex.errors import ArgumentError
+from mhex.metrics.case import Case
 from mhex.metrics.insertion import Insertion
+from mhex.metrics.registry import get_metric
 from mhex.perturb import PerturbationSweep, Subject, area, counts, gaussian_blur, ranks, reference
 from support.fixtures_metrics import Additive, bin4
 from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
@@ -303,12 +305,39 @@ def test_texts_without_a_unit_cost_the_clean_pass():
     assert torch.equal(result.z, result.z[:, :, :1].expand(-1, -1, 6, -1))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("deletion", "insertion", "aopc", "log-odds", "fidelity", "perturbation-auc", "average-drop", "saco"),
+        *("average-drop:mhex_text", "comprehensiveness", "sufficiency"),
+    ],
+)
+def test_texts_without_a_unit_do_not_count(name):
+    """Nothing can be removed from them, so that they say nothing of a map."""
+    ids = {
+        "input_ids": torch.tensor([[2, 16, 17, 3], [2, 3, 0, 0]]),
+        "attention_mask": torch.tensor([[1] * 4, [1, 1, 0, 0]]),
+    }
+    spec, _, preset = name.partition(":")
+    usual = "default" if spec in ("comprehensiveness", "sufficiency") else "text"
+    part = {} if spec == "average-drop" else {"granularity": "token"}
+    metric = get_metric(spec).metric(preset or usual, resamples=2, **part)
+    subject = Subject(bert(), ids, label=[0, 1], tokenizer=tokenizer())
+    metric.update(*metric.of(Case(subject, scores_of(TEXTS)[:2, :4])))
+    found = metric.compute()
+    assert (found["n"], found["n_skipped"]) == (1, 1)
+    assert math.isfinite(found["value"])
+
+
 def test_text_sweeps_refuse():
     subject = Subject(bert(), TEXTS, tokenizer=tokenizer())
     with pytest.raises(ArgumentError, match="reference of texts"):
         PerturbationSweep("black")(subject, None, scores_of(TEXTS))
     with pytest.raises(ArgumentError, match="Expected maps of shape"):
         PerturbationSweep("drop", "token")(subject, None, scores_of(TEXTS)[:, :-1])
+    for granularity in ("pixel", "patch"):
+        with pytest.raises(ArgumentError, match=f"'token' or 'word' for texts, but got '{granularity}'"):
+            PerturbationSweep("drop", granularity)(subject, None, scores_of(TEXTS))
     ids = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt").items())
     with pytest.raises(ArgumentError, match="words are known"):
         PerturbationSweep("drop", "word")(Subject(bert(), ids), None, scores_of(TEXTS))

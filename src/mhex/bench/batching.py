@@ -69,6 +69,13 @@ def parts_of(element: Any) -> Parts:
             found[name] = element.get(name, element.get(plural))
         own = next((key for key in _INPUTS if key in element), None)
         rest = {k: v for k, v in element.items() if k not in names and k not in names.values()}
+        if own is None and not any(key in rest for key in _AXES):
+            known = ", ".join((*_INPUTS, *_AXES))
+            raise ArgumentError(
+                f"Expected the inputs of samples under one of the keys {known}, but got the keys "
+                f"{', '.join(map(str, element)) or 'of an empty dictionary'}; beside inputs, {', '.join(BESIDE)} are "
+                "known."
+            )
         found["inputs"] = rest if own is None else element[own]
     elif isinstance(element, (tuple, list)) and _is_labelled(element):
         found.update(zip(("inputs", "label", "mask"), element, strict=False))

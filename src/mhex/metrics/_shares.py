@@ -64,7 +64,8 @@ class ShareMetric(PerImage):
     protocol: ShareProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """Off a sweep of 1 % where one is there; else two passes for each share, for both metrics."""
+        """Off a sweep of 1 % where one with all points is there; else two passes for each share, for both metrics."""
         runner = self.protocol.runner
         made = case.made(runner.sweep)
-        return (case.passes(runner) if made is None else runner.read(made),)
+        found = None if made is None else runner.read(made)
+        return (case.passes(runner) if found is None else found,)

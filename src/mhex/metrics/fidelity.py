@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,17 @@ from mhex.metrics._curve import CurveMetric
 from mhex.metrics.protocols import CurveProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
+
+
+@dataclass(frozen=True)
+class FidelityProtocol(CurveProtocol):
+    """Of areas under the logit.
+
+    Attributes:
+        centred: Whether the mean of all logits is taken off, so that models can be compared.
+    """
+
+    centred: bool = False
 
 
 def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percent", centred: bool = False) -> Tensor:
@@ -31,12 +44,12 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     title="Does the logit fall when the most important pixels are blurred, and stay when the least important are?",
     paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364; SRG: Bluecher et al., 2024, arXiv:2401.06654",
     passes="2 T - 1 F; less by each order of the same sweep that another metric reads",
-    traps="Logits have no common zero: areas of different models cannot be compared. A blurred image still shows large "
-    "things.",
+    traps="Logits have no common zero: areas of different models cannot be compared, unless `centred` is chosen. A "
+    "blurred image still shows large things.",
     presets={
-        "default": CurveProtocol("blur", 20, area="percent"),
-        "text": CurveProtocol("drop", 20, "token", area="percent"),
-        "cdam": CurveProtocol("blur", 20, area="percent"),
+        "default": FidelityProtocol("blur", 20, area="percent"),
+        "text": FidelityProtocol("drop", 20, "token", area="percent"),
+        "cdam": FidelityProtocol("blur", 20, area="percent"),
     },
 )
 class Fidelity(CurveMetric):
@@ -45,11 +58,11 @@ class Fidelity(CurveMetric):
     columns = ("difference", "mif", "lif")
     outputs = ("difference", "mif", "lif", "srg")
     better = (True, False, True, True)
-    protocol: CurveProtocol
+    protocol: FidelityProtocol
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""
-        return fidelity(result, self.protocol.scored, self.protocol.area)
+        return fidelity(result, self.protocol.scored, self.protocol.area, self.protocol.centred)
 
     def summary(self, rows: Tensor) -> Tensor:
         """Means, and the first over 100."""

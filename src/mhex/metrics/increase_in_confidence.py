@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
@@ -36,7 +37,7 @@ def increase_in_confidence(result: MaskedResult, scored: str = "predicted") -> T
         scored: Whose probability is read.
     """
     before, after = result.of(scored)
-    return (after > before).double()
+    return (after > before).double().masked_fill(after.isnan(), torch.nan)
 
 
 @register_metric(

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from mhex.metrics._curve import CurveMetric
 from mhex.metrics.protocols import ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
+
+
+@dataclass(frozen=True)
+class LogOddsProtocol(ScoredProtocol):
+    """Of the change of log-probabilities along a sweep.
+
+    Attributes:
+        true_odds: Whether `log(p / (1 - p))` is read in place of `log p`.
+    """
+
+    true_odds: bool = False
 
 
 def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True, true_odds: bool = False) -> Tensor:
@@ -30,21 +43,21 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     title="How much log-probability is lost on the way, with the most important pixels removed first?",
     paper="Shrikumar et al., DeepLIFT, ICML 2017, arXiv:1704.02685, as used by Chen et al., TokenTM, CVPR 2024",
     passes="T F; 0 beside a metric that reads the same order of the same sweep",
-    traps="No odds, by its name notwithstanding: a ratio of probabilities. A few images that fall to almost nothing "
-    "decide the mean.",
+    traps="No odds, by its name notwithstanding: a ratio of probabilities, unless `true_odds` is chosen. A few images "
+    "that fall to almost nothing decide the mean.",
     presets={
-        "default": ScoredProtocol("black", 20, scored="predicted"),
-        "text": ScoredProtocol("drop", 20, "token", scored="predicted"),
-        "tm": ScoredProtocol("black", 20, scored="predicted"),
+        "default": LogOddsProtocol("black", 20, scored="predicted"),
+        "text": LogOddsProtocol("drop", 20, "token", scored="predicted"),
+        "tm": LogOddsProtocol("black", 20, scored="predicted"),
     },
 )
 class LogOdds(CurveMetric):
     """Mean change of the log-probability over the steps; lower is better."""
 
     better = (False,)
-    protocol: ScoredProtocol
+    protocol: LogOddsProtocol
     orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""
-        return log_odds(result, self.protocol.scored)
+        return log_odds(result, self.protocol.scored, true_odds=self.protocol.true_odds)

@@ -32,6 +32,9 @@ class Protocol:
         scored = getattr(self, "scored", None)
         if "scored" in usual and scored not in _SCORED:
             raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
+        share = getattr(self, "share", 0.0)
+        if not 0 <= share <= 1:
+            raise ArgumentError(f"Expected share to be from 0 to 1, but got {share!r}.")
         assert isinstance(self.passes, tuple)  # making them refuses what they cannot do
 
     def __str__(self) -> str:
@@ -132,6 +135,11 @@ def blur_only(reference: str, *names: str) -> dict[str, str]:
 
 def check_units(reference: str, granularity: str) -> None:
     """Refuse tokens in images, and pixels in texts; patches can be dropped as tokens can."""
+    if reference in PIXELS and granularity in ("token", "word"):
+        raise ArgumentError(
+            f"{reference!r} is a reference of images, and granularity {granularity!r} is of texts; those of texts are "
+            f"{', '.join(map(repr, WORDS))}."
+        )
     known: tuple[str, ...] = ("token", "word") if reference in WORDS else ("pixel", "patch")
     known = (*known, "patch") if reference == "drop" else known
     if reference in (*PIXELS, *WORDS) and granularity not in known:

@@ -56,7 +56,8 @@ class GroupProtocol(Protocol):
 
 
 def saco(result: GroupResult, scored: str = "predicted") -> Tensor:
-    """`F = sum_{i<j} sgn_ij (s_i - s_j) / sum_{i<j} |s_i - s_j|`, from -1 to 1, (B,); 0 where all `s` are equal.
+    """`F = sum_{i<j} sgn_ij (s_i - s_j) / sum_{i<j} |s_i - s_j|`, from -1 to 1, (B,); 0 where all `s` are equal, NaN
+    without a unit.
 
     `s_i` is the importance of group `i`, and `sgn_ij` is 1 if the model loses at least as much with group `i` as with
     group `j`, else -1.
@@ -69,7 +70,8 @@ def saco(result: GroupResult, scored: str = "predicted") -> Tensor:
     gap = (s[:, :, None] - s[:, None]).triu(1).nan_to_num(0.0)  # a group without a unit has no part
     sign = torch.where(d[:, :, None] >= d[:, None], 1.0, -1.0)
     size = gap.abs().sum((1, 2))
-    return torch.where(size > 0, (sign * gap).sum((1, 2)) / size, 0.0)
+    value = torch.where(size > 0, (sign * gap).sum((1, 2)) / size, 0.0)
+    return value.masked_fill(s.isnan().all(1), torch.nan)
 
 
 @register_metric(

@@ -69,12 +69,16 @@ class SweepResult:
         """The same on a coarser grid, of every so many steps."""
         if stride == 1:
             return self
+        if stride < 1 or self.sweep.steps % stride:
+            raise ArgumentError(
+                f"Expected a stride that divides the {self.sweep.steps} steps of the sweep, but got {stride!r}."
+            )
         sweep = replace(self.sweep, steps=self.sweep.steps // stride)
         coarse = self._read(sweep, [table[:, :, ::stride] for table in self._tables])
         return replace(coarse, removed=self.removed[:, ::stride])
 
     def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
-        """What is read along one order, (B, T + 1).
+        """What is read along one order, (B, T + 1); NaN without such a class, and of a sample without a unit to remove.
 
         Args:
             order: `"mif"` or `"lif"`.
@@ -83,11 +87,11 @@ class SweepResult:
             scored: Whose.
         """
         place, column = self._place(order), column_of(scored, self.classes >= 0)
-        missing = self.classes[:, column, None] < 0
+        missing = (self.classes[:, column] < 0)[:, None] | (self.units == 0)[:, None]
         tables = (self.z, self.norm, self.rest)
         z, norm, rest = (table[place, ..., column].masked_fill(missing, torch.nan) for table in tables)
         if output == "hit":
-            return (self.top[place] == self.classes[:, column, None]).double()
+            return (self.top[place] == self.classes[:, column, None]).double().masked_fill(missing, torch.nan)
         if output == "centred-logit":
             return z - self.mean[place]
         curves = {

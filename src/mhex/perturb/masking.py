@@ -27,7 +27,7 @@ class MaskedResult:
     Attributes:
         ids: Number of each sample in its data set.
         before: Of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
-        after: The same with a part hidden.
+        after: The same with a part hidden; NaN where a text has no token to hide.
         scaled: Maps from 0 to 1, (B, H, W), or (B, T).
         runner: How it was made; None where it is not known.
     """
@@ -72,6 +72,11 @@ class MaskedPass(Runner[MaskedResult]):
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
             raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+        if self.reference not in (*PIXELS[:-1], *WORDS):
+            known = ", ".join((*PIXELS[:-1], *WORDS))
+            raise ArgumentError(f"Expected the reference to be one of {known}, but got {self.reference!r}.")
+        if not 0 < self.fraction <= 1:
+            raise ArgumentError(f"Expected fraction to be above 0 and at most 1, but got {self.fraction!r}.")
         if self.rounding not in ("up", "down"):
             raise ArgumentError(f"Expected rounding 'up' or 'down', but got {self.rounding!r}.")
         if self.most is not None and self.most < 1:
@@ -80,14 +85,17 @@ class MaskedPass(Runner[MaskedResult]):
     def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> MaskedResult:
         """Hide and ask; arguments as for `PerturbationSweep`."""
         classes = subject.classes(explained)[:, :3]
-        scaled, change = (self._image if subject.batch.modality == "image" else self._text)(subject, saliency)
+        image = subject.batch.modality == "image"
+        scaled, change, empty = (self._image if image else self._text)(subject, saliency)
         parts = []
         for start, stop, logits in subject.run(subject.batch.size, change):
             parts.append(subject.probabilities(logits, classes[start:stop]))
         before = subject.probabilities(subject.logits, classes)
-        return MaskedResult(tuple(subject.ids), before, torch.cat(parts), scaled, self)
+        after = torch.cat(parts).masked_fill(empty[:, None], torch.nan)
+        return MaskedResult(tuple(subject.ids), before, after, scaled, self)
 
-    def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any]:
+    def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
+        """Scaled maps, from numbers of samples to inputs for the model, and which samples have nothing to hide."""
         if self.reference not in PIXELS[:-1]:
             raise ArgumentError(f"Expected the reference to be one of {PIXELS[:-1]}, but got {self.reference!r}.")
         pixels = subject.batch.pixels
@@ -95,9 +103,10 @@ class MaskedPass(Runner[MaskedResult]):
         hidden = scaled if self.mode.startswith("soft") else (scaled > self.threshold).to(scaled)
         hidden = (1 - hidden if self.mode.endswith("keep") else hidden)[:, None].to(pixels)
         changed = torch.lerp(pixels, subject.reference(self.reference, self.sigma), hidden)
-        return scaled, lambda jobs: subject.variants(changed, jobs)
+        nothing = torch.zeros(len(pixels), dtype=torch.bool, device=pixels.device)
+        return scaled, lambda jobs: subject.variants(changed, jobs), nothing
 
-    def _text(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any]:
+    def _text(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
         if self.reference not in WORDS or self.mode.startswith("soft"):
             raise ArgumentError(
                 f"Expected a reference of texts ({', '.join(WORDS)}) and a mode that is not soft, but got "
@@ -115,7 +124,7 @@ class MaskedPass(Runner[MaskedResult]):
         def change(jobs: Tensor) -> Batch:
             return removed_words(subject, self.reference, hidden[jobs], jobs)
 
-        return minmax(units.scores), change
+        return minmax(units.scores), change, units.number == 0
 
 
 def minmax(saliency: Tensor) -> Tensor:

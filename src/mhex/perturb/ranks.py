@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -40,8 +40,7 @@ def ranks(
         tie: `"random"`, or `"stable"`, in the order given, which takes whole rows of equal values first.
         counted: Bool (B, N), False at units that are never removed: they come last.
     """
-    if tie not in ("random", "stable"):
-        raise ArgumentError(f"Expected tie 'random' or 'stable', but got {tie!r}.")
+    check_tie(tie)
     if scores.dim() != 2 or len(ids) != len(scores):
         raise ArgumentError(
             f"Expected scores (B, N) and a number for each sample, but got {tuple(scores.shape)} and {len(ids)}."
@@ -57,6 +56,12 @@ def ranks(
         order = shuffled.gather(1, scores.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
     places = torch.arange(units, device=scores.device).expand(size, units)
     return torch.empty_like(order).scatter_(1, order, places)
+
+
+def check_tie(tie: str) -> None:
+    """Refuse ways of ranking equal scores that are not known."""
+    if tie not in get_args(Tie):
+        raise ArgumentError(f"Expected tie {' or '.join(map(repr, get_args(Tie)))}, but got {tie!r}.")
 
 
 def _keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None) -> Tensor:

@@ -43,8 +43,8 @@ class ShareResult:
 class SharePasses(Runner[ShareResult]):
     """Which shares, and how they are removed.
 
-    At least one unit is removed, and at least one is kept. Counts are those of the sweep's grid, so that a sweep that
-    was made for other metrics has all of the points: what is kept alone is what removal of the least important leaves.
+    As many units are kept alone as are removed: those of the sweep's grid at that share, and at least one. What is kept
+    alone is what removal of the least important leaves, so that a sweep made for other metrics has these points too.
 
     Attributes:
         sweep: How units are ranked and removed, with steps of one percent.
@@ -64,9 +64,9 @@ class SharePasses(Runner[ShareResult]):
         """Remove and ask; arguments as for `PerturbationSweep`."""
         removal = self.sweep.ranked(subject, saliency)
         units = removal.units.number
-        gone, kept = self._numbers(counts(units, 100), units)
+        share = self._numbers(counts(units, 100), units)
         classes = subject.classes(explained)[:, :3]
-        number = torch.cat([gone, units[:, None] - kept], 1).mT
+        number = torch.cat([share, units[:, None] - share], 1).mT
         last = torch.arange(2 * len(self.percent), device=subject.device) >= len(self.percent)
         found = removal.ask(number, last, lambda logits, own: (subject.probabilities(logits, classes[own]),))[0]
         table = found.view(2, len(self.percent), *found.shape[1:]).transpose(1, 2)
@@ -74,24 +74,27 @@ class SharePasses(Runner[ShareResult]):
         before = subject.probabilities(subject.logits, classes)
         return ShareResult(tuple(subject.ids), before, table[0], table[1], self)
 
-    def read(self, result: SweepResult) -> ShareResult:
-        """The same off a sweep of 100 steps, without a pass."""
-        gone, kept = self._numbers(result.removed, result.units)
+    def read(self, result: SweepResult) -> ShareResult | None:
+        """The same off a sweep of 100 steps, without a pass; None where it lacks a point.
+
+        It has all but one: of an odd number of units above 50, the smaller half kept alone.
+        """
+        share = self._numbers(result.removed, result.units)
         nothing = (result.units == 0).view(-1, 1, 1)
         probabilities = (result.z - result.norm).exp()[..., :3].masked_fill(result.classes[:, None, :3] < 0, torch.nan)
         tables = []
-        for order, wanted in (("mif", gone), ("lif", result.units[:, None] - kept)):
+        for order, wanted in (("mif", share), ("lif", result.units[:, None] - share)):
             # The first step with so many removed: small samples have the same number at several steps.
             step = (result.removed[:, None] < wanted[..., None]).sum(-1)
+            if not torch.equal(result.removed.gather(1, step), wanted):
+                return None
             along = probabilities[result.sweep.orders.index(order)]
             found = along.gather(1, step[..., None].expand(-1, -1, 3))
             tables.append(found.masked_fill(nothing, torch.nan))
         made = replace(self, sweep=result.sweep)
         return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1], made)
 
-    def _numbers(self, grid: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
-        """How many units go, and how many are kept alone, each (B, K)."""
+    def _numbers(self, grid: Tensor, units: Tensor) -> Tensor:
+        """How many units each share is, (B, K)."""
         shares = torch.tensor(self.percent, device=grid.device)
-        bound = units[:, None]
-        gone = torch.minimum(grid[:, shares].clamp_min(1), bound)
-        return gone, torch.minimum((bound - grid[:, 100 - shares]).clamp_min(1), bound)
+        return torch.minimum(grid[:, shares].clamp_min(1), units[:, None])

@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.perturb.curves import ORDERS, Order, SweepResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.patches import dropped_patches, on_patches
-from mhex.perturb.ranks import Tie, counts, generator_for, ranks
+from mhex.perturb.ranks import Tie, check_tie, counts, generator_for, ranks
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.removal import Change, Removal
 from mhex.perturb.runner import Runner
@@ -64,6 +64,7 @@ class PerturbationSweep(Runner[SweepResult]):
             raise ArgumentError(f"Expected steps to be a whole number from 1 on, but got {self.steps!r}.")
         if not self.orders or any(order not in ORDERS for order in self.orders):
             raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
+        check_tie(self.tie)
 
     def ask(
         self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other: Tensor | None = None
@@ -115,9 +116,9 @@ class PerturbationSweep(Runner[SweepResult]):
             return image_units(subject, saliency, self.granularity)
         if self.reference not in WORDS:
             raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
-        if self.granularity == "patch":
-            raise ArgumentError("Expected granularity 'token' or 'word' for texts, but got 'patch'.")
-        return text_units(subject, saliency, "word" if self.granularity == "word" else "token")
+        if self.granularity not in ("token", "word"):
+            raise ArgumentError(f"Expected granularity 'token' or 'word' for texts, but got {self.granularity!r}.")
+        return text_units(subject, saliency, self.granularity)
 
     def change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mhex
 from mhex.bench import judging
+from mhex.bench.cases import digests
+from mhex.bench.samples import Samples
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
 from mhex.perturb import PerturbationSweep, Subject
 
@@ -366,3 +368,34 @@ def test_another_judge_does_not_choose_the_class(model: Small, data: Any) -> Non
         mhex.evaluate(model, x, ["gradcam"], [("deletion", ZERO)], controls=False, evaluator=judge)
     assert torch.equal(seen[0], model(x).argmax(1))
     assert bool((judge(x).argmax(1) == 3).all())
+
+
+@pytest.mark.parametrize("name", ["label", "mask", "other", "tiles", "rationale"])
+def test_a_sample_is_known_by_what_the_data_says_of_it(model: Small, name: str) -> None:
+    """So that rows by another mask are not taken for these."""
+    x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+    subject = Subject(model, x)
+    zeros, one = torch.zeros(2, 4).long(), torch.tensor([[0] * 4, [0, 0, 0, 1]])
+    forms: dict[str, Any] = {
+        "label": (zeros[:, 0], one[:, 3]),
+        "other": (zeros[:, 0], one[:, 3]),
+        "tiles": (zeros, one),
+        "mask": ([row.view(2, 2) for row in zeros], [row.view(2, 2) for row in one]),
+        "rationale": ([[0], [0]], [[0], [1]]),
+    }
+    before, after = (digests(Samples(x, (0, 1), **{name: value}), subject) for value in forms[name])
+    assert before[0] == after[0]
+    assert before[1] != after[1]
+    assert digests(Samples(x, (0, 1)), subject)[0] != before[0]
+
+
+def test_parts_of_protocols_that_functions_have(model: Small, data: Any) -> None:
+    zero: Any = {"reference": "zero", "steps": 5}
+    metrics: Any = [("log-odds", {**zero, "true_odds": one}) for one in (False, True)]
+    metrics += [("fidelity", {**zero, "centred": one}) for one in (False, True)]
+    report = mhex.evaluate(model, data[0], ["gradcam"], metrics, controls=False)
+    assert "true_odds=True" in report.protocol(report.metrics[1])
+    assert "centred=True" in report.protocol(report.metrics[3])
+    for plain, other in (report.metrics[:2], report.metrics[2:]):
+        first, second = (report.values(name)[1]["gradcam"] for name in (plain, other))
+        assert not torch.allclose(first, second, rtol=1e-3)

@@ -202,6 +202,11 @@ def test_what_is_no_data() -> None:
         mhex.evaluate(model, (X, torch.full((5,), 0.4)), ["gradcam"], ["compactness"])
     with pytest.raises(ArgumentTypeError, match="class number or name as label of each sample, but got dict"):
         mhex.evaluate(model, [(x, {"boxes": 1}) for x in X], ["gradcam"], ["compactness"])
+    for unknown in ([{"img": x, "label": 1} for x in X], {"img": X, "label": [1] * 5}, iter([{"img": X, "label": X}])):
+        with pytest.raises(
+            ArgumentError, match=r"one of the keys inputs, image, .*, but got the keys img, label; beside"
+        ):
+            mhex.evaluate(model, unknown, ["gradcam"], ["compactness"])
     with pytest.raises(ArgumentError, match="limit to be a whole number from 1 on, but got 0"):
         mhex.evaluate(model, X, ["gradcam"], ["compactness"], limit=0)
 

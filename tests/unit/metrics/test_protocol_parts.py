@@ -11,6 +11,9 @@ import pytest
 from mhex.errors import ArgumentError
 from mhex.metrics.aopc import AOPC
 from mhex.metrics.average_drop import AverageDrop
+from mhex.metrics.compactness import Compactness
+from mhex.metrics.comprehensiveness import Comprehensiveness
+from mhex.metrics.deletion import Deletion
 from mhex.metrics.effective_average_drop import EffectiveAverageDrop
 from mhex.metrics.infidelity import Infidelity
 from mhex.metrics.insertion import Insertion
@@ -19,8 +22,10 @@ from mhex.metrics.perturbation_auc import PerturbationAUC
 from mhex.metrics.protocols import Protocol, SweepProtocol
 from mhex.metrics.registry import all_metrics, get_metric
 from mhex.metrics.road import ROAD
+from mhex.metrics.saco import SaCo
 from mhex.metrics.segmentation import Segmentation
 from mhex.metrics.soft_average_drop import SoftAverageDrop
+from mhex.perturb import GroupPass, MaskedPass, PerturbationSweep
 from mhex.perturb.references import WORDS
 from support.curved import image_case, text_case
 
@@ -58,6 +63,8 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # by part
     "threshold": (0.3,),
     "area_threshold": (0.4,),
     "relative": (False, True),
+    "true_odds": (True,),
+    "centred": (True,),
     "fraction": (0.6,),
     "rounding": ("up", "down"),
     "most": (1,),
@@ -171,6 +178,23 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
         (lambda: Insertion(area="che", steps=15), "multiple of 10 steps"),
         (lambda: Insertion(scored="other"), "scored to be one of explained, predicted, label"),
         (lambda: Insertion(reference="drop"), "Expected granularity 'token', 'word' or 'patch'"),
+        (lambda: Deletion("text", reference="black"), "'black' is a reference of images.* those of texts are 'mask_t"),
+        (
+            lambda: SaCo("text", reference="blur"),
+            "'blur' is a reference of images, and granularity 'token' is of texts",
+        ),
+        (lambda: SaCo(reference="grey"), "reference to be one of .* but got 'grey'"),
+        (lambda: SaCo(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
+        (lambda: Insertion(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
+        (lambda: Comprehensiveness(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
+        (lambda: GroupPass("grey"), "reference to be one of"),
+        (lambda: GroupPass(tie="first"), "Expected tie"),  # type: ignore[arg-type]
+        (lambda: PerturbationSweep(tie="first"), "Expected tie"),  # type: ignore[arg-type]
+        (lambda: MaskedPass(reference="impute"), "reference to be one of"),
+        (lambda: AverageDrop("text", fraction=0.0), "fraction to be above 0 and at most 1, but got 0.0"),
+        (lambda: AverageDrop("text", fraction=1.5), "fraction to be above 0 and at most 1, but got 1.5"),
+        (lambda: Compactness(share=-0.1), "share to be from 0 to 1, but got -0.1"),
+        (lambda: Compactness(share=5), "share to be from 0 to 1, but got 5"),
         (lambda: Infidelity(sigma=0.2), "kind is 'square'"),
         (lambda: Infidelity("gradient", reference="mean"), "kind is 'gaussian'"),
     ],
