@@ -45,13 +45,13 @@ def merged(reports: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
 
 
 def _check_runs(rows: Iterable[Row]) -> None:
-    """All rows are of one model, target and seed."""
+    """All rows are of one model, task, target and seed."""
     runs = [json.loads(told) for told in dict.fromkeys(row["run"] for row in rows)]
     for one in runs[1:]:
         differ = sorted(name for name in {*one, *runs[0]} if one.get(name) != runs[0].get(name))
         if differ:
             told = "; ".join(f"{name} {runs[0].get(name)} and {one.get(name)}" for name in differ)
-            raise ArgumentError(f"Expected reports of one model, target and seed, but they differ: {told}.")
+            raise ArgumentError(f"Expected reports of one model, task, target and seed, but they differ: {told}.")
 
 
 def _check_settings(rows: Iterable[Row]) -> None:

@@ -75,7 +75,7 @@ def test_values_that_disagree_are_refused() -> None:
 
 
 def test_other_models_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="one model, target and seed, but they differ: model net and other"):
+    with pytest.raises(ArgumentError, match="one model, task, target and seed, but they differ: model net and other"):
         one("gae", draw(5)).merge(one("cdam", draw(5, 1), model="other"))
 
 
