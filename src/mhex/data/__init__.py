@@ -15,6 +15,7 @@ from mhex.data.cifar10 import CIFAR10_CLASSES, load_cifar10
 from mhex.data.folder import DATA_VARIABLE, DataMissingError, data_file, data_folder
 from mhex.data.imagenet import PhotoSet, load_imagenet
 from mhex.data.medmnist import load_medmnist, load_pneumonia
+from mhex.data.movies import MOVIES_CLASSES, load_movies
 from mhex.data.pets import Pets, load_pets
 from mhex.data.sets import ImageSet, TextSet
 from mhex.data.table import DataFormatError
@@ -25,6 +26,7 @@ __all__ = [
     "CATALOGUE",
     "CIFAR10_CLASSES",
     "DATA_VARIABLE",
+    "MOVIES_CLASSES",
     "DataEntry",
     "DataFormatError",
     "DataMissingError",
@@ -40,6 +42,7 @@ __all__ = [
     "load_cifar10",
     "load_imagenet",
     "load_medmnist",
+    "load_movies",
     "load_pets",
     "load_pneumonia",
 ]

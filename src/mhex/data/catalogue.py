@@ -12,6 +12,7 @@ from mhex.data.blood import load_blood
 from mhex.data.cifar10 import load_cifar10
 from mhex.data.imagenet import PhotoSet, load_imagenet
 from mhex.data.medmnist import load_medmnist
+from mhex.data.movies import load_movies
 from mhex.data.pets import load_pets
 from mhex.data.sets import ImageSet, TextSet
 from mhex.errors import unknown_name
@@ -127,6 +128,16 @@ CATALOGUE: Mapping[str, DataEntry] = {
         kind="text",
         validation=None,
         answers="topic",
+    ),
+    "movies": DataEntry(
+        load_movies,
+        "Movie Reviews (ERASER)",
+        "none named",
+        "O. Zaidan, J. Eisner: Modeling Annotators. Empirical Methods in Natural Language Processing, 2008; J. DeYoung "
+        "et al.: ERASER. Association for Computational Linguistics, 2020.",
+        "1,999 reviews with the words that people marked as reasons",
+        kind="text",
+        answers="sentiment",
     ),
 }
 

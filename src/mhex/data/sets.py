@@ -54,12 +54,15 @@ class TextSet:
         labels: Class of each text, (N,), int64, a place in ``classes``.
         classes: Names of the classes.
         split: The split that was asked for.
+        rationales: For each text the words, counted from 0 and split at white space, that people marked as the reason
+            for its class: spans (first, last + 1), rising. None where nobody marked any.
     """
 
     texts: tuple[str, ...] = field(repr=False)
     labels: Tensor
     classes: tuple[str, ...]
     split: str
+    rationales: tuple[tuple[tuple[int, int], ...], ...] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)

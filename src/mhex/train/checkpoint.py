@@ -1,4 +1,4 @@
-"""Weights on disk: written aside and renamed, in full precision or in half, always safetensors."""
+"""Weights on disk: written aside and renamed, in full precision or in less, always safetensors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
 from mhex.train.parameters import HEADS
+from mhex.zoo._packed import unpack
 
 # The class matrix of a head, and the intercept of one that was fitted; equal shapes do not make equal classes.
 _READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
@@ -62,7 +63,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ArgumentError: There is none, or it is damaged.
     """
     try:
-        return load_file(path)
+        return unpack(load_file(path))
     except (OSError, SafetensorError) as error:
         raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
 

@@ -135,9 +135,13 @@ class DistilPart:
 
 @dataclass(frozen=True)
 class ShipPart:
-    """Write weights for others, with a card whose accuracy is measured from that very file; `half` for float16."""
+    """Write weights for others, with a card whose accuracy is measured from that very file.
 
-    half: bool = True
+    Attributes:
+        bits: Of a weight: 32, 16 (float16) or 8 (whole numbers, with a scale for each output of a layer).
+    """
+
+    bits: Literal[8, 16, 32] = 16
 
 
 @dataclass(frozen=True)
