@@ -155,8 +155,10 @@ def account(recipe: Recipe) -> str:
     begun = f"from {part.start}" if part.start else fresh
     size = f"{data.side} px" if data.side else f"{data.length} tokens"
     heads = f" with explainer heads ({recipe.heads.preset}, {recipe.heads.mode})" if recipe.heads else ""
+    labels = f" without labels ({recipe.unlabelled.method})" if recipe.unlabelled else ""
+    probe = " (a linear probe: the body is frozen)" if settings.freeze == "body" and not recipe.heads else ""
     return (
-        f"{recipe.name}: {part.architecture or part.source}{heads} {begun} on {data.name} at {size}, "
+        f"{recipe.name}: {part.architecture or part.source}{heads} {begun} on {data.name} at {size}{labels}{probe}, "
         f"{settings.epochs} epochs of {settings.optimizer} (rate {settings.rate:g}, batch {settings.batch}){taught}."
     )
 

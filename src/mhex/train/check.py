@@ -9,6 +9,7 @@ from mhex._optional import require
 from mhex.data import CATALOGUE
 from mhex.data.catalogue import DataEntry
 from mhex.errors import ArgumentError, unknown_name
+from mhex.train.augment import Augment
 from mhex.train.networks import check_architecture
 from mhex.train.recipe import Recipe, TrainPart
 
@@ -39,7 +40,7 @@ def check_recipe(recipe: Recipe, source: str) -> None:
     if entry.kind == "text":
         if data.length is None:
             raise refuse("the key data.length is missing; expected the most tokens of a text, since these are texts.")
-        for name in ("augment", "distil"):
+        for name in ("augment", "distil", "unlabelled"):
             if getattr(recipe, name) is not None:
                 raise refuse(f"{name} is for images, and {data.name} holds texts: leave it out.")
     _check_splits(recipe, entry, refuse)
@@ -49,6 +50,8 @@ def check_recipe(recipe: Recipe, source: str) -> None:
             f"ship writes files that mhex.load reads, which knows networks of {', '.join(SHIPPABLE)} and not of "
             f"{recipe.model.source}: leave ship out, or take such a network."
         )
+    if recipe.unlabelled is not None:
+        _check_unlabelled(recipe, recipe.augment, refuse)
     if recipe.distil is not None and not recipe.distil.teachers:
         raise refuse("distil.teachers should name at least one recipe; leave distil out for none.")
     if recipe.name in recipe.needs:
@@ -87,9 +90,46 @@ def _check_fit(recipe: Recipe, refuse: Callable[[str], ArgumentError]) -> None:
     for name in ("start", "arguments", "extra"):
         if getattr(recipe.model, name):
             raise refuse(f"model.{name} does not go with fit, which leaves the model as it is: leave it out.")
-    for name in ("augment", "distil"):
+    for name in ("augment", "distil", "unlabelled"):
         if getattr(recipe, name) is not None:
             raise refuse(f"{name} is for training, and heads are fitted here: leave it out.")
+
+
+def _check_unlabelled(recipe: Recipe, changes: Augment | None, refuse: Callable[[str], ArgumentError]) -> None:
+    """What must hold where nothing is told about the classes."""
+    if recipe.model.source != "timm":
+        raise refuse(
+            f"unlabelled needs a network of timm, which can do without a classifier, not {recipe.model.source}."
+        )
+    for name, why in (
+        ("heads", "explainer heads learn from labels"),
+        ("distil", "teachers have learned from labels"),
+        ("ship", "the network has no classifier; ship a probe that starts from it"),
+    ):
+        if getattr(recipe, name) is not None:
+            raise refuse(f"{name} does not go with unlabelled: {why}. Leave it out.")
+    if changes is None:
+        raise refuse("unlabelled compares views of an image, which differ by augment alone: add the section augment.")
+    if changes.cutmix or changes.mixup:
+        raise refuse("augment.cutmix and augment.mixup should be 0 with unlabelled: a view shows one image.")
+    settings = recipe.train
+    if settings is None:
+        return
+    if settings.accumulate > 1:
+        raise refuse(
+            "train.accumulate should be 1 with unlabelled, which tells each image from all others of the batch: a "
+            "slice has fewer of them. Lower train.batch, or use several processes, which share one batch."
+        )
+    if settings.batch < 2:
+        raise refuse("train.batch should be at least 2 with unlabelled, which tells images from each other, not 1.")
+    if settings.freeze != "none":
+        raise refuse(
+            f"train.freeze: {settings.freeze} does not go with unlabelled, which trains the body: leave it out."
+        )
+    if settings.smoothing:
+        raise refuse("train.smoothing is about labels, and unlabelled reads none: leave it out.")
+    if settings.early_stopping is not None:
+        raise refuse("train.early_stopping needs labels to validate by, and unlabelled reads none: leave it out.")
 
 
 def _check_training(

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
-from mhex.train.parameters import HEADS
+from mhex.train.parameters import HEADS, PROJECTOR
 from mhex.zoo._packed import unpack
 
 # The class matrix of a head, and the intercept of one that was fitted; equal shapes do not make equal classes.
@@ -118,7 +118,7 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     """
     state = read_tensors(path)
     own = model.state_dict()
-    free = (HEADS, *classifier)
+    free = (HEADS, PROJECTOR, *classifier)
     if not same_data:
         state = {name: value for name, value in state.items() if not _tells_classes(name, classifier)}
     if "pos_embed" in state and hasattr(model, "patch_embed"):

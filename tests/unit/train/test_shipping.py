@@ -84,6 +84,18 @@ def test_a_chain_from_data_to_a_card_that_the_zoo_loads(data, tiny, tmp_path):
     assert card["recipe"]["torch"] == torch.__version__.split("+")[0]
 
 
+def test_a_chain_without_labels_ends_in_a_probe_that_is_shipped(data, tiny, tmp_path):
+    write_pets_and_cifar(data)
+    run_chain("pets-vit-simclr-probe", tiny, tmp_path / "runs")
+    folder = tmp_path / "runs" / "pets-vit-simclr-probe" / "shipped"
+    card = json.loads((folder / "pets-vit-simclr-probe.json").read_text())
+    assert list(card["recipe"]["epochs"]) == ["cifar10-vit-simclr", "pets-vit-simclr", "pets-vit-simclr-probe"]
+    assert card["recipe"]["done"].count("without labels (simclr)") == 2
+    assert card["recipe"]["done"].count("a linear probe: the body is frozen") == 1
+    assert card["accuracy"].keys() == {"breed", "cat_dog", "split", "images"}
+    assert mhex.load("zoo:pets-vit-simclr-probe", folder=folder).model(torch.zeros(1, 3, 48, 48)).shape == (1, 37)
+
+
 @pytest.mark.parametrize("name", ["agnews-mhex-bert-paper", "agnews-mhex-bert-code"])
 def test_recipes_of_bert_can_be_tried(data, tmp_path, name):
     write_bert(data / "bert-base-uncased")
