@@ -26,7 +26,7 @@ def load_imagenet_multi(
     limit: int | None = None,
     side: int = 256,
     file: str = REAL_FILE,
-    threshold: float = 0.6,
+    threshold: float = 0.75,
     embed: Embed | None = None,
     single: bool = False,
 ) -> TwoClassSet:
@@ -58,10 +58,13 @@ def load_imagenet_multi(
     listed = _annotations(data_file(f"{IMAGENET_FOLDER}/{file}", what))
     folder = data_folder() / IMAGENET_FOLDER / "val"
     files = {path.stem: path for path in folder.glob("**/*") if path.suffix.lower() in PHOTO_SUFFIXES}
-    same = same_object(list(imagenet_synsets().values()), threshold, embed).tolist()
+    names = list(imagenet_synsets().values())
+    several = sorted({one for classes in listed.values() if len(classes) > 1 for one in classes})
+    place_of = {one: place for place, one in enumerate(several)}
+    same = same_object([names[one] for one in several], threshold, embed).tolist() if several else []
     found = []
     for name, classes in listed.items():
-        other = next((one for one in classes[1:] if not same[classes[0]][one]), -1)
+        other = next((one for one in classes[1:] if not same[place_of[classes[0]]][place_of[one]]), -1)
         if classes and name in files and (single or other >= 0):
             found.append((files[name], classes, other))
     if not found:

@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 Embed = Callable[[Sequence[str]], Tensor]
 
 
-def same_object(names: Sequence[str], threshold: float = 0.6, embed: Embed | None = None) -> Tensor:
+def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | None = None) -> Tensor:
     """Compare the names of classes.
 
     Two classes are the same object if the cosine similarity of a name of one to a name of the other is above the
