@@ -1,5 +1,8 @@
 """MedMNIST in every size and kind of label, row by row."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -108,3 +111,10 @@ def test_arrays_stored_by_columns_and_cut_off_ones(folder):
     values = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
     np.savez(folder / "x.npz", a=np.asfortranarray(values))
     assert torch.equal(torch.from_numpy(array_rows(folder / "x.npz", "a", [1, 3])), torch.from_numpy(values[[1, 3]]))
+    with zipfile.ZipFile(folder / "y.npz", "w") as archive:
+        whole = io.BytesIO()
+        np.save(whole, values)
+        archive.writestr("a.npy", whole.getvalue()[:-2])
+    assert array_rows(folder / "y.npz", "a", [1]).tolist() == values[[1]].tolist()
+    with pytest.raises(DataFormatError, match="ends at row 3"):
+        array_rows(folder / "y.npz", "a", [3])
