@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import combinations
 
 from mhex._optional import require
-from mhex.data import CATALOGUE
+from mhex.data import data_entry
 from mhex.data.catalogue import DataEntry
 from mhex.errors import ArgumentError, unknown_name
 from mhex.train.augment import Augment
@@ -32,9 +32,15 @@ def check_recipe(recipe: Recipe, source: str) -> None:
         return ArgumentError(f"{source}: {words}")
 
     data = recipe.data
-    if data.name not in CATALOGUE:
-        raise refuse(f"data.name: {unknown_name('data set', data.name, CATALOGUE)}")
-    entry = CATALOGUE[data.name]
+    try:
+        entry = data_entry(data.name)
+    except ArgumentError as error:
+        raise refuse(f"data.name: {error}") from error
+    if not entry.learnable:
+        raise refuse(
+            f"data.name: {entry.title} cannot be learned by a recipe, which trains classifiers on samples of one class "
+            f"each; it is {'for judging alone' if entry.train is None else f'of {entry.task}'}."
+        )
     if entry.kind == "image" and data.side is None:
         raise refuse("the key data.side is missing; expected the side of the input in pixels, since these are images.")
     if entry.kind == "text":
