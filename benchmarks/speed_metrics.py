@@ -72,7 +72,7 @@ def sweep(name: str, images: int, steps: int, device: str, repeats: int) -> list
     def six() -> None:
         case = Case(Subject(model, x, label, batch_size=size), maps)
         for metric in SIX:
-            made = get_metric(metric).metric(reference="zero", steps=steps, area="unit")
+            made = get_metric(metric).metric(reference="zero", steps=steps)
             made.update(*made.of(case))
 
     plain = bare(model, x, passes, size)

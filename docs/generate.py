@@ -11,6 +11,8 @@ import inspect
 import sys
 from pathlib import Path
 
+from usage import usage
+
 from mhex.data import CATALOGUE, DataEntry
 from mhex.metrics.registry import MetricSpec, all_metrics
 from mhex.registry import Method, all_methods
@@ -101,7 +103,9 @@ def metric_table() -> str:
             f"| [`{metric.name}`]({metric.name}.md) | {metric.title} | {', '.join(metric.modalities)} "
             f"| {'higher' if metric.higher_is_better else 'lower'} | {metric.passes} |"
         )
-    rows.append("\nF is a forward pass, E an explanation, T the steps of a sweep.")
+    rows.append(
+        "\nF is a forward pass, E an explanation, T the steps of a sweep; a clean pass for all metrics is not counted."
+    )
     return "\n".join(rows)
 
 
@@ -139,14 +143,7 @@ def metric_page(metric: MetricSpec) -> str:
 
 ## Use
 
-```python
-import mhex
-
-report = mhex.evaluate(model, data, methods=["gradcam", "gae"], metrics=["{metric.name}"])
-print(report)
-```
-
-As a torchmetrics object: `mhex.metrics.get_metric("{metric.name}").metric()`.
+{usage(metric)}
 
 ## Reference
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mhex._settle import check_seed, check_target, feature_layer, has_concept, lacks_classifier, names_of, task_of
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, full, observe, unwrap
-from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
+from mhex.errors import ArgumentError, NotFiniteError, UnsupportedModelError
 from mhex.explanation import Explanation
 from mhex.inputs import check_image, prepare
 from mhex.registry import Method, get_method
@@ -98,7 +98,10 @@ def explain(
             values = resolved.scores(trace.outcome).detach()
             scores, special = _scores(spec, trace, resolved, own)
             if not bool(torch.isfinite(scores).all()):
-                raise CaptureError(f"Method {spec.name!r} gave scores that are not finite on this model and batch.")
+                raise NotFiniteError(
+                    f"Method {spec.name!r} gave scores that are not finite on this model and batch.",
+                    scores if resolved.several else scores[:, 0],
+                )
             logits, cost = trace.logits.detach(), dict(trace.cost)
             settings |= trace.chosen
             signed = spec.signed if trace.signed is None else trace.signed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class MhexError(Exception):
@@ -39,6 +40,18 @@ class UnsupportedModelError(MhexError):
 
 class CaptureError(MhexError):
     """The forward pass did not show what the model's family promises."""
+
+
+class NotFiniteError(CaptureError):
+    """A method gave scores that are NaN or infinite, for some samples at least.
+
+    Attributes:
+        scores: All of them, as a tensor with a row for each sample, so that those of other samples are not lost.
+    """
+
+    def __init__(self, message: str, scores: Any) -> None:
+        super().__init__(message)
+        self.scores = scores
 
 
 class MissingExtraError(MhexError, ImportError):

@@ -1,13 +1,19 @@
 """ROAD: imputation, its closed forms and an outside package, and the score."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from scipy.sparse import lil_matrix
+from scipy.sparse.linalg import spsolve
 
 from mhex.errors import ArgumentError
 from mhex.metrics.aopc import AOPC
 from mhex.metrics.case import Case
 from mhex.metrics.road import ROAD, road
-from mhex.perturb import PerturbationSweep, Subject, imputed
+from mhex.perturb import PerturbationSweep, Subject, imputation, imputed
 from support.fixtures_metrics import Additive, fix10, sweep_of
 
 
@@ -69,6 +75,63 @@ def test_imputation_is_that_of_pytorch_grad_cam(share):
         wanted = imputer(x[n], (~holes[n]).float())
         assert torch.allclose(found[n], wanted.double(), atol=1e-5)
         assert torch.allclose(imputed(x[n : n + 1], holes[n : n + 1])[0], wanted, atol=1e-4)  # float32
+
+
+def exact(image, hole):
+    """By a sparse solver, one row for each removed pixel."""
+    height, width = hole.shape
+    number = {place: n for n, place in enumerate(map(tuple, hole.nonzero().tolist()))}
+    matrix, right = lil_matrix((len(number), len(number))), np.zeros((len(number), len(image)))
+    for (row, column), n in number.items():
+        for down, across in itertools.product((-1, 0, 1), repeat=2):
+            place = (row + down, column + across)
+            if place == (row, column) or not (0 <= place[0] < height and 0 <= place[1] < width):
+                continue
+            weight = 1 / 6 if 0 in (down, across) else 1 / 12
+            matrix[n, n] += weight
+            if place in number:
+                matrix[n, number[place]] -= weight
+            else:
+                right[n] += weight * image[:, place[0], place[1]].numpy()
+    found = image.clone()
+    found[:, hole] = torch.from_numpy(spsolve(matrix.tocsc(), right).reshape(len(number), len(image)).T)
+    return found
+
+
+def smooth_holes(height, width, share, seed):
+    """As the maps of attention have them: few and large."""
+    coarse = torch.rand(1, 1, 4, 5, generator=torch.Generator().manual_seed(seed)).double()
+    fine = F.interpolate(coarse, size=(height, width), mode="bilinear")[0, 0]
+    return (fine.flatten().argsort(stable=True).argsort() < int(share * fine.numel())).view_as(fine)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("size", [(48, 64), (45, 61), (7, 90)])
+def test_large_holes_are_what_a_sparse_solver_gives_within_few_steps(size, share, monkeypatch):
+    monkeypatch.setattr(imputation, "_MOST_STEPS", 40)
+    x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(3)).double()
+    holes = torch.stack([smooth_holes(*size, share, seed) for seed in (0, 1)])
+    found, single = imputed(x, holes), imputed(x.float(), holes)
+    for n in range(2):
+        wanted = exact(x[n], holes[n])
+        assert torch.allclose(found[n], wanted, atol=1e-7)
+        # With a pixel or two kept, single precision itself knows no more.
+        assert torch.allclose(single[n].double(), wanted, atol=1e-4 if share < 0.99 else 1e-3)
+
+
+def test_half_precision_is_solved_in_single():
+    x = torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(4)).bfloat16()
+    holes = smooth_holes(24, 24, 0.7, 0)[None]
+    found = imputed(x, holes)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, imputed(x.float(), holes).bfloat16())
+
+
+def test_narrow_images():
+    x = torch.tensor([1.0, 0, 0, 0, 9]).double().view(1, 1, 1, 5)
+    holes = torch.tensor([[[False, True, True, True, False]]])
+    assert torch.allclose(imputed(x, holes), torch.tensor([1.0, 3, 5, 7, 9]).double(), atol=1e-9)
+    assert torch.allclose(imputed(x.mT, holes.mT), torch.tensor([1.0, 3, 5, 7, 9]).double()[:, None], atol=1e-9)
 
 
 def test_images_of_a_batch_do_not_touch_each_other():

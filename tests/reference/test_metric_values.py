@@ -11,12 +11,14 @@ from mhex.metrics.fidelity import fidelity
 from mhex.metrics.insertion import insertion
 from mhex.metrics.log_odds import log_odds
 from mhex.metrics.perturbation_auc import perturbation_auc
-from mhex.perturb import area
+from mhex.perturb import PerturbationSweep, Subject, area
 from support.fixtures_metrics import bin4, fix10, lin4, sweep_of
 
 
 def near(value, wanted, tolerance=1e-6):
-    assert torch.allclose(torch.as_tensor(value).double(), torch.tensor(wanted).double(), atol=tolerance, rtol=0)
+    assert torch.allclose(
+        torch.as_tensor(value).double(), torch.tensor(wanted, dtype=torch.float64), atol=tolerance, rtol=0
+    )
 
 
 def test_deletion_and_insertion():
@@ -41,6 +43,39 @@ def test_log_odds():
     near(log_odds(result), [-0.245599])
     near(log_odds(result, first=False), [-0.306999])
     near(log_odds(result, true_odds=True), [-6 * math.log(2)])
+
+
+class Sure(torch.nn.Module):
+    """Scores 100 times the sum of the image, and nothing for other classes, if there are any."""
+
+    def __init__(self, others):
+        super().__init__()
+        self.others = others
+
+    def forward(self, x):
+        z = 100 * x.flatten(1).sum(1, keepdim=True)
+        return torch.cat([z, *[torch.zeros_like(z)] * self.others], 1)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_odds_of_a_sure_model_are_finite_and_exact(others, multi_label):
+    model, (_, x, saliency) = Sure(others), lin4()
+    subject = Subject(model, x, multi_label=multi_label)
+    sure = torch.tensor([1 if others == 0 else 0])  # of a single output, z is that of class 1
+    result = PerturbationSweep("zero", "pixel", 4, tie="stable")(subject, None, saliency, sure)
+    rest = 0.0 if others < 2 or multi_label else math.log(others)
+    near(result.curve("mif", "log-odds"), [[100.0 * n - rest for n in (4, 3, 2, 1, 0)]])
+    near(log_odds(result, true_odds=True), [-200.0])
+    for scored in ("explained", "predicted"):  # where p is neither 0 nor 1, it is what p says
+        p = result.curve("mif", "probability", scored)[:, -1]
+        near(result.curve("mif", "log-odds", scored)[:, -1], p.logit().tolist())
+    last = torch.tensor([0 if others == 0 else others])
+    against = PerturbationSweep("zero", "pixel", 4, tie="stable")(subject, None, saliency, last)
+    wanted = [-400.0, -300.0, -200.0, -100.0, -rest]
+    near(against.curve("mif", "log-odds"), [[0.0] * 5 if multi_label and others else wanted])
+    assert not against.curve("lif", "log-odds", "other").isfinite().any()  # there is no other class
+    near(result.every(2).curve("mif", "log-odds"), [[100.0 * n - rest for n in (4, 2, 0)]])
 
 
 def test_accuracy_under_perturbation():

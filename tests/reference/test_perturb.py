@@ -7,8 +7,9 @@ import torch
 from scipy.ndimage import gaussian_filter
 
 from mhex.errors import ArgumentError
+from mhex.metrics.insertion import Insertion
 from mhex.perturb import PerturbationSweep, Subject, area, counts, gaussian_blur, ranks, reference
-from support.fixtures_metrics import bin4
+from support.fixtures_metrics import Additive, bin4
 from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
 
 
@@ -148,6 +149,35 @@ def test_blur_grows_with_the_image_and_must_fit():
         gaussian_blur(x, 0.0)
 
 
+def blurred_11x11(image):
+    """By hand: the 11 x 11 kernel with sigma 5 of the RISE paper, at every pixel, edges reflected."""
+    weights = torch.tensor([[math.exp(-(r * r + c * c) / 50) for c in range(-5, 6)] for r in range(-5, 6)]).double()
+    weights = weights / weights.sum()
+    height, width = image.shape
+    found = torch.zeros_like(image)
+    for row in range(height):
+        for column in range(width):
+            for r in range(-5, 6):
+                for c in range(-5, 6):
+                    y, x = abs(row + r), abs(column + c)
+                    y, x = min(y, 2 * (height - 1) - y), min(x, 2 * (width - 1) - x)
+                    found[row, column] += weights[r + 5, c + 5] * image[y, x]
+    return found
+
+
+def test_the_blur_of_rise_has_a_kernel_of_11_x_11():
+    x = randn(2, 1, 8, 9)
+    wanted = torch.stack([blurred_11x11(one[0]) for one in x])[:, None]
+    assert torch.allclose(gaussian_blur(x, 5.0, 5), wanted, atol=1e-12)
+    assert torch.allclose(reference("blur", x, sigma=5.0, radius=5), wanted, atol=1e-12)
+    model = Additive(randn(2, 72, seed=1))
+    sweep = Insertion("rise", steps=4).protocol.sweep
+    result = sweep(model, x, randn(2, 8, 9, seed=2))
+    assert torch.allclose(result.z[0, :, -1, 1], model(wanted).gather(1, result.classes[:, 1:2])[:, 0], atol=1e-12)
+    with pytest.raises(ArgumentError, match="radius of the blur to be a whole number"):
+        gaussian_blur(x, 5.0, 0)
+
+
 # --- areas -----------------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +193,23 @@ def test_areas_refuse():
         area(torch.ones(1, 9), "che")
     with pytest.raises(ArgumentError, match="'unit', 'che'"):
         area(torch.ones(1, 11), "simpson")
+
+
+# --- runners ---------------------------------------------------------------------------------------------------------
+
+
+def test_runners_take_a_model_or_a_subject():
+    model, x, saliency = bin4()
+    label, sweep = torch.tensor([1]), PerturbationSweep("zero", steps=4)
+    alone = sweep(model, x, saliency, explained=label, label=label, ids=[7], batch_size=3)
+    subject = Subject(model, x, label, [7])
+    for given in (sweep(subject, None, saliency, label), sweep.ask(subject, saliency, label)):
+        assert given.ids == alone.ids == (7,)
+        assert torch.equal(given.classes, alone.classes)
+        assert torch.equal(given.z, alone.z)
+    for wrong in ({"x": x}, {"label": label}, {"ids": [7]}, {"batch_size": 3}):
+        with pytest.raises(ArgumentError, match="a Subject has its own"):
+            sweep(subject, saliency=saliency, **wrong)
 
 
 # --- sweeps of texts -------------------------------------------------------------------------------------------------
@@ -214,6 +261,46 @@ def test_text_sweeps_do_not_depend_on_batch_or_chunk(name):
         length = len(tokenizer()(text)["input_ids"])
         alone = sweep(bert(), [text], tied[row : row + 1, :length], ids=[row], tokenizer=tokenizer())
         assert torch.allclose(alone.z[:, 0], together.z[:, row], atol=1e-9)
+
+
+@pytest.mark.parametrize("granularity", ["token", "word"])
+def test_more_steps_than_units_cost_no_pass_twice(granularity):
+    """Each number of units, from each end, once; the same curves as where every step is a pass."""
+    saliency, steps = scores_of(TEXTS).round(), 40
+    subject = Subject(bert(), TEXTS, tokenizer=tokenizer())
+    result = PerturbationSweep("drop", granularity, steps)(subject, None, saliency)
+    units = result.units.tolist()
+    assert max(units) < steps
+    assert len(set(units)) == len(TEXTS)  # each text has steps of its own that are equal
+    assert subject.passes == sum(2 * n for n in units)  # clean, n - 1 from each end, and nothing left
+    for row, (n, text) in enumerate(zip(units, TEXTS, strict=True)):
+        length = len(tokenizer()(text)["input_ids"])
+        sweep = PerturbationSweep("drop", granularity, n)  # a step for each unit
+        single = sweep(bert(), [text], saliency[row : row + 1, :length], ids=[row], tokenizer=tokenizer())
+        assert single.removed.tolist() == [list(range(n + 1))]
+        assert torch.allclose(result.z[:, row], single.z[:, 0, result.removed[row]], atol=1e-9)
+        assert torch.allclose(result.norm[:, row], single.norm[:, 0, result.removed[row]], atol=1e-9)
+        assert torch.equal(result.top[:, row], single.top[:, 0, result.removed[row]])
+
+
+def test_few_patches_cost_no_pass_twice():
+    model, x, saliency = bin4()
+    subject = Subject(model, x)
+    result = PerturbationSweep("zero", "patch", 12)(subject, None, saliency)
+    assert subject.passes == 8
+    few = PerturbationSweep("zero", "patch", 4)(model, x, saliency)
+    assert torch.equal(result.z, few.z[:, :, result.removed[0]])
+    every = Subject(model, x)
+    PerturbationSweep("zero", "patch", 3)(every, None, saliency)
+    assert every.passes == 6  # nothing to be shared but the ends
+
+
+def test_texts_without_a_unit_cost_the_clean_pass():
+    ids = {"input_ids": torch.tensor([[2, 3]]), "attention_mask": torch.ones(1, 2).long()}
+    subject = Subject(bert(), ids, tokenizer=tokenizer())
+    result = PerturbationSweep("drop", "token", 5)(subject, None, torch.zeros(1, 2))
+    assert subject.passes == 1
+    assert torch.equal(result.z, result.z[:, :, :1].expand(-1, -1, 6, -1))
 
 
 def test_text_sweeps_refuse():

@@ -55,3 +55,12 @@ def sweep_of(fixture: tuple[Additive, Tensor, Tensor], steps: int, label: int = 
     subject = Subject(model, x, label=torch.tensor([label]))
     runner = PerturbationSweep("zero", "pixel", steps, tie="stable", **options)
     return runner(subject, None, saliency, torch.tensor([0]))
+
+
+def additive(side=8, classes=3, images=3, seed=0, **options):
+    """Images, an additive model and its contributions, (images, classes, side, side)."""
+    draw = torch.Generator().manual_seed(seed)
+    weights = torch.randn(classes, side * side, generator=draw).double()
+    x = torch.rand(images, 1, side, side, generator=draw).double()
+    maps = weights.view(1, classes, side, side) * x
+    return Subject(Additive(weights), x, **options), maps

@@ -10,13 +10,21 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MAY_USE = {  # room -> rooms and top-level files that it may import
     "capture": {"capture", "errors", "_progress", "_optional"},
     "methods": {"capture", "heads", "methods", "registry", "targets", "errors", "_optional"},
-    "heads": {"capture", "heads", "viz", "errors", "_progress", "_optional"},  # its results draw themselves
+    "heads": {
+        "capture",
+        "heads",
+        "viz",
+        "errors",
+        "_correlation",
+        "_progress",
+        "_optional",
+    },  # its results draw themselves
     "inputs": {"capture", "inputs", "errors", "_photo"},
-    "perturb": {"capture", "inputs", "perturb", "errors", "_progress"},
-    "metrics": {"metrics", "perturb", "errors"},
+    "perturb": {"capture", "inputs", "perturb", "errors", "_correlation", "_progress"},
+    "metrics": {"metrics", "perturb", "errors", "_correlation"},
     "bench": {
         *("bench", "capture", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
-        *("_explain", "_progress"),
+        *("_explain", "_progress", "_settle", "targets"),
     },
     "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
     "data": {"data", "errors", "_optional"},

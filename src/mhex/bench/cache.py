@@ -6,10 +6,12 @@ import hashlib
 import os
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mhex.bench.plan import Judged
+from mhex.errors import ArgumentError
 
 
 class Cache:
@@ -30,7 +32,13 @@ class Cache:
     def get(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Tensor | None:
         """The maps of a batch, by digests of its samples; None if they are not there."""
         path = self._path(method, inputs, classes, seed)
-        return load_file(path)["scores"].to(classes.device) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return load_file(path)["scores"].to(classes.device)
+        except SafetensorError as error:
+            told = f"Expected maps in {str(path)!r}, but the file is damaged ({error})"
+            raise ArgumentError(f"{told}; delete it, and they are made again.") from error
 
     def put(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int, scores: Tensor) -> None:
         """Keep the maps of a batch; a file is written whole or not at all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from mhex._explain import explain
 from mhex.bench.cache import Cache
 from mhex.bench.controls import control
+from mhex.bench.gaps import Gaps
 from mhex.bench.plan import Judged
 from mhex.bench.samples import Samples
 from mhex.bench.store import Parts
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, NotFiniteError
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 
@@ -37,6 +38,8 @@ class Run:
     cache: Cache | None
     parts: Parts
     multi_label: bool
+    needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
+    skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
 
 
 def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
@@ -48,55 +51,67 @@ def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
         mixed = hashlib.sha256(own.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         beside = (samples.label, samples.mask, samples.rationale, samples.other, samples.tiles)
         for value in beside:
-            told = None if value is None else value[n].tolist() if isinstance(value, Tensor) else value[n]
-            mixed.update(repr(told).encode())
+            told = None if value is None else value[n]
+            mixed.update(repr(told.tolist() if isinstance(told, Tensor) else told).encode())
         found.append(mixed.hexdigest()[:16])
     return tuple(found)
 
 
-def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, subject: Subject) -> Case:
-    """The map of a method, or a control, for the class that is explained."""
+def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, subject: Subject, gaps: Gaps) -> Case:
+    """The map of a method, or a control, for the class that is explained; what is not finite is noted as a gap."""
+    mask = _masks(run, samples, subject) if "mask" in run.needs else None
     classes = _explained(run, samples, subject)
-    maps = _maps(run, marks, method, subject, samples.inputs, classes)
+    maps = gaps.own(_maps(run, marks, method, subject, samples.inputs, classes))
+    other_class = None if samples.other is None else samples.other.to(classes.device)
+    if other_class is None and "other" in run.needs:
+        other_class = torch.full_like(classes, -1)
     case = Case(
         subject,
         maps,
         classes,
-        mask=_at_size(run, samples, subject),
-        rationale=samples.rationale,
+        mask=mask,
+        rationale=[[] for _ in samples.ids] if samples.rationale is None else samples.rationale,
         tiles=samples.tiles,
-        again=lambda inputs, classes: _fresh(run, run.model, method, subject, inputs, classes),
-        other_class=samples.other,
+        again=lambda inputs, classes: gaps.again(_fresh(run, run.model, method, subject, inputs, classes)),
+        other_class=other_class,
         model=None if run.evaluator is run.model else run.model,
     )
     if (relabelled := run.relabelled) is not None:
-        case.relabelled = lambda inputs, classes: _fresh(run, relabelled, method, subject, inputs, classes)
-    if samples.other is not None:
-        other = samples.other.to(classes.device)
-        for_other = torch.where(other < 0, classes, other)
+        case.relabelled = lambda inputs, classes: gaps.again(_fresh(run, relabelled, method, subject, inputs, classes))
+    if other_class is not None:
+        for_other = torch.where(other_class < 0, classes, other_class)
         case.other = lambda: Case(
             subject,
-            _maps(run, marks, method, subject, samples.inputs, for_other),
+            gaps.other(_maps(run, marks, method, subject, samples.inputs, for_other)),
             for_other,
             other_class=classes,
         )
     return case
 
 
-def _at_size(run: Run, samples: Samples, subject: Subject) -> Tensor | None:
-    """Masks at the size that the model sees, each pixel one of theirs: maps that are there already stay as they are."""
-    mask = samples.mask
-    if mask is None or subject.batch.modality != "image":
+def _masks(run: Run, samples: Samples, subject: Subject) -> Tensor:
+    """Masks at the size that the model sees, (B, H, W), int8, once for all methods; -1 all over where there is none."""
+    if "masks" not in subject.shared:
+        size = (int(subject.batch.pixels.shape[-2]), int(subject.batch.pixels.shape[-1]))
+        found = torch.full((len(samples.ids), *size), -1, dtype=torch.int8)
+        for n, mask in enumerate(samples.mask or ()):
+            if mask is not None:
+                found[n] = _at_size(run, samples, mask, size)
+        subject.shared["masks"] = found.to(subject.device)
+    masks: Tensor = subject.shared["masks"]
+    return masks
+
+
+def _at_size(run: Run, samples: Samples, mask: Tensor, size: tuple[int, int]) -> Tensor:
+    """A mask (h, w) at another size, each pixel one of its own: maps that are there already stay as they are."""
+    if tuple(mask.shape) == size:
         return mask
-    size = tuple(subject.batch.pixels.shape[-2:])
-    if tuple(mask.shape[-2:]) == size:
-        return mask.to(subject.device)
     if not isinstance(samples.inputs, (Tensor, Mapping)) and not getattr(run.preprocess, "whole_photo", False):
         raise ArgumentError(
-            f"Expected masks of the size that the model sees, {size}, but got {tuple(mask.shape[-2:])}: preprocessing "
+            f"Expected masks of the size that the model sees, {size}, but got {tuple(mask.shape)}: preprocessing "
             "does not say that it crops nothing, so it is not known where they lie. Give masks after it."
         )
-    return F.interpolate(mask[:, None].to(subject.device).float(), size=size, mode="nearest-exact")[:, 0].long()
+    return F.interpolate(mask[None, None].float(), size=size, mode="nearest-exact")[0, 0].to(mask)
 
 
 def _explained(run: Run, samples: Samples, subject: Subject) -> Tensor:
@@ -123,10 +138,14 @@ def _maps(run: Run, marks: tuple[str, ...], method: Judged, subject: Subject, in
 
 
 def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
-    """The same, made now, of any inputs and model."""
+    """The same, made now, of any inputs and model; they may hold NaN or infinity."""
     options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
     if method.control:
         other = isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs)
         seen = Subject(model, inputs, ids=subject.ids, **options) if other else subject
         return control(method.control, seen, run.seed)
-    return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
+    try:
+        return explain(model, inputs, method.name, classes, seed=run.seed, **options, **method.options).scores
+    except NotFiniteError as error:
+        scores: Tensor = error.scores
+        return scores

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,11 +16,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex._progress import track
+from mhex.bench.batching import count_batches
 from mhex.bench.cache import Cache
 from mhex.bench.cases import Run, case_of, digests
+from mhex.bench.classes import ClassNumbers
+from mhex.bench.gaps import Gaps, warn_of
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
-from mhex.bench.samples import Samples, count_samples, in_samples
+from mhex.bench.samples import ALL, Samples, in_samples, look_for
 from mhex.bench.store import Parts
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
@@ -34,6 +41,7 @@ def evaluate(
     metrics: str | Sequence[MetricGiven] = ("deletion", "insertion"),
     *,
     target: str | int = "predicted",
+    class_names: Sequence[str] | Mapping[int, str] | None = None,
     controls: bool = True,
     limit: int | None = None,
     batch_size: int = 16,
@@ -55,11 +63,14 @@ def evaluate(
 
     Args:
         model: A classifier that returns logits, or a bundle from `mhex.load`.
-        data: A loader of batches, a data set, a list, a tensor or a dictionary. Items are inputs alone,
+        data: A loader of batches, a data set, a list, a generator, a tensor or a dictionary. Items are inputs alone,
             `(inputs, label)`, `(inputs, label, mask)`, or dictionaries with `label`, `mask`, `rationale`, `other`.
+            Labels are class numbers or names. Masks are tensors, arrays or PIL images, of any size that lies on the
+            whole image; see `mhex.bench.masks` for their values. A sample without one is skipped where one is needed.
         methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model.
         metrics: Names, `"name:preset"`, pairs of a name and parts of its protocol, or torchmetrics objects.
-        target: The class that is explained: the `"predicted"` one, the `"label"`, or a number.
+        target: The class that is explained: the `"predicted"` one, the `"label"`, a number or a name.
+        class_names: Names of the model's outputs; those of the bundle or of the model's configuration if None.
         controls: Judge random, centred and edge maps too, which no method should be worse than.
         limit: The most images.
         batch_size: Images that are explained at once.
@@ -80,14 +91,22 @@ def evaluate(
     """
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
-    if target not in ("predicted", "label") and (isinstance(target, bool) or not isinstance(target, int)):
-        raise ArgumentError(f"Expected target 'predicted', 'label' or a class number, but got {target!r}.")
+    if isinstance(target, bool) or not isinstance(target, (str, Integral)):
+        raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
+    reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
+    batches = in_samples(data, batch_size, limit)
+    first = next(batches)
+    numbers = ClassNumbers(
+        inner, class_names or bundle.class_names, lambda: Subject(inner, first.inputs, **reading).logits
+    )
+    if target not in ("predicted", "label"):
+        target = int(numbers([target])[0])
     run = Run(
         inner,
         inner if evaluator is None else unwrap(evaluator),
         None if relabelled is None else unwrap(relabelled),
-        preprocess or bundle.preprocess,
-        tokenizer or bundle.tokenizer,
+        reading["preprocess"],
+        reading["tokenizer"],
         target,
         seed,
         inner_batch,
@@ -95,52 +114,58 @@ def evaluate(
         Parts(None if out is None else Path(out), _told(inner, evaluator, relabelled, target, seed)),
         task == "multi-label" or _is_multi_label(inner),
     )
-    plan: tuple[list[Judged], list[Judge]] | None = None
-    batches = in_samples(data, batch_size, limit)
-    total = count_samples(data, limit)
-    steps = None if total is None or not batch_size else range(-(-total // batch_size))
-    for samples in _tracked(batches, steps, progress):
-        if plan is None:
-            plan = _plan(run, samples, methods, metrics, controls)
-        _judge_batch(run, samples, *plan, progress=progress)
-    assert plan is not None  # empty data is refused
+    chosen, by = _plan(run, first, methods, metrics, controls)
+    asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
+    run = replace(run, needs=frozenset(asked))
+    held = _held(run, by, first, batches)
+    for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
+        _judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
+    warn_of(run.skipped, samples.ids[-1] + 1)
     return Report(run.parts.table())
 
 
-def _tracked(batches: Iterable[Samples], steps: Any, progress: bool) -> Iterable[Samples]:
-    if steps is None:
+def _tracked(batches: Iterator[Samples], count: int | None, progress: bool) -> Iterator[Samples]:
+    """Batches under a progress bar, which has an end where their number is known."""
+    if count is None:
         yield from track(batches, "batches", progress)
         return
-    iterator = iter(batches)
-    for _ in track(steps, "batches", progress):
-        found = next(iterator, None)
+    for _ in track(range(count), "batches", progress):
+        found = next(batches, None)
         if found is None:
             return
         yield found
-    yield from iterator
+    yield from batches
 
 
 def _plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
-    """Everything that can be refused is refused before the first map."""
+    """What is judged by what, refused where the model does not allow it."""
     prepared = prepare(run.model, samples.inputs, run.preprocess, run.tokenizer)
     anatomy = find_anatomy(run.model, prepared.batch)
     chosen = judges(metrics, anatomy.modality, run.seed)
     for one in chosen:
-        for name in ("label", "mask", "rationale", "tiles"):
-            if name in one.spec.data and getattr(samples, name) is None:
-                raise ArgumentError(f"Metric {one.spec.name!r} needs a {name} for each sample, but the data has none.")
-        if "two classes" in one.spec.data and samples.other is None:
+        if run.relabelled is None and getattr(one.metric.protocol, "mode", None) == "labels":
             raise ArgumentError(
-                f"Metric {one.spec.name!r} needs another class in each image, but the data has none; give items with "
-                "'other'."
+                f"Metric {one.label!r} compares with a model that was trained on permuted labels, but there is none; "
+                "give it as relabelled=."
             )
-    if run.target == "label" and samples.label is None:
-        raise ArgumentError("Expected labels in the data for target='label', but there are none.")
     return judged(methods, anatomy, controls), chosen
+
+
+def _held(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples]) -> list[Samples]:
+    """The first batches, read until it is sure that the data has what metrics and the target need."""
+    held = [first]
+    for one in metrics:
+        for name in one.needs:
+            look_for(name, f"Metric {one.label!r}", held, rest)
+    if run.target == "label":
+        look_for("label", "target='label'", held, rest)
+    return held
 
 
 def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
     """Rows of one batch; what is there already is left out, and so is all that only it would need."""
+    for name in run.needs.intersection(ALL):
+        samples.check(name)
     subject = Subject(
         run.evaluator,
         samples.inputs,
@@ -158,10 +183,13 @@ def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: lis
         if not wanted:
             continue
         started = time.perf_counter()
-        case = case_of(run, samples, marks, method, subject)
+        gaps = Gaps(samples.ids)
+        case = case_of(run, samples, marks, method, subject, gaps)
         seconds = (time.perf_counter() - started) / len(samples.ids)
-        case.plan([one.metric.protocol.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
-        run.parts.add([row for one in wanted for row in _rows(case, marks, method, one, seconds)])
+        case.plan([one.metric.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
+        run.parts.add([row for one in wanted for row in _rows(case, gaps, marks, method, one, seconds)])
+        if lost := gaps.lost(wanted):
+            run.skipped.setdefault(method.label, set()).update(lost)
 
 
 def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, metric: Judge) -> bool:
@@ -184,11 +212,13 @@ def _is_multi_label(model: nn.Module) -> bool:
 
 
 def _rows(
-    case: Case, marks: tuple[str, ...], method: Judged, metric: Judge, explain_seconds: float
+    case: Case, gaps: Gaps, marks: tuple[str, ...], method: Judged, metric: Judge, explain_seconds: float
 ) -> Iterable[dict[str, Any]]:
     started = time.perf_counter()
-    numbers = metric.metric.score(*metric.metric.of(case)).double()
+    gaps.asking = metric.spec.name
+    numbers = metric.metric.score(*metric.metric.of(case)).double().cpu()
     numbers = numbers[:, None] if numbers.dim() == 1 else numbers
+    numbers = numbers.masked_fill(gaps.of(metric)[:, None], math.nan)
     seconds = (time.perf_counter() - started) / len(case.ids)
     for image, mark, values in zip(case.ids, marks, numbers.tolist(), strict=True):
         for column, value in zip(metric.metric.columns, values, strict=True):

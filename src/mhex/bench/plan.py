@@ -73,6 +73,14 @@ class Judge:
         return label(name, json.dumps(dict(self.changes)))
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """What it needs of the data beside inputs, by the names of `Samples`."""
+        found = ["other" if name == "two classes" else name for name in self.spec.data]
+        if any(getattr(self.metric.protocol, part, None) == "label" for part in ("scored", "hit")):
+            found.append("label")
+        return tuple(dict.fromkeys(found))
+
+    @property
     def settings(self) -> str:
         """All that is needed to make the metric again."""
         return json.dumps({"name": self.spec.name, "preset": self.preset, "changes": dict(self.changes)})

@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 
 from mhex.bench import store
+from mhex.bench.merging import merged
+from mhex.bench.pairs import Pairs, check_names
 from mhex.bench.plan import label, metric_of
 from mhex.bench.tables import Cell, Grid, render
-from mhex.errors import ArgumentError, unknown_name
-from mhex.metrics.comparison import Paired, all_pairs, marks
-from mhex.metrics.resampling import bootstrap
+from mhex.errors import ArgumentError
+from mhex.metrics.comparison import all_pairs, pair_tests
+from mhex.metrics.marking import Marks, marked
+from mhex.metrics.ranking import Rank, ranking
+from mhex.metrics.resampling import Summary, bootstrap
 
 
 class Report:
@@ -35,7 +39,7 @@ class Report:
     def methods(self) -> list[str]:
         """Methods as they are called in tables, in the order of the rows."""
         pairs = zip(self.rows.column("method").to_pylist(), self.rows.column("options").to_pylist(), strict=True)
-        return list(dict.fromkeys(label(name, options) for name, options in pairs))
+        return list(dict.fromkeys(label(*pair) for pair in dict.fromkeys(pairs)))
 
     @property
     def metrics(self) -> list[str]:
@@ -44,8 +48,7 @@ class Report:
 
     def values(self, metric: str) -> tuple[Tensor, dict[str, Tensor]]:
         """Ids of the images (n,), and for each method its numbers (n, J); NaN where an image has none."""
-        if metric not in self._metrics:
-            raise unknown_name("metric", metric, self._metrics)
+        check_names("metric", [metric], self._metrics)
         if metric not in self._values:
             self._values[metric] = self._gathered(metric)
         return self._values[metric]
@@ -54,16 +57,21 @@ class Report:
         import pyarrow.compute as pc
 
         part = self.rows.filter(pc.equal(self.rows.column("metric"), metric)).to_pydict()
-        columns = self._metrics[metric].columns
-        ids = sorted(set(part["image"]))
-        place = {image: k for k, image in enumerate(ids)}
-        labels = [label(name, options) for name, options in zip(part["method"], part["options"], strict=True)]
-        found = {
-            name: torch.full((len(ids), len(columns)), torch.nan, dtype=torch.float64) for name in dict.fromkeys(labels)
-        }
-        for name, image, column, value in zip(labels, part["image"], part["column"], part["value"], strict=True):
-            found[name][place[image], columns.index(column)] = float("nan") if value is None else value
-        return torch.tensor(ids), found
+        made = list(zip(part["method"], part["options"], strict=True))
+        # Samples of other data may have the same numbers.
+        samples = list(zip(part["image"], part["input"], strict=True))
+        labels = {one: label(*one) for one in dict.fromkeys(made)}
+        names, ids, columns = list(dict.fromkeys(labels.values())), sorted(set(samples)), self._metrics[metric].columns
+        at_name, at_sample, at_column = ({one: k for k, one in enumerate(kind)} for kind in (names, ids, columns))
+        found = torch.full((len(names), len(ids), len(columns)), torch.nan, dtype=torch.float64)
+        place = (
+            torch.tensor([at_name[labels[one]] for one in made]),
+            torch.tensor([at_sample[one] for one in samples]),
+            torch.tensor([at_column[one] for one in part["column"]]),
+        )
+        values = [float("nan") if value is None else value for value in part["value"]]
+        found[place] = torch.tensor(values, dtype=torch.float64)
+        return torch.tensor([image for image, _ in ids]), dict(zip(names, found, strict=True))
 
     def protocol(self, metric: str) -> str:
         """How a metric was measured, as it stands in the rows."""
@@ -71,43 +79,55 @@ class Report:
         found = {protocol for name, protocol in zip(names, protocols, strict=True) if name == metric}
         return "; ".join(sorted(found))
 
-    def summary(self, resamples: int = 2000, confidence: float = 0.95, seed: int = 0) -> list[Cell]:
-        """A cell per method, metric and output: value, interval, images that count and those that do not."""
+    def summary(
+        self, resamples: int = 2000, confidence: float = 0.95, seed: int = 0, outputs: str = "all"
+    ) -> list[Cell]:
+        """A cell per method, metric and output: value, interval, images that count and those that do not.
+
+        Args:
+            resamples: Of the bootstrap.
+            confidence: Of the intervals.
+            seed: Of the bootstrap.
+            outputs: `"first"` of each metric, or `"all"`.
+        """
+        if outputs not in ("first", "all"):
+            raise ArgumentError(f"Expected outputs 'first' or 'all', but got {outputs!r}.")
         cells: list[Cell] = []
         for name, metric in self._metrics.items():
             _, rows = self.values(name)
-            for k, output in enumerate(metric.outputs):
-                best = self._marked(name, k)
-                for method, numbers in rows.items():
-                    counted = numbers[numbers.isfinite().all(1)]
-                    value = low = high = float("nan")
-                    if len(counted):
-                        value = float(metric.summary(counted)[k])
-                        ends = bootstrap(counted, metric.summary, resamples, confidence, seed)
-                        low, high = float(ends.low[k]), float(ends.high[k])
-                    skipped = len(numbers) - len(counted)
+            shown = metric.outputs if outputs == "all" else metric.outputs[:1]
+            found = {}
+            for method, numbers in rows.items():
+                counted = numbers[numbers.isfinite().all(1)]
+                found[method] = torch.full((3, len(metric.outputs)), torch.nan, dtype=torch.float64)
+                if len(counted):
+                    ends = bootstrap(counted, metric.summary, resamples, confidence, seed)
+                    found[method] = torch.stack([metric.summary(counted), ends.low, ends.high])
+            for k, (output, best) in enumerate(zip(shown, self._marks(name, len(shown)), strict=True)):
+                for m, (method, numbers) in enumerate(rows.items()):
+                    n = int(numbers.isfinite().all(1).sum())
+                    is_best, tested = (False, None) if best is None else (best.marked[m], best.images)
+                    value, low, high, sizes = *found[method][:, k].tolist(), (n, len(numbers) - n)
                     cells.append(
-                        Cell(
-                            method,
-                            name,
-                            output,
-                            value,
-                            low,
-                            high,
-                            len(counted),
-                            skipped,
-                            method in best,
-                            metric.better[k],
-                        )
+                        Cell(method, name, output, value, low, high, *sizes, is_best, metric.better[k], tested)
                     )
         return cells
 
+    def skipped(self) -> dict[str, dict[str, int]]:
+        """For each method, and each metric, the images that do not count."""
+        found: dict[str, dict[str, int]] = {method: {} for method in self.methods}
+        for name in self._metrics:
+            for method, numbers in self.values(name)[1].items():
+                found[method][name] = int((~numbers.isfinite().all(1)).sum())
+        return found
+
     def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
         """The same with some methods, as they are called in tables, or some metrics alone."""
-        rows = self.rows.to_pylist()
+        check_names("method", methods or (), self.methods)
+        check_names("metric", metrics or (), self.metrics)
         kept = [
             row
-            for row in rows
+            for row in self.rows.to_pylist()
             if (methods is None or label(row["method"], row["options"]) in methods)
             and (metrics is None or row["metric"] in metrics)
         ]
@@ -121,54 +141,86 @@ class Report:
         made = self._metrics[metric]
         return {name: made.summary(numbers[:, None, :])[..., output] for name, numbers in rows.items()}
 
-    def _marked(self, metric: str, output: int) -> set[str]:
-        """The best method and those that are not shown to be worse."""
+    def _compared(
+        self, metric: str, methods: Sequence[str] | None, output: int
+    ) -> tuple[list[str], Tensor, Summary | None]:
+        """Methods, what is compared of them, (n, M) or (n, M, J), and how a value of the data set is made of it."""
+        _, numbers = self.values(metric)  # refuses unknown metrics
+        names = list(numbers) if methods is None else list(methods)
+        check_names("method", names, numbers)
         made = self._metrics[metric]
-        higher = made.better[output]
-        if higher is None:
-            return set()
         if made.additive:
             values = self.per_image(metric, output)
-            found = marks(torch.stack(list(values.values()), 1), higher)
-        else:  # such as the ratio of sums over all images
-            _, values = self.values(metric)
-            table = torch.stack(list(values.values()), 1)  # (n, M, J)
-            found = marks(table, higher, summary=lambda rows: made.summary(rows)[..., output : output + 1])
-        return {name for name, flag in zip(values, found.marked, strict=True) if flag}
+            return names, torch.stack([values[name] for name in names], 1), None
+        # Such as the ratio of sums over all images.
+        table = torch.stack([numbers[name] for name in names], 1)
+        return names, table, lambda rows: made.summary(rows)[..., output : output + 1]
 
-    def compare(
-        self, metric: str, methods: Sequence[str] | None = None, seed: int = 0
-    ) -> dict[tuple[str, str], Paired]:
-        """Every pair of methods by one metric, on the images that count for all of them, corrected for all pairs.
+    def _marks(self, metric: str, outputs: int) -> list[Marks | None]:
+        """Who is marked by each of the first outputs; None where neither side is better."""
+        made, (_, numbers) = self._metrics[metric], self.values(metric)
+        if made.additive:
+            tested = [pair_tests(self._compared(metric, None, k)[1])[0] for k in range(outputs)]
+        else:  # all of them are computed at once
+            tested = pair_tests(
+                torch.stack(list(numbers.values()), 1), summary=lambda rows: made.summary(rows)[..., :outputs]
+            )
+        return [None if up is None else marked(one, up) for one, up in zip(tested, made.better, strict=False)]
+
+    def compare(self, metric: str, methods: Sequence[str] | None = None, seed: int = 0, output: int = 0) -> Pairs:
+        """Every pair of methods by one metric, each on the images that both have, corrected for all pairs.
 
         Args:
             metric: Its name in the report.
             methods: Only these, as they are called in tables.
             seed: Of the tests.
-        """
-        values = self.per_image(metric)
-        names = list(values) if methods is None else list(methods)
-        for name in names:
-            if name not in values:
-                raise unknown_name("method", name, values)
-        found = all_pairs(torch.stack([values[name] for name in names], 1), seed)
-        return {(names[i], names[j]): pair for (i, j), pair in found.items()}
+            output: Which number of the metric.
 
-    def table(self, form: str = "text", outputs: str = "first", resamples: int = 2000) -> str:
-        """Methods by metrics, with intervals; the best and all that are not shown to be worse are marked.
+        Returns:
+            Comparisons by two names, in either order.
+        """
+        names, values, summary = self._compared(metric, methods, output)
+        found = all_pairs(values, seed, summary=summary)
+        return Pairs({(names[i], names[j]): pair for (i, j), pair in found.items()})
+
+    def ranks(
+        self,
+        metric: str,
+        methods: Sequence[str] | None = None,
+        resamples: int = 2000,
+        confidence: float = 0.95,
+        seed: int = 0,
+        output: int = 0,
+    ) -> dict[str, Rank]:
+        """Places by one metric with bootstrap intervals, on the images that all methods have; the best first.
+
+        Args:
+            metric: Its name in the report.
+            methods: Only these, as they are called in tables; leave out those that have few images.
+            resamples: Of the bootstrap.
+            confidence: Of the intervals.
+            seed: Of the bootstrap.
+            output: Which number of the metric.
+        """
+        names, values, summary = self._compared(metric, methods, output)
+        higher = self._metrics[metric].better[output]
+        if higher is None:
+            raise ArgumentError(f"Neither high nor low is better for {metric!r}, so there are no ranks by it.")
+        found = ranking(values, higher, resamples, confidence, seed, summary=summary)
+        return dict(sorted(zip(names, found.methods, strict=True), key=lambda one: one[1].place))
+
+    def table(self, form: str = "text", outputs: str = "first", resamples: int = 2000, width: int | None = None) -> str:
+        """Methods by metrics, with intervals; all that no other is shown to be better than are marked.
 
         Args:
             form: `"text"`, `"markdown"`, `"latex"` or `"html"`.
             outputs: `"first"` of each metric, or `"all"`.
             resamples: Of the bootstrap.
+            width: Signs in a line of `"text"`; None for those of the terminal. Columns without room are put below.
         """
-        if outputs not in ("first", "all"):
-            raise ArgumentError(f"Expected outputs 'first' or 'all', but got {outputs!r}.")
-        cells = self.summary(resamples)
-        if outputs == "first":
-            cells = [cell for cell in cells if cell.output == self._metrics[cell.metric].outputs[0]]
+        cells = self.summary(resamples, outputs=outputs)
         notes = {name: self.protocol(name) for name in self._metrics}
-        return render(Grid(self.methods, cells, notes), form)
+        return render(Grid(self.methods, cells, notes), form, width)
 
     def to_html(self) -> str:
         """The table as a piece of HTML, all outputs."""
@@ -185,16 +237,11 @@ class Report:
         return cls(store.read(Path(path)))
 
     def merge(self, *others: Report) -> Report:
-        """One report of several; a row that is in more than one counts once, the first time."""
-        import pyarrow as pa
+        """One report of several: samples are paired by their digests, and what disagrees is refused.
 
-        rows, seen = [], set()
-        for row in pa.concat_tables([self.rows, *(other.rows for other in others)]).to_pylist():
-            key = tuple(row[name] for name in ("image", "method", "options", "metric", "protocol", "column"))
-            if key not in seen:
-                seen.add(key)
-                rows.append(row)
-        return Report(store.as_table(rows))
+        Rows that are in more than one count once. More samples of the same methods are added; see `mhex.bench.merging`.
+        """
+        return Report(store.as_table(merged([one.rows.to_pylist() for one in (self, *others)])))
 
     def __str__(self) -> str:
         return self.table()

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mhex.bench.batching import Parts, check_lengths, cut, length, raw_batches
+from mhex.bench.masks import MaskReader
 from mhex.errors import ArgumentError, ArgumentTypeError
 
-_INPUTS = ("inputs", "image", "images", "text", "texts")
-_LABELS = ("label", "labels")
-_MASKS = ("mask", "masks")
-_BESIDE = (*_LABELS, *_MASKS, "rationale", "other", "tiles")
+# What metrics need beside inputs, and how items must look that have it.
+FORMS: Mapping[str, tuple[str, str]] = {
+    "label": ("a label", "(inputs, label) or {'inputs': ..., 'label': ...}"),
+    "mask": ("a mask", "(image, label, mask) or {'image': ..., 'mask': ...}"),
+    "rationale": ("a rationale", "{'text': ..., 'rationale': [numbers of the marked words]}"),
+    "other": ("another class", "{'image': ..., 'label': ..., 'other': another class that is in it, or -1}"),
+    "tiles": ("the classes of the cells (tiles)", "{'image': ..., 'tiles': [class of each cell]}"),
+}
+ALL = ("label", "tiles")  # what every sample must have; one without the others does not count
+_LOOKED_AT = 1000  # samples among which one must have what is needed
 
 
 @dataclass(frozen=True)
@@ -25,159 +33,151 @@ class Samples:
     Attributes:
         inputs: As for `mhex.explain`.
         ids: Number of each in the data set.
-        label: Classes (B,); None if not known.
-        mask: Segmentation (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored; None if there is none.
+        label: Classes (B,), -1 where one is not known; None if none is.
+        mask: Segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored; None where
+            there is none.
         rationale: Of texts: numbers of the words that people marked, a list for each; None if there is none.
         other: Another class that is in each image, (B,), -1 where there is none; None if not known.
         tiles: Of mosaics: the class of each cell, (B, n * n); see `mhex.perturb.mosaics`.
+        names: Labels and other classes that were given by name, and have no number yet.
     """
 
     inputs: Any
     ids: tuple[int, ...]
     label: Tensor | None = None
-    mask: Tensor | None = None
+    mask: list[Tensor | None] | None = None
     rationale: list[list[int]] | None = None
     other: Tensor | None = None
     tiles: Tensor | None = None
+    names: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Whether the data says it of at least one of these samples."""
+        return name in self.names or getattr(self, name) is not None
+
+    def check(self, name: str) -> None:
+        """Refuse a sample without something that all must have."""
+        value = getattr(self, name)
+        lacking = self.ids if value is None else [i for i, one in zip(self.ids, value, strict=True) if (one < 0).any()]
+        if lacking:
+            raise ArgumentError(f"Expected {FORMS[name][0]} for each sample, but sample {lacking[0]} has none.")
+
+    def numbered(self, numbers: Callable[[Sequence[int | str]], Tensor]) -> Samples:
+        """The same with numbers in the place of class names.
+
+        Args:
+            numbers: From classes by name or number to their numbers.
+        """
+        found: dict[str, Any] = {}
+        for name, given in self.names.items():
+            known = [k for k, one in enumerate(given) if one is not None]
+            found[name] = torch.full((len(given),), -1)
+            found[name][known] = numbers([given[k] for k in known]).cpu()
+        return replace(self, **found, names={}) if found else self
 
 
 def in_samples(data: Any, size: int, limit: int | None = None) -> Iterator[Samples]:
     """Batches of samples, numbered in the order of the data.
 
     Args:
-        data: A loader of batches; or a data set, list, tensor, tuple of tensors or dictionary, which is cut here. An
-            item or batch is inputs alone, `(inputs, label)`, `(inputs, label, mask)`, or a dictionary with `inputs`,
-            `image` or `text`, or the model's own arguments, and beside them `label`, `mask`, `rationale`, `other`.
-        size: The most samples of a batch that is cut here.
+        data: A loader of batches; a data set, list or generator of items, or of batches; a tensor, tuple of tensors or
+            dictionary, which is cut here. An item or batch is inputs alone, `(inputs, label)`,
+            `(inputs, label, mask)`, or a dictionary with `inputs`, `image` or `text`, or the model's own arguments,
+            and beside them `label`, `mask`, `rationale`, `other`.
+        size: The most samples of a batch that is made here.
         limit: The most samples in all.
     """
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ArgumentError(f"Expected batch_size to be a whole number from 1 on, but got {size!r}.")
-    if limit is not None and limit < 1:
-        raise ArgumentError(f"Expected limit to be at least 1, but got {limit}.")
-    start = 0
-    for batch in _batches(data, size):
-        made = _samples(batch, start)
-        if limit is not None and start + len(made.ids) > limit:
-            made = _first(made, limit - start)
-        if made.ids:
+    for name, value in (("batch_size", size), ("limit", limit)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
+    start, read = 0, MaskReader()
+    for batch in raw_batches(data, size, limit):
+        check_lengths(batch)
+        if limit is not None:
+            batch = {name: cut(value, slice(0, limit - start)) for name, value in batch.items()}
+        if length(batch["inputs"]):
+            made = _samples(batch, start, read)
             yield made
-        start += len(made.ids)
+            start += len(made.ids)
         if limit is not None and start >= limit:
             return
     if start == 0:
-        raise ArgumentError("Expected at least one sample, but the data is empty.")
+        raise ArgumentError("Expected at least one sample, but the data is empty; a generator can be read only once.")
 
 
-def count_samples(data: Any, limit: int | None = None) -> int | None:
-    """How many samples there will be; None if that is not known."""
-    inner = getattr(data, "dataset", data)
-    first = inner[0] if isinstance(inner, tuple) and inner and isinstance(inner[0], Tensor) else inner
-    if isinstance(first, Mapping):
-        first = next((value for value in first.values() if isinstance(value, (Tensor, list))), None)
-    count = len(first) if isinstance(first, Sized) else None
-    return count if limit is None or count is None else min(count, limit)
+def look_for(name: str, who: str, held: list[Samples], rest: Iterator[Samples]) -> None:
+    """Hold batches until one has what is needed; data without it is refused.
+
+    Args:
+        name: What is needed, a part of `Samples`.
+        who: What needs it.
+        held: The first batches, one at least; added to.
+        rest: The others.
+    """
+    what, form = FORMS[name]
+    while not any(samples.has(name) for samples in held):
+        count = held[-1].ids[-1] + 1
+        more = None if name in ALL or count >= _LOOKED_AT else next(rest, None)
+        if more is None:
+            lacking = "the data has none" if name in ALL else f"none of the first {count} samples has one"
+            raise ArgumentError(f"{who} needs {what} for each sample, but {lacking}; give items as {form}.")
+        held.append(more)
 
 
-def _batches(data: Any, size: int) -> Iterator[Any]:
-    if isinstance(data, (str, bytes)):
-        raise ArgumentTypeError("Expected a collection of samples, but got one string; give a list.")
-    if isinstance(data, Tensor) or _columns(data):
-        length = len(data) if isinstance(data, Tensor) else len(next(iter(_values(data))))
-        for start in range(0, length, size):
-            yield _cut(data, slice(start, start + size))
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "batch_size"):
-        for start in range(0, len(data), size):
-            yield _stack([data[i] for i in range(start, min(start + size, len(data)))])
-    elif isinstance(data, Iterable):
-        yield from data
-    else:
-        raise ArgumentTypeError(
-            f"Expected a loader, a data set, a list, a tensor or a dictionary, but got {type(data).__name__}."
-        )
-
-
-def _columns(data: Any) -> bool:
-    """True of a tuple of tensors or a dictionary, each with a row per sample."""
-    if isinstance(data, Mapping):
-        return True
-    return isinstance(data, tuple) and bool(data) and isinstance(data[0], Tensor) and data[0].dim() > 1
-
-
-def _values(data: Any) -> Iterable[Any]:
-    found = [v for v in (data.values() if isinstance(data, Mapping) else data) if isinstance(v, (Tensor, list))]
-    if not found:
-        raise ArgumentError("Expected tensors or lists with a row for each sample, but the dictionary has none.")
-    return found
-
-
-def _cut(data: Any, part: slice) -> Any:
-    if isinstance(data, Mapping):
-        return {k: v[part] if isinstance(v, (Tensor, list)) else v for k, v in data.items()}
-    return data[part] if isinstance(data, Tensor) else tuple(v[part] for v in data)
-
-
-def _stack(items: list[Any]) -> Any:
-    """Items of a data set as a batch: tensors stacked, numbers as a tensor, others as a list."""
-    first = items[0]
-    if isinstance(first, (tuple, list)):
-        return tuple(_stack([item[k] for item in items]) for k in range(len(first)))
-    if isinstance(first, Mapping):
-        # Word numbers of texts have different lengths.
-        return {k: [item[k] for item in items] if k == "rationale" else _stack([i[k] for i in items]) for k in first}
-    if isinstance(first, Tensor):
-        return torch.stack(items)
-    if isinstance(first, Integral):
-        return torch.tensor([int(item) for item in items])
-    return items
-
-
-def _samples(batch: Any, start: int) -> Samples:
-    found: dict[str, Any] = {}
-    if isinstance(batch, Mapping):
-        found = {key: value for key, value in batch.items() if key in ("rationale", "other", "tiles")}
-        found["label"] = next((batch[key] for key in _LABELS if key in batch), None)
-        found["mask"] = next((batch[key] for key in _MASKS if key in batch), None)
-        own = next((batch[key] for key in _INPUTS if key in batch), None)
-        inputs = {k: v for k, v in batch.items() if k not in _BESIDE} if own is None else own
-    elif isinstance(batch, (tuple, list)) and _labelled(batch):
-        inputs, found["label"] = batch[0], batch[1]
-        found["mask"] = batch[2] if len(batch) > 2 else None
-    else:
-        inputs = batch
-    size = _length(inputs)
-    tensors = {
-        k: None if found.get(k) is None else torch.as_tensor(found[k]) for k in ("label", "mask", "other", "tiles")
-    }
-    for name, value in tensors.items():
-        if value is not None and len(value) != size:
-            raise ArgumentError(f"Expected a {name} for each of {size} samples, but got {len(value)}.")
-    return Samples(inputs, tuple(range(start, start + size)), rationale=found.get("rationale"), **tensors)
-
-
-def _labelled(batch: Sequence[Any]) -> bool:
-    """True of `(inputs, label)` and `(inputs, label, mask)`, and not of a list of photos or strings."""
-    if len(batch) not in (2, 3) or isinstance(batch[0], str):
-        return False
-    numbers = isinstance(batch[1], (list, tuple)) and all(isinstance(one, Integral) for one in batch[1])
-    return isinstance(batch[1], Tensor) or numbers
-
-
-def _length(inputs: Any) -> int:
-    if isinstance(inputs, Mapping):
-        return max((len(v) for v in inputs.values() if isinstance(v, (Tensor, list))), default=0)
-    return len(inputs)
-
-
-def _first(samples: Samples, count: int) -> Samples:
-    part = slice(0, count)
-
-    def cut(value: Any) -> Any:
-        return None if value is None else value[part]
-
-    inputs = _cut(samples.inputs, part) if isinstance(samples.inputs, Mapping) else samples.inputs[part]
+def _samples(batch: Parts, start: int, read: MaskReader) -> Samples:
+    ids = tuple(range(start, start + length(batch["inputs"])))
+    masks = None if batch["mask"] is None else [read(*one) for one in zip(batch["mask"], ids, strict=True)]
+    words = batch["rationale"]
+    numbers: dict[str, Tensor] = {}
+    names: dict[str, Sequence[Any]] = {}
+    for name in ("label", "other"):
+        found = None if batch[name] is None else _classes(batch[name], name)
+        if isinstance(found, Tensor):
+            numbers[name] = found
+        elif found is not None:
+            names[name] = found
     return Samples(
-        inputs,
-        samples.ids[:count],
-        *map(cut, (samples.label, samples.mask, samples.rationale, samples.other, samples.tiles)),
+        batch["inputs"],
+        ids,
+        mask=None if masks is None or all(one is None for one in masks) else masks,
+        rationale=None if words is None or all(one is None for one in words) else [list(one or ()) for one in words],
+        tiles=_tiles(batch["tiles"]),
+        names=names,
+        **numbers,
     )
+
+
+def _classes(given: Any, name: str) -> Tensor | list[Any] | None:
+    """Numbers of classes (B,), -1 where there is none; or, where some are given by name, all as they were given."""
+    if not isinstance(given, Tensor):
+        given = [one.item() if hasattr(one, "ndim") and one.ndim == 0 else one for one in given]
+        if all(one is None for one in given):
+            return None
+        if any(isinstance(one, str) for one in given):
+            return list(given)
+        wrong = [one for one in given if one is not None and not isinstance(one, (Integral, float))]
+        if wrong:
+            raise ArgumentTypeError(
+                f"Expected a class number or name as {name} of each sample, but got {type(wrong[0]).__name__}; for "
+                "several classes give one of them."
+            )
+        given = torch.tensor([-1 if one is None else one for one in given])
+    given = given[:, 0] if given.dim() == 2 and given.shape[1] == 1 else given
+    whole: Tensor = given.long()
+    if given.dim() != 1 or not bool((whole == given).all()):
+        raise ArgumentError(
+            f"Expected one class number as {name} of each sample, but got {tuple(given.shape)} of {given.dtype}; turn "
+            "shares and one-hot rows into numbers by argmax(1)."
+        )
+    return whole
+
+
+def _tiles(given: Any) -> Tensor | None:
+    if given is None or isinstance(given, Tensor):
+        return given
+    known = [one for one in given if one is not None]
+    if known and len(known) < len(given):
+        raise ArgumentError(
+            f"Expected the classes of the cells (tiles) of every mosaic, but {len(given) - len(known)} have none."
+        )
+    return torch.stack([torch.as_tensor(one) for one in known]) if known else None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mhex.errors import ArgumentError
 
-# One row per image, method, metric and number of it.
+# One row per image, method, metric and number of it; `run` says of which model, target and seed.
 COLUMNS = (
-    *("image", "input", "method", "options", "metric", "settings", "protocol", "column"),
+    *("run", "image", "input", "method", "options", "metric", "settings", "protocol", "column"),
     *("value", "seconds", "explain_seconds"),
 )
 KEY = ("image", "input", "method", "options", "metric", "protocol")
@@ -45,16 +46,36 @@ def write(table: Any, path: Path) -> None:
 def read(path: Path) -> Any:
     """Rows of a Parquet file, or of all of them in a folder."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not path.exists():
         raise ArgumentError(f"Expected a Parquet file or a folder of them, but there is no {path.name!r}.")
-    files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
-    tables = [pq.read_table(file) for file in files]
+    files = [file for _, file in numbered(path)] if path.is_dir() else [path]
+    tables = [_table(file, path.is_dir()) for file in files]
     for file, table in zip(files, tables, strict=True):
         if tuple(table.column_names) != COLUMNS:
             raise ArgumentError(f"Expected the columns {', '.join(COLUMNS)} in {file.name!r}: it is no report of mhex.")
     return pa.concat_tables(tables) if tables else as_table([])
+
+
+def numbered(folder: Path) -> list[tuple[int, Path]]:
+    """Parts of a run and their numbers, in their order."""
+    names = ((re.fullmatch(r"part-(\d+)\.parquet", path.name), path) for path in folder.iterdir())
+    return sorted((int(name[1]), path) for name, path in names if name)
+
+
+def _table(file: Path, part: bool) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with file.open("rb") as stream:
+        try:
+            return pq.read_table(stream)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the file may be whole, but cannot be read
+            what = "delete it, and the same call makes its rows again" if part else "write the report once more"
+            told = f"Expected rows in {str(file)!r}, but the file is damaged ({str(error).strip()}); {what}."
+            raise ArgumentError(told) from error
 
 
 class Parts:
@@ -66,7 +87,7 @@ class Parts:
     """
 
     def __init__(self, folder: Path | None, told: str) -> None:
-        self.folder = folder
+        self.folder, self.told = folder, told
         self.tables: list[Any] = []
         self.done: set[Key] = set()
         self.asked: set[Key] = set()
@@ -74,7 +95,7 @@ class Parts:
             return
         folder.mkdir(parents=True, exist_ok=True)
         _check_run(folder / "run.json", told)
-        if any(folder.glob("part-*.parquet")):
+        if numbered(folder):
             table = read(folder)
             self.tables.append(table)
             self._note(table.to_pylist())
@@ -84,13 +105,13 @@ class Parts:
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep rows of a batch, on disk before anything else is done."""
-        rows = [row for row in rows if tuple(row[name] for name in KEY) not in self.done]
+        rows = [{"run": self.told, **row} for row in rows if tuple(row[name] for name in KEY) not in self.done]
         if not rows:
             return
         table = as_table(rows)
         if self.folder is not None:
-            numbers = [int(path.stem.removeprefix("part-")) for path in self.folder.glob("part-*.parquet")]
-            write(table, self.folder / f"part-{max(numbers, default=-1) + 1:06d}.parquet")
+            last = max((number for number, _ in numbered(self.folder)), default=-1)
+            write(table, self.folder / f"part-{last + 1:06d}.parquet")
         self.tables.append(table)
         self._note(rows)
 

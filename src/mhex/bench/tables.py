@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import html
 import math
+import re
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mhex.bench.layout import in_columns
 from mhex.errors import ArgumentError
+
+_LATEX: dict[str, str | int | None] = {
+    **{sign: f"\\{sign}" for sign in "{}$&%#_"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "—": "---",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+}
 
 
 @dataclass(frozen=True)
@@ -22,8 +40,9 @@ class Cell:
         low, high: Ends of its interval.
         n: Images that count.
         skipped: Images that do not.
-        marked: Whether it is the best, or not shown to be worse.
+        marked: Whether no other is shown to be better.
         higher: Whether higher is better; None where neither is.
+        tested: The fewest and the most images on which two methods were compared; None where there were no two.
     """
 
     method: str
@@ -36,6 +55,7 @@ class Cell:
     skipped: int
     marked: bool
     higher: bool | None
+    tested: tuple[int, int] | None = None
 
     @property
     def column(self) -> str:
@@ -44,9 +64,9 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The number with half the width of its interval."""
+        """The number with half the width of its interval; a dash, and how many images were skipped, without one."""
         if math.isnan(self.value):
-            return "none"
+            return f"— ({self.skipped} skipped)" if self.skipped else "—"
         digits = _digits(self.high - self.low)
         return f"{self.value:.{digits}f} ± {(self.high - self.low) / 2:.{digits}f}"
 
@@ -70,6 +90,11 @@ class Grid:
         """Headings, and whether higher is better."""
         return list(dict.fromkeys((cell.column, cell.higher) for cell in self.cells))
 
+    @property
+    def heads(self) -> list[str]:
+        """Headings with the direction."""
+        return [name if higher is None else f"{name} {'↑' if higher else '↓'}" for name, higher in self.columns]
+
     def lines(self) -> list[tuple[str, list[Cell | None]]]:
         """Cells of every method, in the order of the columns."""
         place = {(cell.method, cell.column): cell for cell in self.cells}
@@ -77,42 +102,59 @@ class Grid:
 
     def remarks(self) -> list[str]:
         """Numbers of images, and protocols."""
-        counts = {(cell.metric, cell.n, cell.skipped) for cell in self.cells}
         found = []
         for metric, protocol in self.notes.items():
-            sizes = sorted({(n, skipped) for name, n, skipped in counts if name == metric})
-            told = ", ".join(f"n = {n}" + (f" ({skipped} skipped)" if skipped else "") for n, skipped in sizes)
-            found.append(f"{metric}: {told}; {protocol}")
+            told = [_counts([cell for cell in self.cells if cell.metric == metric]), protocol]
+            found.append(f"{metric}: {'; '.join(part for part in told if part)}")
         found.append(
-            "± is half of the 95 % bootstrap interval over images. Marked: the best, and all not shown to be worse."
+            "± is half of the 95 % bootstrap interval over images. Marked: the best, and all not shown to be worse "
+            "than another."
         )
         return found
 
 
-def render(grid: Grid, form: str) -> str:
+def _counts(cells: Sequence[Cell]) -> str:
+    """Images of a metric: those of most methods, methods that have others, and those of tests where they are fewer."""
+    sizes: dict[tuple[int, int], list[str]] = {}
+    for method, size in {cell.method: (cell.n, cell.skipped) for cell in cells}.items():
+        sizes.setdefault(size, []).append(method)
+    usual = max(sizes, key=lambda size: (len(sizes[size]), size[0]), default=None)
+    told = []
+    for size in sorted(sizes, key=lambda size: (size != usual, -size[0])):
+        counted = f"n = {size[0]}" + (f" ({size[1]} skipped)" if size[1] else "")
+        told.append(counted if size == usual else f"{counted} of {', '.join(sizes[size])}")
+    spans = [cell.tested for cell in cells if cell.tested is not None]
+    if any(cell.tested is not None and cell.tested[0] < cell.n for cell in cells):
+        low, high = min(span[0] for span in spans), max(span[1] for span in spans)
+        told.append(
+            f"pairs were tested on {low} images" if low == high else f"pairs were tested on {low} to {high} images"
+        )
+    return "; ".join(told)
+
+
+def render(grid: Grid, form: str, width: int | None = None) -> str:
     """A table as text.
 
     Args:
         grid: The table.
         form: `"text"`, `"markdown"`, `"latex"` or `"html"`.
+        width: Of the terminal, for `"text"`; None for what it is.
     """
-    forms = {"text": _text, "markdown": _markdown, "latex": _latex, "html": _html}
+    forms = {"text": lambda grid: _text(grid, width), "markdown": _markdown, "latex": _latex, "html": _html}
     if form not in forms:
         raise ArgumentError(f"Expected form to be one of {', '.join(forms)}, but got {form!r}.")
     return forms[form](grid)
 
 
-def _heads(grid: Grid, up: str = "↑", down: str = "↓") -> list[str]:
-    return [name if higher is None else f"{name} {up if higher else down}" for name, higher in grid.columns]
-
-
-def _text(grid: Grid) -> str:
+def _text(grid: Grid, width: int | None) -> str:
+    width = shutil.get_terminal_size().columns if width is None else width
     body = [[method, *(_starred(cell) for cell in cells)] for method, cells in grid.lines()]
-    rows = [["method", *_heads(grid)], *body]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    rule = "-" * max(map(len, lines))
-    return "\n".join([lines[0], rule, *lines[1:], rule, *grid.remarks()])
+    table = in_columns([["method", *grid.heads], *body], width)
+    notes = [
+        textwrap.fill(one, max(width, 40), subsequent_indent="  ", break_on_hyphens=False) for one in grid.remarks()
+    ]
+    rule = "-" * max(map(len, table.splitlines()))
+    return "\n".join([table, rule, *notes])
 
 
 def _starred(cell: Cell | None) -> str:
@@ -120,41 +162,46 @@ def _starred(cell: Cell | None) -> str:
 
 
 def _markdown(grid: Grid) -> str:
-    lines = [f"| method | {' | '.join(_heads(grid))} |", "|---" * (len(grid.columns) + 1) + "|"]
+    heads = " | ".join(_plain(head) for head in grid.heads)
+    lines = [f"| method | {heads} |", "|---" * (len(grid.columns) + 1) + "|"]
     for method, cells in grid.lines():
         shown = ["" if cell is None else f"**{cell.text}**" if cell.marked else cell.text for cell in cells]
-        lines.append(f"| {method} | {' | '.join(shown)} |")
-    return "\n".join([*lines, "", *(f"- {remark}" for remark in grid.remarks())]) + "\n"
+        lines.append(f"| {_plain(method)} | {' | '.join(shown)} |")
+    return "\n".join([*lines, "", *(f"- {_plain(remark)}" for remark in grid.remarks())]) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Without anything that Markdown takes for its own; `_` inside a word is none of that."""
+    return re.sub(r"([\\|*<`])", r"\\\1", " ".join(text.split()))
 
 
 def _latex(grid: Grid) -> str:
-    heads = " & ".join(_escaped(name) for name in _heads(grid, r"$\uparrow$", r"$\downarrow$"))
+    heads = " & ".join(_escaped(head) for head in grid.heads)
     lines = [r"\begin{tabular}{l" + "r" * len(grid.columns) + "}", rf"method & {heads} \\ \hline"]
     for method, cells in grid.lines():
-        numbers = ["" if cell is None else cell.text.replace("±", r"$\pm$") for cell in cells]
+        numbers = ["" if cell is None else _escaped(cell.text) for cell in cells]
         shown = [
             rf"\textbf{{{number}}}" if cell is not None and cell.marked else number
             for number, cell in zip(numbers, cells, strict=True)
         ]
         lines.append(rf"{_escaped(method)} & {' & '.join(shown)} \\")
-    return "\n".join([*lines, r"\end{tabular}", *(f"% {remark}" for remark in grid.remarks())]) + "\n"
+    # A comment ends with its line.
+    notes = (f"% {' '.join(remark.split())}" for remark in grid.remarks())
+    return "\n".join([*lines, r"\end{tabular}", *notes]) + "\n"
 
 
 def _escaped(text: str) -> str:
-    return text.replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")
+    return " ".join(text.split()).translate(str.maketrans(_LATEX))
 
 
 def _html(grid: Grid) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("method", *_heads(grid)))
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("method", *grid.heads))
     body = []
     for method, cells in grid.lines():
+        numbers = ["" if cell is None else html.escape(cell.text) for cell in cells]
         shown = [
-            "<td></td>"
-            if cell is None
-            else f"<td><b>{html.escape(cell.text)}</b></td>"
-            if cell.marked
-            else f"<td>{html.escape(cell.text)}</td>"
-            for cell in cells
+            f"<td><b>{number}</b></td>" if cell is not None and cell.marked else f"<td>{number}</td>"
+            for number, cell in zip(numbers, cells, strict=True)
         ]
         body.append(f"<tr><td>{html.escape(method)}</td>{''.join(shown)}</tr>")
     notes = "".join(f"<li>{html.escape(remark)}</li>" for remark in grid.remarks())

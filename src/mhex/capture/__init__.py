@@ -12,6 +12,7 @@ from mhex.capture.guard import untouched, unwrap
 from mhex.capture.needs import Needs
 from mhex.capture.observe import observe
 from mhex.capture.outputs import Outcome, read_logits
+from mhex.capture.patches import logits_of, plain_vit
 from mhex.capture.precision import full
 from mhex.capture.rules import (
     AlphaBeta,
@@ -51,8 +52,10 @@ __all__ = [
     "gradient_rules",
     "guided_rules",
     "known_anatomy",
+    "logits_of",
     "name_of",
     "observe",
+    "plain_vit",
     "read_logits",
     "relevance_rules",
     "untouched",

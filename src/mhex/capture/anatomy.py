@@ -86,6 +86,7 @@ class Anatomy:
         sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
         no_attention: Why the attention methods refuse the model; empty if they do not.
         activation: The first of its activations, by its class, that is no ReLU; empty if none was seen.
+        positions_in_tokens: True if blocks know where a patch is by its token alone, so that others can be left out.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
     """
 
@@ -105,6 +106,7 @@ class Anatomy:
     sequence_first: bool = False
     no_attention: str = ""
     activation: str = ""
+    positions_in_tokens: bool = False
     heads: int = 0
 
     def grid(self, height: int, width: int) -> tuple[int, int]:

@@ -26,6 +26,7 @@ class Batch:
         mask_id: Text only: the token that stands for a hidden one, if the tokenizer has one.
         pad_id: Text only: the padding token, if it is known.
         alone: Text only: True if the model takes one sample at a time.
+        kept: Images only: bool (B, P), the patches that a plain Vision Transformer is given; None for all of them.
         scale: Images only: mean and spread (C,) by which colours from 0 to 1 were normalised, if they are known.
     """
 
@@ -38,6 +39,7 @@ class Batch:
     mask_id: int | None = None
     pad_id: int | None = None
     alone: bool = False
+    kept: Tensor | None = None
     scale: tuple[Tensor, Tensor] | None = None
 
     @property

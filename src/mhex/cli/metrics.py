@@ -15,7 +15,7 @@ def metrics(
 ) -> None:
     """List the metrics: what each asks, which way is better, what it costs and needs.
 
-    F is a forward pass, E an explanation, T the steps of a sweep, all per image.
+    F is a forward pass, E an explanation, T the steps of a sweep, all per image, beside a clean pass for all metrics.
     """
     with busy("Reading the metrics"):
         import mhex

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
+from mhex._correlation import pearson as correlated
+from mhex._correlation import varies
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.heads.collaboration import Collaboration, collaboration
 from mhex.heads.drawing import save_drawing
@@ -118,17 +121,14 @@ def _correlated(x: Values, y: Values, level: float, names: tuple[str, str]) -> t
     a, b = _column(x, names[0]), _column(y, names[1])
     if len(a) != len(b):
         raise ArgumentError(f"Expected as many values of {names[1]} as of {names[0]}, {len(a)}, but got {len(b)}.")
-    still = [name for name, column in zip(names, (a, b), strict=True) if len(column) and _constant(column)]
+    still = [name for name, column in zip(names, (a, b), strict=True) if not varies(column)]
     if len(a) < 3 or still:
         nan = float("nan")
         why = f"{still[0]} does not vary" if len(a) >= 3 else f"it takes three samples, and there are {len(a)}"
         return Correlation(*names, nan, nan, len(a), nan, nan, level), why
-    from scipy.stats import pearsonr
-
-    result = pearsonr(a, b)
-    interval = result.confidence_interval(level)
-    low, high = float(interval.low), float(interval.high)
-    return Correlation(*names, float(result.statistic), float(result.pvalue), len(a), low, high, level), None
+    found = correlated(a, b)
+    low, high = (float(end) for end in found.interval(level))
+    return Correlation(*names, float(found.r), float(found.p), len(a), low, high, level), None
 
 
 def study(seen: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
@@ -178,19 +178,14 @@ def collaboration_study(
     return study(collaboration(model, loader, None, chunk, progress), against, level)
 
 
-def _column(values: Values, name: str) -> NDArray[np.float64]:
-    given = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else values
-    column = np.asarray(given, np.float64)
-    if column.ndim != 1:
-        raise ArgumentError(f"Expected one value of {name} per sample, (N,), but got the shape {column.shape}.")
-    if wrong := int((~np.isfinite(column)).sum()):
+def _column(values: Values, name: str) -> Tensor:
+    given = values.detach().cpu().double() if isinstance(values, Tensor) else np.array(values, np.float64, order="C")
+    column = torch.as_tensor(given)
+    if column.dim() != 1:
+        raise ArgumentError(f"Expected one value of {name} per sample, (N,), but got the shape {tuple(column.shape)}.")
+    if wrong := int((~column.isfinite()).sum()):
         raise ArgumentError(f"Expected finite values of {name}, but {wrong} of {len(column)} are not.")
     return column
-
-
-def _constant(column: NDArray[np.float64]) -> bool:
-    """True if what varies is rounding."""
-    return bool(np.ptp(column) <= 1e-13 * np.abs(column).max())
 
 
 def _line(row: Correlation) -> str:

@@ -1,5 +1,6 @@
 """Metrics that judge explanations: one file each, a pure function and a torchmetrics class."""
 
+from mhex.metrics.case import Case
 from mhex.metrics.registry import MetricSpec, all_metrics, get_metric, list_metrics, register_metric
 
-__all__ = ["MetricSpec", "all_metrics", "get_metric", "list_metrics", "register_metric"]
+__all__ = ["Case", "MetricSpec", "all_metrics", "get_metric", "list_metrics", "register_metric"]

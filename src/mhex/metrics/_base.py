@@ -14,6 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from mhex.errors import ArgumentError, MhexWarning, unknown_name
+from mhex.metrics._agreement import agreed
 from mhex.metrics.case import Case
 from mhex.metrics.resampling import IntervalKind, bootstrap
 
@@ -112,10 +113,12 @@ class PerImage(Metric):
         """Take in a batch.
 
         Args:
-            results: As for the function of the metric.
+            results: As for the function of the metric, made by the runners of the protocol (`protocol.passes`). What
+                was made in another way is refused.
             ids: Number of each image in its data set; those of the result if None. An image that comes twice, as where
                 a sampler fills the last shard, counts once. Without any number, each image counts.
         """
+        results = tuple(agreed(one, self.protocol, type(self).__name__) for one in results)
         rows = self.score(*results).detach().double()
         rows = rows[:, None] if rows.dim() == 1 else rows
         if rows.dim() != 2 or rows.shape[1] != len(self.columns):

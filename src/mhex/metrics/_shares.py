@@ -5,24 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.perturb import PerturbationSweep, SharePasses
+from mhex.perturb.references import WORDS
 
 
 @dataclass(frozen=True)
 class ShareProtocol(Protocol):
-    """Of metrics of a few shares of the units.
+    """Of metrics of a few shares of the words of texts.
 
     Attributes:
-        reference: What removed means; see `PerturbationSweep`.
+        reference: What removed means: `"drop"`, `"mask_token"` or `"pad"`.
         percent: The shares, over which the mean is taken.
         scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        granularity: What is ranked: `"word"` or `"token"`; of images `"pixel"` or `"patch"`.
+        granularity: What is ranked: `"word"` or `"token"`.
         tie: How equal scores are ranked.
         seed: Of ties.
-        sigma: Of the blur.
     """
 
     reference: str = "drop"
@@ -31,7 +32,18 @@ class ShareProtocol(Protocol):
     granularity: str = "word"
     tie: str = "random"
     seed: int = 0
-    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reference not in WORDS or self.granularity not in ("token", "word"):
+            raise ArgumentError(
+                f"Expected a reference of texts ({', '.join(WORDS)}) and granularity 'token' or 'word', but got "
+                f"{self.reference!r} and {self.granularity!r}."
+            )
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
     @property
     def runner(self) -> SharePasses:
@@ -42,7 +54,6 @@ class ShareProtocol(Protocol):
             steps=100,
             tie=self.tie,  # type: ignore[arg-type]
             seed=self.seed,
-            sigma=self.sigma,
         )
         return SharePasses(sweep, self.percent)
 
@@ -56,6 +67,4 @@ class ShareMetric(PerImage):
         """Off a sweep of 1 % where one is there; else two passes for each share, for both metrics."""
         runner = self.protocol.runner
         made = case.made(runner.sweep)
-        if made is not None:
-            return (runner.read(made),)
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, case.explained)),)
+        return (case.passes(runner) if made is None else runner.read(made),)

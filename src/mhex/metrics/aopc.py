@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
@@ -27,17 +27,20 @@ def aopc(result: SweepResult, scored: str = "predicted", first: bool = True) -> 
     function=aopc,
     title="How much probability is lost on the way, with the most important pixels removed first?",
     paper="Samek et al., TNNLS 2017, arXiv:1509.06321",
-    passes="T F; 0 beside other metrics of the sweep",
+    passes="T F; 0 beside a metric that reads the same order of the same sweep",
     traps="Removed pixels may take the image out of what the model knows, and any probability falls then. Published "
     "code differs in whether the first term counts, in signs and in the class scored.",
     presets={
-        "default": CurveProtocol("black", 20, "predicted"),
-        "text": CurveProtocol("drop", 20, "predicted", granularity="token"),
-        "tm": CurveProtocol("black", 20, "predicted"),
+        "default": ScoredProtocol("black", 20, scored="predicted"),
+        "text": ScoredProtocol("drop", 20, "token", scored="predicted"),
+        "tm": ScoredProtocol("black", 20, scored="predicted"),
     },
 )
 class AOPC(CurveMetric):
     """Mean drop of the probability over the steps; higher is better."""
+
+    protocol: ScoredProtocol
+    orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

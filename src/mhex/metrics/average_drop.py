@@ -8,70 +8,75 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.metrics._base import PerImage
-from mhex.metrics.case import Case
+from mhex.errors import ArgumentError
+from mhex.metrics._drops import DropMetric, RegionProtocol
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import MaskedPass, MaskedResult
+from mhex.perturb.references import WORDS
 
 LEAST = 1e-12
 UNSURE = 0.01  # a probability below it makes the relative drop mean little
 
 
 @dataclass(frozen=True)
-class DropProtocol(Protocol):
-    """Of metrics of one pass with a part hidden.
+class DropProtocol(RegionProtocol):
+    """Of the average drop of images.
 
     Attributes:
-        mode: As for `MaskedPass`.
-        reference: What hidden means.
-        threshold: Above it a map scaled from 0 to 1 is salient.
-        fraction: Of the tokens of a text, at least one.
-        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        area_threshold: Above it a map has area, for the effective average drop.
-        seed: Of ties.
-        sigma: Of the blur.
-        rounding: Of that share of the tokens, `"up"` or `"down"`.
-        most: Tokens that it may be; None for no bound.
         relative: Whether the drop is a share of what was there, never below 0; else the plain difference.
     """
 
+    relative: bool = True
+
+
+@dataclass(frozen=True)
+class TextDropProtocol(Protocol):
+    """Of the average drop of texts.
+
+    Attributes:
+        mode: `"remove"` or `"keep"`.
+        reference: What hidden means: `"mask_token"`, `"drop"` or `"pad"`.
+        fraction: Of the tokens, at least one.
+        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
+        seed: Of ties.
+        rounding: Of that share of the tokens, `"up"` or `"down"`.
+        most: Tokens that it may be; None for no bound.
+        relative: As for images.
+    """
+
     mode: str = "remove"
-    reference: str = "zero"
-    threshold: float = 0.5
+    reference: str = "mask_token"
     fraction: float = 0.1
-    scored: str = "explained"
-    area_threshold: float = 0.2
+    scored: str = "predicted"
     seed: int = 0
-    sigma: float | None = None
     rounding: str = "up"
     most: int | None = None
     relative: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reference not in WORDS or self.mode.startswith("soft"):
+            raise ArgumentError(
+                f"Expected a reference of texts ({', '.join(WORDS)}) and mode 'remove' or 'keep', but got "
+                f"{self.reference!r} and {self.mode!r}."
+            )
+
     @property
     def runner(self) -> MaskedPass:
-        """The passes that it needs."""
+        """The pass that it needs."""
         return MaskedPass(
             self.mode,
             self.reference,
-            self.threshold,
-            self.fraction,
-            self.seed,
-            self.sigma,
-            self.rounding,
-            self.most,
+            fraction=self.fraction,
+            seed=self.seed,
+            rounding=self.rounding,
+            most=self.most,
         )
 
-
-class DropMetric(PerImage):
-    """A metric of one pass with a part hidden."""
-
-    protocol: DropProtocol
-
-    def of(self, case: Case) -> tuple[Any, ...]:
-        """The pass of the protocol."""
-        runner = self.protocol.runner
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, case.explained)),)
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
 
 def average_drop(result: MaskedResult, scored: str = "explained", relative: bool = True) -> Tensor:
@@ -103,10 +108,8 @@ def average_drop(result: MaskedResult, scored: str = "explained", relative: bool
         "default": DropProtocol(),
         "mhex": DropProtocol(scored="label"),
         "gradcampp": DropProtocol(mode="soft-keep", scored="predicted"),
-        "text": DropProtocol(reference="mask_token", scored="predicted"),
-        "mhex_text": DropProtocol(
-            reference="mask_token", fraction=0.2, scored="label", rounding="down", most=20, relative=False
-        ),
+        "text": TextDropProtocol(),
+        "mhex_text": TextDropProtocol(fraction=0.2, scored="label", rounding="down", most=20, relative=False),
     },
 )
 class AverageDrop(DropMetric):
@@ -115,6 +118,7 @@ class AverageDrop(DropMetric):
     columns = ("value", "unsure")
     outputs = ("value", "unsure")
     better = (True, None)
+    protocol: DropProtocol | TextDropProtocol
 
     def __init__(self, preset: str = "default", **changes: Any) -> None:
         super().__init__(preset, **changes)

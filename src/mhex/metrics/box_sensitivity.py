@@ -10,11 +10,11 @@ from torch import Tensor
 
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
+from mhex.metrics.protocols import Protocol, blur_only
 from mhex.metrics.registry import register_metric
 from mhex.perturb import BoxResult, BoxSweep
 from mhex.perturb.correlation import correlation
-from mhex.perturb.drops import check_maps
+from mhex.perturb.units import check_maps
 
 _ROUNDING = 1e-15  # of each number in a sum
 
@@ -40,6 +40,14 @@ class BoxProtocol(Protocol):
     sigma: float | None = None
     shape: str = "box"
     grid: int | None = None
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma")
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.boxes,)
 
     @property
     def boxes(self) -> BoxSweep:
@@ -110,7 +118,7 @@ class BoxSensitivity(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Boxes, which all maps of the samples share."""
-        result = self.protocol.boxes(case.subject, None, case.explained, other=case.other_class)
+        result = self.protocol.boxes.ask(case.subject, case.explained, case.other_class)
         return result, case.saliency, case.explained
 
     def score(self, result: BoxResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:

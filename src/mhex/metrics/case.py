@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
-from mhex.perturb import PerturbationSweep, Subject, SweepResult
+from mhex.perturb import ORDERS, Order, PerturbationSweep, Runner, Subject, SweepResult
 
 T = TypeVar("T")
 
@@ -52,26 +52,45 @@ class Case:
         return self.subject.ids
 
     def sweep(self, wanted: PerturbationSweep) -> SweepResult:
-        """Curves of both orders, from a sweep made before where one has all of the points."""
-        found = self.made(wanted)
-        if found is not None:
-            return found
-        made = wanted(self.subject, None, self.saliency, self.explained, other=self.other_class)
-        self._done.setdefault(("sweep", replace(wanted, steps=1)), {})[wanted.steps] = made
-        return made
+        """Curves of its orders, each from a sweep made before where one has all of the points."""
+        made = self._made(wanted)
+        missing = tuple(order for order in wanted.orders if order not in made)
+        if missing:
+            part = replace(wanted, orders=missing)
+            result = part.ask(self.subject, self.saliency, self.explained, self.other_class)
+            for order in missing:
+                made[order] = self._sweeps(wanted)[order, wanted.steps] = result.along(order)
+        return SweepResult.joined([made[order] for order in wanted.orders])
 
     def made(self, wanted: PerturbationSweep) -> SweepResult | None:
-        """The same where such a sweep was made before; None where not."""
-        for steps, found in self._done.get(("sweep", replace(wanted, steps=1)), {}).items():
-            if steps % wanted.steps == 0:
-                result: SweepResult = found.every(steps // wanted.steps)
-                return result
-        return None
+        """The same where all of it was made before; None where not."""
+        made = self._made(wanted)
+        return SweepResult.joined([made[order] for order in wanted.orders]) if set(wanted.orders) <= set(made) else None
 
     def plan(self, sweeps: list[PerturbationSweep]) -> None:
-        """Make the finest of each kind first, so that the others are read off it."""
-        for one in sorted(sweeps, key=lambda sweep: -sweep.steps):
-            self.sweep(one)
+        """Make the finest of each kind and order first, so that the others are read off it."""
+        orders: dict[PerturbationSweep, set[Order]] = {}
+        for one in sweeps:
+            orders.setdefault(replace(one, orders=ORDERS), set()).update(one.orders)
+        for kind in sorted(orders, key=lambda sweep: -sweep.steps):
+            self.sweep(replace(kind, orders=tuple(order for order in ORDERS if order in orders[kind])))
+
+    def _made(self, wanted: PerturbationSweep) -> dict[Order, SweepResult]:
+        found = {}
+        for (order, steps), result in self._sweeps(wanted).items():
+            if order in wanted.orders and steps % wanted.steps == 0:
+                found[order] = result.every(steps // wanted.steps)
+        return found
+
+    def _sweeps(self, wanted: PerturbationSweep) -> dict[tuple[Order, int], SweepResult]:
+        """Curves made so far that differ from those wanted by their order and steps alone."""
+        found: dict[tuple[Order, int], SweepResult]
+        found = self._done.setdefault(("sweep", replace(wanted, steps=1, orders=ORDERS)), {})
+        return found
+
+    def passes(self, runner: Runner[T]) -> T:
+        """Those of a runner that takes a map and its class, made once."""
+        return self.once(runner, lambda: runner.ask(self.subject, self.saliency, self.explained))
 
     def once(self, name: Any, make: Callable[[], T]) -> T:
         """What several metrics of this case share."""

@@ -13,13 +13,13 @@ from mhex.metrics._base import PerImage
 from mhex.metrics.box_sensitivity import box_area, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import SweepProtocol, check_area
 from mhex.metrics.registry import register_metric
 from mhex.perturb import BoxResult, BoxSweep, SweepResult
 
 
 @dataclass(frozen=True)
-class DiscriminationProtocol(CurveProtocol):
+class DiscriminationProtocol(SweepProtocol):
     """Of curves and boxes of two classes.
 
     Attributes:
@@ -34,11 +34,19 @@ class DiscriminationProtocol(CurveProtocol):
     count: int = 100
     grid: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_area(self.area, self.steps)
+
     @property
     def boxes(self) -> BoxSweep:
         """The passes of its boxes."""
         sizes = self.sizes if isinstance(self.sizes, int) else tuple(self.sizes)
-        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid)
+        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid, radius=self.radius)
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.sweep, self.boxes)
 
 
 def class_discrimination(
@@ -79,7 +87,7 @@ def class_discrimination(
     function=class_discrimination,
     title="Does the map of a class explain that class better than the map of another class in the image does?",
     paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364",
-    passes="4 T F for both classes; boxes as for box-sensitivity, with which they are shared",
+    passes="4 T - 2 F for both classes; boxes as for box-sensitivity, with which they are shared",
     traps="Needs images with two classes; others are skipped. Classes whose names mean the same thing must be left out "
     "before. Maps that do not depend on the class score exactly 0.",
     modalities=("image",),
@@ -99,10 +107,10 @@ class ClassDiscrimination(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Curves along both maps, and boxes."""
-        case.needs("other_class", "another class of each image (other_class) for class discrimination")
-        make = case.needs("other", "maps for the other class of each image (other) for class discrimination")
+        case.needs("other_class", "another class of each image (other_class=)")
+        make = case.needs("other", "maps for the other class of each image (other=)")
         second: Case = case.once("other", make)
-        boxes = self.protocol.boxes(case.subject, None, case.explained, other=case.other_class)
+        boxes = self.protocol.boxes.ask(case.subject, case.explained, case.other_class)
         sweep = self.protocol.sweep
         return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
 

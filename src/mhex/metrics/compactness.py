@@ -31,6 +31,7 @@ class CompactnessProtocol(Protocol):
     share: float = 0.05
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.mode not in _MODES:
             raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
 

@@ -1,20 +1,20 @@
-"""Methods beside each other on the same images: all pairs, and who is marked in a table."""
+"""Methods beside each other: every pair on the images that both have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import torch
 from scipy import stats
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.resampling import Summary, bootstrap
+from mhex.metrics.resampling import Summary, bootstrap, influence
 from mhex.metrics.statistics import FLIPS, exchange, holm, sign_flip
 
 _FLIPS_PER_PAIR = 50  # so that the correction for many pairs leaves a p that can be small enough
+_EXCHANGED = 20  # so many images change sides with everything computed again; more are told apart by their influence
 _NAN = float("nan")
 _NUMBERS = ("difference", "low", "high", "p", "adjusted", "wilcoxon", "effect", "superiority")
 
@@ -32,7 +32,7 @@ class Paired:
         effect: Mean difference over its spread (Cohen's d for pairs); 0 where there is no difference at all, infinite
             where it is the same for all images.
         superiority: Share of images on which the first is higher, ties counting half.
-        n: Number of images that count.
+        n: Number of images that both have.
         seed: Of flips and resamples.
         flips: How many were drawn, unless so few images differ that all ways to flip were tried.
         resamples: Of the bootstrap.
@@ -51,29 +51,96 @@ class Paired:
     flips: int
     resamples: int
 
+    @property
+    def reversed(self) -> Paired:
+        """Second minus first."""
+        return replace(
+            self,
+            difference=0.0 - self.difference,  # -0.0 would be printed as such
+            low=0.0 - self.high,
+            high=0.0 - self.low,
+            effect=0.0 - self.effect,
+            superiority=1 - self.superiority,
+        )
 
-@dataclass(frozen=True)
-class Marks:
-    """Who is printed as the best of a table.
+
+@dataclass(frozen=True, eq=False)
+class PairTests:
+    """Every pair of methods by one number, each on the images that both have.
 
     Attributes:
-        marked: Of each method: the best alone where it is better than every other (corrected p below the level), else
-            all that are not shown to be worse than the best.
-        best: The method with the best mean; None without images.
-        clear: Whether it is better than every other.
-        adjusted: Corrected p against the best; NaN for itself and for methods without values.
-        n: Images that count for every method that has values.
-        skipped: Images that do not.
-        level: Of significance.
+        counts: Images of each method, (M,).
+        first, second: The methods of each pair, (P,), the smaller number first.
+        difference: First minus second, (P,); NaN without a common image.
+        p: Two-sided, (P,).
+        adjusted: Corrected (Holm) for all pairs, (P,).
+        n: Images that both have, (P,).
+        flips: How many were drawn, unless all were tried.
     """
 
-    marked: tuple[bool, ...]
-    best: int | None
-    clear: bool
-    adjusted: tuple[float, ...]
-    n: int
-    skipped: int
-    level: float
+    counts: Tensor
+    first: Tensor
+    second: Tensor
+    difference: Tensor
+    p: Tensor
+    adjusted: Tensor
+    n: Tensor
+    flips: int
+
+
+def pair_tests(
+    values: Tensor,
+    seed: int = 0,
+    flips: int | None = None,
+    clusters: Tensor | None = None,
+    summary: Summary | None = None,
+) -> list[PairTests]:
+    """Test every pair of methods on the images that both have, for each output; arguments as for `all_pairs`."""
+    there, table = present(values, summary), values.detach().double().cpu()
+    first, second = torch.triu_indices(values.shape[1], values.shape[1], 1)
+    both = there[:, first] & there[:, second]
+    n = both.sum(0)
+    flips = max(FLIPS, _FLIPS_PER_PAIR * len(first)) if flips is None else flips
+    groups = None if clusters is None else torch.as_tensor(clusters).cpu()
+    if summary is None:
+        d = (table[:, first] - table[:, second]).where(both, 0.0)
+        difference = (d.sum(0) / n)[:, None]
+        p = sign_flip(_sums(d, groups), seed, flips).where(n > 0, torch.nan)[:, None]
+    else:
+        outputs = summary(torch.zeros(1, table.shape[2], dtype=table.dtype)).shape[-1]
+        difference, p = torch.full((2, len(first), outputs), torch.nan, dtype=table.dtype)
+        for images, pairs in _alike(both):
+            own = None if groups is None else groups[images]
+            found = _of_summaries(table[images], first[pairs], second[pairs], summary, seed, flips, own)
+            difference[pairs], p[pairs] = found
+    return [
+        PairTests(there.sum(0), first, second, d, one, torch.tensor(holm(one), dtype=one.dtype), n, flips)
+        for d, one in zip(difference.unbind(1), p.unbind(1), strict=True)
+    ]
+
+
+def _of_summaries(
+    table: Tensor, first: Tensor, second: Tensor, summary: Summary, seed: int, flips: int, groups: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Differences of summaries of images (n, M, J), and p, each (P, O); NaN where a difference is not defined."""
+    value = summary(table.movedim(1, 0))  # (M, O); NaN for methods that lack some of the images, which have no pair
+    difference = value[first] - value[second]
+    units = len(table) if groups is None else len(torch.unique(groups))
+    if units <= _EXCHANGED:
+        tested = [
+            exchange(table[:, i], table[:, j], summary, seed, flips, groups)
+            for i, j in zip(first.tolist(), second.tolist(), strict=True)
+        ]
+        p = torch.stack(tested)
+    else:
+        # To compute all of it again for each flip and pair takes minutes for a table. What one image changes is
+        # nearly the same for many images whichever side the others are on; then signs are flipped as for a mean.
+        used = torch.unique(torch.cat([first, second])).tolist()
+        shares = {m: influence(table[:, m], summary, groups, seed) for m in used}
+        d = torch.stack([shares[i] - shares[j] for i, j in zip(first.tolist(), second.tolist(), strict=True)], 1)
+        defined = d.isfinite().all(0)
+        p = sign_flip(d.where(defined, 0.0).flatten(1), seed, flips).view(defined.shape).where(defined, torch.nan)
+    return difference, p
 
 
 def all_pairs(
@@ -85,11 +152,10 @@ def all_pairs(
     clusters: Tensor | None = None,
     summary: Summary | None = None,
 ) -> dict[tuple[int, int], Paired]:
-    """Every pair of methods on the images that count for all of them.
+    """Every pair of methods, each on the images that both have: a method with few images weakens its own pairs alone.
 
     Args:
-        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count. A
-            method without any value is left out.
+        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
         seed: Of flips and resamples, the same for all pairs.
         flips: How many are drawn; None for 10 000, or more where there are over 200 pairs.
         confidence: Of the intervals.
@@ -100,70 +166,62 @@ def all_pairs(
             Wilcoxon's p are NaN.
 
     Returns:
-        By numbers of two methods, the smaller first.
+        By numbers of two methods, the smaller first; without a common image, all but the counts is NaN.
     """
-    alive, counted = complete(values, summary)
-    methods, n = values.shape[1], int(counted.sum())
-    keys = list(combinations(range(methods), 2))
-    flips = max(FLIPS, _FLIPS_PER_PAIR * len(keys)) if flips is None else flips
-    missing = Paired(_NAN, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, 0, seed, flips, resamples)
-    found = dict.fromkeys(keys, missing)
-    real = [(i, j) for i, j in keys if alive[i] and alive[j]]
-    if not real or not n:
-        return found
-    first, second = (list(side) for side in zip(*real, strict=True))
-    table = values.detach().double().cpu()[counted]
-    groups = None if clusters is None else torch.as_tensor(clusters).cpu()[counted]
+    tested = pair_tests(values, seed, flips, clusters, summary)[0]
+    there, table = present(values, summary), values.detach().double().cpu()
+    groups = None if clusters is None else torch.as_tensor(clusters).cpu()
+    rest = torch.full((5, len(tested.n)), torch.nan, dtype=table.dtype)  # low, high, wilcoxon, effect, superiority
+    for images, pairs in _alike(there[:, tested.first] & there[:, tested.second]):
+        own = None if groups is None else groups[images]
+        used, place = torch.unique(torch.stack([tested.first[pairs], tested.second[pairs]]), return_inverse=True)
+        part = table[images][:, used]
 
-    def differences(rows: Tensor) -> Tensor:
-        totals = _totals(rows.view(*rows.shape[:-1], methods, -1), summary)
-        return totals[..., first] - totals[..., second]
+        def differences(rows: Tensor, methods: int = len(used), place: Tensor = place) -> Tensor:
+            rows = rows.view(*rows.shape[:-1], methods, -1)
+            totals = rows.mean(-3)[..., 0] if summary is None else summary(rows.movedim(-2, -3))[..., 0]
+            return totals[..., place[0]] - totals[..., place[1]]
 
-    rows = table.flatten(1)
-    ends = bootstrap(rows, differences, resamples, confidence, seed, clusters=groups)
-    if summary is None:
-        p, wilcoxon, effect, higher = _of_images(table[:, first] - table[:, second], groups, seed, flips)
-    else:
-        tests = [exchange(table[:, i], table[:, j], summary, seed, flips, groups)[0] for i, j in real]
-        p = torch.stack(tests)
-        wilcoxon = effect = higher = torch.full_like(p, torch.nan)
-    columns = (
-        differences(rows),
-        ends.low,
-        ends.high,
-        p,
-        torch.tensor(holm(p), dtype=p.dtype),
-        wilcoxon,
-        effect,
-        higher,
-    )
-    for key, row in zip(real, torch.stack(columns, 1).tolist(), strict=True):
-        numbers = dict(zip(_NUMBERS, row, strict=True))
-        found[key] = replace(missing, **numbers, n=n)
-    return found
+        ends = bootstrap(part.flatten(1), differences, resamples, confidence, seed, clusters=own)
+        rest[:2, pairs] = torch.stack([ends.low, ends.high])
+        if summary is None:
+            rest[2:, pairs] = _of_images(part[:, place[0]] - part[:, place[1]], own)
+    columns = torch.stack([tested.difference, rest[0], rest[1], tested.p, tested.adjusted, *rest[2:]], 1)
+    keys = zip(tested.first.tolist(), tested.second.tolist(), strict=True)
+    return {
+        key: Paired(**dict(zip(_NUMBERS, row, strict=True)), n=n, seed=seed, flips=tested.flips, resamples=resamples)
+        for key, row, n in zip(keys, columns.tolist(), tested.n.tolist(), strict=True)
+    }
 
 
-def _totals(rows: Tensor, summary: Summary | None) -> Tensor:
-    """Values of the data set, (..., M), from numbers (..., n, M, J)."""
-    if summary is None:
-        return rows.mean(-3)[..., 0]
-    return summary(rows.movedim(-2, -3))[..., 0]
+def _alike(both: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images, bool (n,), and the pairs that have these in common, of bool (n, P); in most tables all have the same."""
+    if not bool(both.any()):
+        return
+    masks, kind = torch.unique(both, dim=1, return_inverse=True)
+    for k, images in enumerate(masks.unbind(1)):
+        if bool(images.any()):
+            yield images, (kind == k).nonzero()[:, 0]
 
 
-def _of_images(d: Tensor, groups: Tensor | None, seed: int, flips: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of differences (n, P): p of flips and of Wilcoxon, effect size, and share of images where the first is higher."""
-    sums, means = d, d
-    if groups is not None:
-        number = torch.unique(groups, return_inverse=True)[1]
-        sums = d.new_zeros(int(number.max()) + 1, d.shape[1]).index_add(0, number, d)
-        means = sums / number.bincount()[:, None]
+def _sums(d: Tensor, groups: Tensor | None) -> Tensor:
+    """Sums of differences (n, P) over groups, (G, P)."""
+    if groups is None:
+        return d
+    number = torch.unique(groups, return_inverse=True)[1]
+    return d.new_zeros(int(number.max()) + 1, d.shape[1]).index_add(0, number, d)
+
+
+def _of_images(d: Tensor, groups: Tensor | None) -> Tensor:
+    """Of differences (n, P): p of Wilcoxon, effect size, and share of images where the first is higher, (3, P)."""
+    means = d if groups is None else _sums(d, groups) / torch.unique(groups, return_counts=True)[1][:, None]
     wilcoxon = [float(stats.wilcoxon(one.numpy()).pvalue) if bool(one.any()) else _NAN for one in means.unbind(1)]
     mean = d.mean(0)
     spread = d.std(0) if len(d) > 1 else torch.zeros_like(mean)
     spread = torch.where(spread <= 1e-12 * mean.abs(), 0.0, spread)  # rounding is no spread
     effect = torch.where(mean == 0, 0.0, mean / spread)
     higher = (d > 0).double().mean(0) + (d == 0).double().mean(0) / 2
-    return sign_flip(sums, seed, flips), torch.tensor(wilcoxon, dtype=torch.float64), effect, higher
+    return torch.stack([torch.tensor(wilcoxon, dtype=d.dtype), effect, higher])
 
 
 def paired(
@@ -184,51 +242,10 @@ def paired(
     return all_pairs(both, seed, flips, confidence, resamples, clusters)[0, 1]
 
 
-def marks(
-    values: Tensor,
-    higher: bool = True,
-    level: float = 0.05,
-    seed: int = 0,
-    clusters: Tensor | None = None,
-    pairs: Mapping[tuple[int, int], Paired] | None = None,
-    summary: Summary | None = None,
-) -> Marks:
-    """Who is marked in a column of a table.
-
-    Args:
-        values: Per image and method, (n, M), or (n, M, J) with a summary; NaN where an image does not count.
-        higher: Whether higher is better.
-        level: Of significance.
-        seed: Of the tests.
-        clusters: As for `all_pairs`.
-        pairs: What `all_pairs` found of the same values, where it is known.
-        summary: As for `all_pairs`.
-    """
-    alive, counted = complete(values, summary)
-    methods, n = values.shape[1], int(counted.sum())
-    skipped = len(values) - n
-    if not n:
-        return Marks((False,) * methods, None, False, (_NAN,) * methods, 0, skipped, level)
-    table = values.detach().double().cpu()[counted]
-    totals = _totals(table.view(n, methods, -1), summary) * (1 if higher else -1)
-    best = int(totals.masked_fill(~alive, -torch.inf).argmax())
-    found = all_pairs(values, seed, clusters=clusters, summary=summary) if pairs is None else pairs
-    adjusted = [_NAN if m == best else found[min(m, best), max(m, best)].adjusted for m in range(methods)]
-    worse = [p < level for p in adjusted]  # NaN is not
-    marked = tuple(bool(alive[m]) and not worse[m] for m in range(methods))
-    return Marks(marked, best, sum(marked) == 1, tuple(adjusted), n, skipped, level)
-
-
-def complete(values: Tensor, summary: Summary | None = None) -> tuple[Tensor, Tensor]:
-    """Methods with any value, bool (M,), and images that count for all of these, bool (n,).
-
-    Args:
-        values: (n, M), or (n, M, J) with a summary.
-        summary: That makes one value of J numbers of many images.
-    """
+def present(values: Tensor, summary: Summary | None = None) -> Tensor:
+    """Whether an image counts for a method, bool (n, M), of values (n, M), or (n, M, J) with a summary."""
     if values.dim() != (2 if summary is None else 3) or not values.shape[1]:
         wanted = "(n, M)" if summary is None else "(n, M, J)"
         raise ArgumentError(f"Expected values per image and method, {wanted}, but got shape {tuple(values.shape)}.")
-    finite = values.detach().cpu().isfinite().view(*values.shape[:2], -1).all(2)
-    alive = finite.any(0)
-    return alive, finite[:, alive].all(1) & bool(alive.any())
+    finite = values.detach().cpu().isfinite()
+    return finite if summary is None else finite.all(2)

@@ -25,7 +25,7 @@ def comprehensiveness(result: ShareResult, scored: str = "predicted") -> Tensor:
     function=comprehensiveness,
     title="How much of the class probability is lost without the most important words?",
     paper="DeYoung et al., ERASER, ACL 2020, arXiv:1911.03429",
-    passes="10 F with sufficiency; 0 beside a sweep of 1 % with the same reference",
+    passes="10 F at most with sufficiency; 0 beside a sweep of 1 % with the same reference",
     traps="Deleting words moves the others up ('drop'); not attending to them does not ('pad'); and a model that was "
     "trained with a mask token hardly misses a masked word ('mask_token'). Compare two of them.",
     modalities=("text",),

@@ -26,21 +26,23 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
     function=deletion,
     title="How soon is the class lost when the most important pixels are removed first?",
     paper="Petsiuk, Das & Saenko, RISE, BMVC 2018, arXiv:1806.07421",
-    passes="T F; 0 beside insertion with the same reference",
+    passes="T F; 0 beside a metric that reads the same order of the same sweep",
     traps="Scattered removed pixels look like nothing that the model has seen, and edges alone can lower the score: "
     "compare two references, and look at insertion too. Masks made of the reference favour methods that hide parts "
     "themselves, such as RISE and occlusion.",
     presets={
         "default": CurveProtocol("mean", 100),
-        "text": CurveProtocol("drop", 20, granularity="token"),
-        "rise": CurveProtocol("zero", 224, "predicted"),
-        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+        "text": CurveProtocol("drop", 20, "token"),
+        "rise": CurveProtocol("zero", 224, scored="predicted"),
+        "mhex": CurveProtocol("mean", 100, scored="label", area="left100"),
     },
 )
 class Deletion(CurveMetric):
     """Area under the deletion curve of the probability; lower is better."""
 
     better = (False,)
+    protocol: CurveProtocol
+    orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

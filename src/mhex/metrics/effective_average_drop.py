@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from mhex.metrics.average_drop import DropMetric, DropProtocol, average_drop
+from mhex.metrics._drops import DropMetric, HiddenProtocol
+from mhex.metrics.average_drop import average_drop
 from mhex.metrics.registry import register_metric
-from mhex.perturb import MaskedResult
+from mhex.perturb import MaskedPass, MaskedResult
+
+
+@dataclass(frozen=True)
+class AreaProtocol(HiddenProtocol):
+    """Of the effective average drop, which removes the salient region.
+
+    Attributes:
+        threshold: Above it a map scaled from 0 to 1 is removed.
+        area_threshold: Above it a map has area.
+    """
+
+    threshold: float = 0.5
+    area_threshold: float = 0.2
+
+    @property
+    def runner(self) -> MaskedPass:
+        return MaskedPass("remove", self.reference, self.threshold, sigma=self.sigma)
 
 
 def area_weight(area: Tensor) -> Tensor:
@@ -36,7 +56,7 @@ def effective_average_drop(result: MaskedResult, scored: str = "explained", area
     traps="That a quarter of the image is right is a guess about objects: small lesions reward wrong maps. Its area "
     "is measured above another threshold than the one that removes.",
     modalities=("image",),
-    presets={"default": DropProtocol(), "mhex": DropProtocol(scored="label")},
+    presets={"default": AreaProtocol(), "mhex": AreaProtocol(scored="label")},
 )
 class EffectiveAverageDrop(DropMetric):
     """Mean weighted drop (higher is better), and the mean area."""
@@ -44,6 +64,7 @@ class EffectiveAverageDrop(DropMetric):
     columns = ("value", "area")
     outputs = ("value", "area")
     better = (True, None)
+    protocol: AreaProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
         """Per image."""

@@ -30,13 +30,13 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     function=fidelity,
     title="Does the logit fall when the most important pixels are blurred, and stay when the least important are?",
     paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364; SRG: Bluecher et al., 2024, arXiv:2401.06654",
-    passes="2 T F; 0 beside other metrics of the sweep",
+    passes="2 T - 1 F; less by each order of the same sweep that another metric reads",
     traps="Logits have no common zero: areas of different models cannot be compared. A blurred image still shows large "
     "things.",
     presets={
-        "default": CurveProtocol("blur", 20, "explained", "percent"),
-        "text": CurveProtocol("drop", 20, "explained", "percent", granularity="token"),
-        "cdam": CurveProtocol("blur", 20, "explained", "percent"),
+        "default": CurveProtocol("blur", 20, area="percent"),
+        "text": CurveProtocol("drop", 20, "token", area="percent"),
+        "cdam": CurveProtocol("blur", 20, area="percent"),
     },
 )
 class Fidelity(CurveMetric):
@@ -45,6 +45,7 @@ class Fidelity(CurveMetric):
     columns = ("difference", "mif", "lif")
     outputs = ("difference", "mif", "lif", "srg")
     better = (True, False, True, True)
+    protocol: CurveProtocol
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

@@ -75,6 +75,7 @@ def _overlap(size: int, n: int, like: Tensor) -> Tensor:
     "anything above 0 do not count (`silent`).",
     modalities=("image",),
     data=("tiles",),
+    explains=True,
     presets={"default": Protocol()},
 )
 class GridPointingGame(PerImage):

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.average_drop import DropMetric, DropProtocol
+from mhex.metrics._drops import DropMetric, RegionProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import MaskedResult
+
+
+@dataclass(frozen=True)
+class KeepProtocol(RegionProtocol):
+    """Of metrics of the salient region alone."""
+
+    scored: str = "predicted"
+    mode: str = "soft-keep"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mode.endswith("keep"):
+            raise ArgumentError(
+                f"Expected mode 'keep' or 'soft-keep', but got {self.mode!r}: with that region removed it would "
+                "measure the opposite."
+            )
 
 
 def increase_in_confidence(result: MaskedResult, scored: str = "predicted") -> Tensor:
@@ -31,18 +47,12 @@ def increase_in_confidence(result: MaskedResult, scored: str = "predicted") -> T
     passes="0 beside average-drop with mode='soft-keep'",
     traps="Says nothing of by how much. Meant beside average-drop with the same mask.",
     modalities=("image",),
-    presets={"default": DropProtocol(mode="soft-keep", scored="predicted")},
+    presets={"default": KeepProtocol()},
 )
 class IncreaseInConfidence(DropMetric):
     """Share of images; higher is better."""
 
-    def __init__(self, preset: str = "default", **changes: Any) -> None:
-        super().__init__(preset, **changes)
-        if not self.protocol.mode.endswith("keep"):
-            raise ArgumentError(
-                f"Expected mode 'keep' or 'soft-keep', but got {self.protocol.mode!r}: with that region removed it "
-                "would measure the opposite."
-            )
+    protocol: KeepProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
         """Per image."""

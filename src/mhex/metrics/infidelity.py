@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
+from mhex.metrics.protocols import Protocol, blur_only
 from mhex.metrics.registry import register_metric
 from mhex.perturb import NoisePass, NoiseResult
 
@@ -34,6 +34,17 @@ class NoiseProtocol(Protocol):
     seed: int = 0
     reference: str = "blur"
     blur: float | None = None
+
+    @property
+    def idle(self) -> dict[str, str]:
+        if self.kind == "gaussian":
+            return dict.fromkeys(("reference", "blur"), "it is of hidden squares, and kind is 'gaussian'")
+        noise = {"sigma": "it is of Gaussian noise, and kind is 'square'; the spread of the blur is `blur`"}
+        return noise | blur_only(self.reference, "blur")
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
     @property
     def runner(self) -> NoisePass:
@@ -88,7 +99,7 @@ class Infidelity(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Changes, which all maps of the samples share."""
-        result = self.protocol.runner(case.subject, None, case.explained, other=case.other_class)
+        result = self.protocol.runner.ask(case.subject, case.explained, case.other_class)
         return result, case.saliency, case.explained
 
     def score(self, result: NoiseResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:

@@ -28,18 +28,21 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
     function=insertion,
     title="How soon is the class found when the most important pixels are put in first?",
     paper="Petsiuk, Das & Saenko, RISE, BMVC 2018, arXiv:1806.07421",
-    passes="T F; 0 beside deletion with the same reference",
+    passes="T F; 0 beside a metric that reads the same order of the same sweep",
     traps="A reference that still shows the class, such as a weak blur, lifts every curve. With another reference than "
     "for deletion, the two numbers cannot be compared.",
     presets={
         "default": CurveProtocol("mean", 100),
-        "text": CurveProtocol("drop", 20, granularity="token"),
-        "rise": CurveProtocol("blur", 224, "predicted", sigma=5.0),
-        "mhex": CurveProtocol("mean", 100, "label", "left100"),
+        "text": CurveProtocol("drop", 20, "token"),
+        "rise": CurveProtocol("blur", 224, scored="predicted", sigma=5.0, radius=5),
+        "mhex": CurveProtocol("mean", 100, scored="label", area="left100"),
     },
 )
 class Insertion(CurveMetric):
     """Area under the insertion curve of the probability; higher is better."""
+
+    protocol: CurveProtocol
+    orders = ("lif",)
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
@@ -20,10 +19,9 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
         first: Whether the first term, which is 0, counts in `|K|`.
         true_odds: `log(p / (1 - p))` in place of `log p`, which the published name speaks of.
     """
-    log_p = result.curve("mif", "log-probability", scored)
-    if true_odds:
-        log_p = log_p - torch.log(-torch.expm1(log_p))
-    return (log_p - log_p[:, :1])[:, 0 if first else 1 :].mean(1)
+    output = "log-odds" if true_odds else "log-probability"
+    curve = result.curve("mif", output, scored)
+    return (curve - curve[:, :1])[:, 0 if first else 1 :].mean(1)
 
 
 @register_metric(
@@ -31,19 +29,21 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     function=log_odds,
     title="How much log-probability is lost on the way, with the most important pixels removed first?",
     paper="Shrikumar et al., DeepLIFT, ICML 2017, arXiv:1704.02685, as used by Chen et al., TokenTM, CVPR 2024",
-    passes="T F; 0 beside aopc",
+    passes="T F; 0 beside a metric that reads the same order of the same sweep",
     traps="No odds, by its name notwithstanding: a ratio of probabilities. A few images that fall to almost nothing "
     "decide the mean.",
     presets={
-        "default": CurveProtocol("black", 20, "predicted"),
-        "text": CurveProtocol("drop", 20, "predicted", granularity="token"),
-        "tm": CurveProtocol("black", 20, "predicted"),
+        "default": ScoredProtocol("black", 20, scored="predicted"),
+        "text": ScoredProtocol("drop", 20, "token", scored="predicted"),
+        "tm": ScoredProtocol("black", 20, scored="predicted"),
     },
 )
 class LogOdds(CurveMetric):
     """Mean change of the log-probability over the steps; lower is better."""
 
     better = (False,)
+    protocol: ScoredProtocol
+    orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

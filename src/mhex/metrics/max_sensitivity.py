@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
@@ -30,6 +31,10 @@ class NeighbourProtocol(Protocol):
     draws: int = 50
     seed: int = 0
     units: str = "raw"
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
     @property
     def runner(self) -> NeighbourPass:
@@ -55,6 +60,7 @@ def max_sensitivity(result: NeighbourResult) -> Tensor:
     traps="A map that ignores the input is perfectly stable. Where neighbours are predicted otherwise (`flipped`), the "
     "map should change. Values depend on radius, draws and units: those of other packages cannot be compared.",
     modalities=("image",),
+    explains=True,
     presets={
         "default": NeighbourProtocol(),
         "captum": NeighbourProtocol(draws=10, units="model"),
@@ -71,9 +77,14 @@ class MaxSensitivity(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Neighbours, explained again."""
-        again = case.needs("again", "a way to explain changed images (again)")
+        again = case.needs("again", "a way to explain changed images (again=)")
+        if self.protocol.units == "raw" and case.subject.batch.scale is None:
+            raise ArgumentError(
+                "Expected to know how colours were normalised for a radius in raw colours: give preprocess= with mean "
+                "and std, or a bundle, or choose units='model'."
+            )
         runner = self.protocol.runner
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, again, case.explained)),)
+        return (case.once(runner, lambda: runner.ask(case.subject, case.saliency, again, case.explained)),)
 
     def score(self, result: NeighbourResult) -> Tensor:
         """Per image."""

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import SweepProtocol, check_area
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
+
+
+@dataclass(frozen=True)
+class AccuracyProtocol(SweepProtocol):
+    """Of metrics of accuracy along a sweep; a hit is always the label.
+
+    Attributes:
+        area: How the area under the curve is taken; see `mhex.perturb.area`.
+    """
+
+    area: str = "unit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_area(self.area, self.steps)
 
 
 def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
@@ -26,16 +43,16 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     function=perturbation_auc,
     title="How does accuracy fall when the most important pixels go first, and hold when the least important do?",
     paper="Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
-    passes="2 T F; 0 beside other metrics of the sweep",
+    passes="2 T - 1 F; less by each order of the same sweep that another metric reads",
     traps="A hit is always the label, also where the predicted class was explained. Images that are wrong at first "
     "count as 0: `on_correct` leaves them out. Accuracy knows no margin.",
     data=("label",),
     presets={
-        "default": CurveProtocol("black", 20, "label"),
-        "text": CurveProtocol("drop", 20, "label", granularity="token"),
-        "che": CurveProtocol("black", 10, "label", "che"),
-        "gt": CurveProtocol("black", 10, "label", "che"),
-        "tm": CurveProtocol("black", 20, "label"),
+        "default": AccuracyProtocol("black", 20),
+        "text": AccuracyProtocol("drop", 20, "token"),
+        "che": AccuracyProtocol("black", 10, area="che"),
+        "gt": AccuracyProtocol("black", 10, area="che"),
+        "tm": AccuracyProtocol("black", 20),
     },
 )
 class PerturbationAUC(CurveMetric):
@@ -44,6 +61,7 @@ class PerturbationAUC(CurveMetric):
     columns = ("positive", "negative", "correct")
     outputs = ("difference", "positive", "negative", "positive_on_correct", "negative_on_correct")
     better = (True, False, True, False, True)
+    protocol: AccuracyProtocol
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

@@ -24,6 +24,10 @@ class PointingProtocol(Protocol):
 
     tolerance: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self.tolerance)
+
 
 def pointing_game(saliency: Tensor, mask: Tensor, tolerance: int = 0) -> Tensor:
     """`[argmax S in G]`, (B,); of equal maxima, the share that is inside. NaN where there is no object.
@@ -33,13 +37,17 @@ def pointing_game(saliency: Tensor, mask: Tensor, tolerance: int = 0) -> Tensor:
         mask: (B, H, W): 1 at the object, 0 elsewhere, -1 where the map is not looked at.
         tolerance: The point counts as inside if the object is at most so many pixels away.
     """
-    if tolerance < 0:
-        raise ArgumentError(f"Expected a tolerance of 0 pixels or more, but got {tolerance!r}.")
+    _check(tolerance)
     saliency, mask = on_mask(saliency, mask)
     seen = saliency.masked_fill(mask < 0, -torch.inf).flatten(1)
     highest = (seen == seen.amax(1, keepdim=True)) & (mask >= 0).flatten(1)
     inside = _grown(mask == 1, tolerance).flatten(1)
     return skip_empty((highest & inside).sum(1).double() / highest.sum(1), mask)
+
+
+def _check(tolerance: int) -> None:
+    if tolerance < 0:
+        raise ArgumentError(f"Expected a tolerance of 0 pixels or more, but got {tolerance!r}.")
 
 
 def _grown(inside: Tensor, by: int) -> Tensor:

@@ -5,44 +5,83 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mhex.perturb import PerturbationSweep
+import torch
+
+from mhex.errors import ArgumentError
+from mhex.perturb import PerturbationSweep, area
+from mhex.perturb.references import PIXELS, WORDS
+
+_SCORED = ("explained", "predicted", "label")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Base of all protocols."""
+    """Base of all protocols.
+
+    A part that changes nothing beside the others is refused unless it has its usual value, so that nobody takes a
+    number for what it is not. Seeds are the exception: a run has one for all of its metrics, whether they draw or not.
+    """
+
+    def __post_init__(self) -> None:
+        usual = {f.name: f.default for f in fields(self)}
+        for name, why in self.idle.items():
+            if getattr(self, name) != usual[name]:
+                raise ArgumentError(
+                    f"{name}={getattr(self, name)!r} would change nothing: {why}. Leave it at {usual[name]!r}."
+                )
+        scored = getattr(self, "scored", None)
+        if "scored" in usual and scored not in _SCORED:
+            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
+        assert isinstance(self.passes, tuple)  # making them refuses what they cannot do
 
     def __str__(self) -> str:
-        return ", ".join(f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self))
+        parts = [f.name for f in fields(self) if f.name not in self.idle]
+        return ", ".join(f"{name}={_short(getattr(self, name))}" for name in parts)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Parts that change nothing beside the others, and why; they are not printed."""
+        return {}
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        """Runners of `mhex.perturb` that make what is measured."""
+        return ()
 
 
 @dataclass(frozen=True)
-class CurveProtocol(Protocol):
-    """Of metrics that read a curve of the sweep.
+class SweepProtocol(Protocol):
+    """Of metrics that read a sweep: the passes alone.
 
     Attributes:
         reference: What removed means; see `PerturbationSweep`.
         steps: T.
-        scored: Whose output is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
-        area: How the area under the curve is taken; see `mhex.perturb.area`.
         granularity: What is ranked: `"pixel"`, `"patch"`, `"token"` or `"word"`.
         tie: How equal scores are ranked.
         seed: Of ties.
         sigma: Of the blur.
+        radius: Of its kernel, 2 radius + 1 pixels wide; None for three times sigma.
     """
 
     reference: str = "blur"
     steps: int = 20
-    scored: str = "explained"
-    area: str = "unit"
     granularity: str = "pixel"
     tie: str = "random"
     seed: int = 0
     sigma: float | None = None
+    radius: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_units(self.reference, self.granularity)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma", "radius")
 
     @property
     def sweep(self) -> PerturbationSweep:
-        """The passes that it needs, in both orders, so that metrics can share them."""
+        """The passes that it needs, in both orders; a metric may read one of them alone."""
         return PerturbationSweep(
             reference=self.reference,
             granularity=self.granularity,
@@ -50,7 +89,61 @@ class CurveProtocol(Protocol):
             tie=self.tie,  # type: ignore[arg-type]
             seed=self.seed,
             sigma=self.sigma,
+            radius=self.radius,
         )
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.sweep,)
+
+
+@dataclass(frozen=True)
+class ScoredProtocol(SweepProtocol):
+    """Of metrics that read one class along a sweep.
+
+    Attributes:
+        scored: Whose output is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
+    """
+
+    scored: str = "explained"
+
+
+@dataclass(frozen=True)
+class CurveProtocol(ScoredProtocol):
+    """Of metrics of the area under a curve.
+
+    Attributes:
+        area: How the area under the curve is taken; see `mhex.perturb.area`.
+    """
+
+    area: str = "unit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_area(self.area, self.steps)
+
+
+def blur_only(reference: str, *names: str) -> dict[str, str]:
+    """Parts that are the blur's, as parts that change nothing where the reference is another."""
+    if reference == "blur":
+        return {}
+    return dict.fromkeys(names, f"it is the blur's, and the reference is {reference!r}")
+
+
+def check_units(reference: str, granularity: str) -> None:
+    """Refuse tokens in images, and pixels in texts; patches can be dropped as tokens can."""
+    known: tuple[str, ...] = ("token", "word") if reference in WORDS else ("pixel", "patch")
+    known = (*known, "patch") if reference == "drop" else known
+    if reference in (*PIXELS, *WORDS) and granularity not in known:
+        listed = ", ".join(map(repr, known[:-1]))
+        raise ArgumentError(
+            f"Expected granularity {listed} or {known[-1]!r} with the reference {reference!r}, but got {granularity!r}."
+        )
+
+
+def check_area(rule: str, steps: int) -> None:
+    """Refuse rules that are not known, or that such a grid has no points for, before any pass is made."""
+    area(torch.zeros(1, steps + 1), rule)
 
 
 def _short(value: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
@@ -30,6 +31,20 @@ class RandomizationProtocol(Protocol):
     sign: str = "signed"
     seed: int = 0
     stages: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sign not in ("signed", "absolute"):
+            raise ArgumentError(f"Expected sign 'signed' or 'absolute', but got {self.sign!r}.")
+
+    @property
+    def idle(self) -> dict[str, str]:
+        weights = self.mode == "parameters"
+        return {} if weights else {"stages": f"no layer is renewed, because mode is {self.mode!r}"}
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
     @property
     def runner(self) -> RandomizedPass:
@@ -61,6 +76,7 @@ def randomization(result: RandomizedResult, sign: str = "signed") -> Tensor:
     "any model, above all their absolute values: read `excess`, which has that part taken off. Maps that do not depend "
     "on the class have 1 for `logit`. Depths whose map is constant do not count, and `constant` is their share.",
     modalities=("image",),
+    explains=True,
     presets={
         "default": RandomizationProtocol(),
         "logit": RandomizationProtocol("logit"),
@@ -78,13 +94,13 @@ class Randomization(PerImage):
     def of(self, case: Case) -> tuple[Any, ...]:
         """Maps after randomisation."""
         if self.protocol.mode == "labels":
-            again = case.needs("relabelled", "maps by a model trained on permuted labels (relabelled)")
+            again = case.needs("relabelled", "maps by a model trained on permuted labels (relabelled=)")
         else:
-            again = case.needs("again", "a way to explain again (again)")
+            again = case.needs("again", "a way to explain again (again=)")
         runner = self.protocol.runner
 
         def make() -> RandomizedResult:
-            return runner(case.subject, None, case.saliency, again, case.explained, explained_model=case.model)
+            return runner.ask(case.subject, case.saliency, again, case.explained, case.model)
 
         return (case.once(runner, make),)
 

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.comparison import complete
-from mhex.metrics.resampling import resampled
+from mhex.metrics.comparison import present
+from mhex.metrics.resampling import Summary, resampled
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Places of one method, 1 the best; equal ones share theirs.
+
+    Attributes:
+        place, place_low, place_high: By the value of all images, and ends of its bootstrap interval.
+        rank, rank_low, rank_high: Mean over images of the place on each, with its interval; NaN where there are no
+            values of single images.
+        first: Share of resamples in which it was the best; ties are shared out.
+        n: Images that count for every method.
+    """
+
+    place: float
+    place_low: float
+    place_high: float
+    rank: float
+    rank_low: float
+    rank_high: float
+    first: float
+    n: int
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Places of methods, 1 the best, each (M,); equal ones share their place.
-
-    Attributes:
-        place, place_low, place_high: By the mean over images, and ends of its bootstrap interval.
-        rank, rank_low, rank_high: Mean over images of the place on each, with its interval.
-        first: Share of resamples in which the mean was the best; ties are shared out.
-        n: Images that count for every method.
-    """
+    """Places of methods as those of `Rank`, each (M,)."""
 
     place: Tensor
     place_low: Tensor
@@ -32,6 +47,13 @@ class Ranking:
     first: Tensor
     n: int
 
+    @property
+    def methods(self) -> list[Rank]:
+        """The same for each method."""
+        names = [field.name for field in fields(Rank) if field.name != "n"]
+        numbers = torch.stack([getattr(self, name) for name in names], 1).tolist()
+        return [Rank(**dict(zip(names, row, strict=True)), n=self.n) for row in numbers]
+
 
 def ranking(
     values: Tensor,
@@ -40,36 +62,50 @@ def ranking(
     confidence: float = 0.95,
     seed: int = 0,
     clusters: Tensor | None = None,
+    summary: Summary | None = None,
 ) -> Ranking:
     """Places of methods with intervals, over the images that count for every method.
 
+    Unlike pairs, places need the same images for all: the third of five is not the third of eight.
+
     Args:
-        values: Per image and method, (n, M); NaN where an image does not count.
+        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
         higher: Whether higher is better.
         resamples: Of the bootstrap.
         confidence: Of the intervals.
         seed: Of the bootstrap.
         clusters: Group of each image, (n,).
+        summary: From numbers (..., n, J) to outputs (..., O), of which the first is ranked, where the value of a data
+            set is no mean over images; there are no places on single images then.
     """
-    alive, counted = complete(values)
-    if not bool(alive.all()) or not bool(counted.any()):
-        raise ArgumentError("Expected images with values of all methods; leave out methods that have none.")
-    table = values.detach().double().cpu()[counted] * (-1 if higher else 1)
+    there = present(values, summary)
+    counted = there.all(1)
+    if not bool(counted.any()):
+        most, least = int(there.sum(0).max()), int(there.sum(0).min())
+        raise ArgumentError(
+            f"Expected images with values of all methods, but there are none: the methods have {least} to {most} of "
+            f"{len(there)} images. Leave out those that have few."
+        )
+    methods, sign = values.shape[1], -1 if higher else 1
+    table = values.detach().double().cpu()[counted] * (sign if summary is None else 1)
     groups = None if clusters is None else torch.as_tensor(clusters).cpu()[counted]
-    methods = table.shape[1]
-    rows = torch.cat([table, _places(table)], 1)
+    single = _places(table) if summary is None else table.new_full((len(table), methods), torch.nan)
+    rows = torch.cat([table.flatten(1), single], 1)
 
-    def summary(part: Tensor) -> Tensor:
-        means = part.mean(-2)
-        place = _places(means[..., :methods])
-        on_top = (means[..., :methods] == means[..., :methods].amin(-1, keepdim=True)).double()
-        return torch.cat([place, means[..., methods:], on_top / on_top.sum(-1, keepdim=True)], -1)
+    def places(part: Tensor) -> Tensor:
+        numbers, means = part[..., :-methods], part[..., -methods:].mean(-2)
+        numbers = numbers.reshape(*numbers.shape[:-1], methods, -1)
+        totals = numbers.mean(-3)[..., 0] if summary is None else sign * summary(numbers.movedim(-2, -3))[..., 0]
+        on_top = (totals == totals.amin(-1, keepdim=True)).double()
+        found = torch.cat([_places(totals), means, on_top / on_top.sum(-1, keepdim=True)], -1)
+        # Where one value is not defined, nobody has a place.
+        return found.where(totals.isfinite().all(-1, keepdim=True), torch.nan)
 
-    draws = resampled(rows, summary, resamples, seed, groups)
-    low, high = draws.quantile(torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2]).to(draws), 0)
-    value, place, rank = summary(rows), slice(0, methods), slice(methods, 2 * methods)
-    by_mean = (value[place], low[place], high[place])
-    return Ranking(*by_mean, value[rank], low[rank], high[rank], draws[:, 2 * methods :].mean(0), len(rows))
+    draws = resampled(rows, places, resamples, seed, groups)
+    low, high = draws.nanquantile(torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2]).to(draws), 0)
+    value, place, rank = places(rows), slice(0, methods), slice(methods, 2 * methods)
+    by_value = (value[place], low[place], high[place])
+    return Ranking(*by_value, value[rank], low[rank], high[rank], draws[:, 2 * methods :].nanmean(0), len(rows))
 
 
 def _places(values: Tensor) -> Tensor:

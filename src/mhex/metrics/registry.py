@@ -28,9 +28,11 @@ class MetricSpec:
         title: What it asks, in one line.
         paper: Reference.
         modalities: What it is defined for.
-        passes: Cost per image, in forward passes F, explanations E and steps T.
+        passes: Cost per image beside the clean pass that all metrics share, in forward passes F, explanations E and
+            steps T.
         traps: What to beware of.
         data: What it needs of the data beside inputs: `"mask"`, `"rationale"`, `"label"`, `"tiles"` or `"two classes"`.
+        explains: Whether it explains again, changed images or other classes (`Case.again`).
     """
 
     name: str
@@ -42,6 +44,7 @@ class MetricSpec:
     passes: str
     traps: str
     data: tuple[str, ...] = ()
+    explains: bool = False
 
     @property
     def presets(self) -> Mapping[str, Any]:
@@ -66,6 +69,7 @@ def register_metric(
     presets: Mapping[str, Any],
     modalities: tuple[str, ...] = ("image", "text"),
     data: tuple[str, ...] = (),
+    explains: bool = False,
 ) -> Callable[[MetricClass], MetricClass]:
     """Register the decorated class as metric `name`, with its protocols by name; see `MetricSpec` for the rest."""
 
@@ -74,7 +78,7 @@ def register_metric(
             raise ArgumentError(f"A metric named {name!r} is registered already; choose another name.")
         metric.higher_is_better = bool(metric.better[0])
         metric.presets = presets
-        _METRICS[name] = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data)
+        _METRICS[name] = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data, explains)
         return metric
 
     return decorate

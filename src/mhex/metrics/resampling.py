@@ -14,6 +14,7 @@ from mhex.errors import ArgumentError
 Summary = Callable[[Tensor], Tensor]
 IntervalKind = Literal["percentile", "bca"]
 _AT_A_TIME = 4_000_000  # numbers that a part of the resamples may hold
+_MOST_LEFT_OUT = 500  # groups that are left out one by one
 _NOTHING = 1e-200  # a sum of squares below it is none
 
 
@@ -144,6 +145,16 @@ class _Groups:
             found[here] = outputs
         return found
 
+    def left_out(self, rows: Tensor, summary: Summary) -> Tensor:
+        """Outputs (G, O) without each group; there are two groups at least."""
+        part = max(1, _AT_A_TIME // rows.numel())
+        found = []
+        for start in range(0, self.count, part):
+            left = torch.arange(start, min(start + part, self.count))[:, None]
+            others = torch.arange(self.count - 1)
+            found.append(self.summaries(rows, others + (others >= left), summary))
+        return torch.cat(found).double()
+
 
 def _corrected(shares: Tensor, found: Tensor, rows: Tensor, summary: Summary, clusters: Tensor | None = None) -> Tensor:
     """Shares (2, O) of the draws at which the ends of a BCa interval lie."""
@@ -151,7 +162,9 @@ def _corrected(shares: Tensor, found: Tensor, rows: Tensor, summary: Summary, cl
     counted = (~found.isnan()).sum(0)
     # Ties count half, so that a value that never changes has no bias.
     below = ((found < value).sum(0) + (found <= value).sum(0)).double() / (2 * counted)
-    bias = torch.special.ndtri(below.clamp(0.5 / len(found), 1 - 0.5 / len(found)))
+    least = 0.5 / counted.clamp_min(1)
+    # Without any draw that has a value, every share of them is as good.
+    bias = torch.special.ndtri(below.nan_to_num(0.5).clamp(least, 1 - least))
     z = bias + torch.special.ndtri(shares)
     found_at: Tensor = torch.special.ndtr(bias + z / (1 - _acceleration(rows, summary, clusters) * z))
     return found_at
@@ -162,13 +175,30 @@ def _acceleration(rows: Tensor, summary: Summary, clusters: Tensor | None) -> Te
     groups = _Groups.of(len(rows), clusters)
     if groups.count == 1:
         return torch.zeros(1, dtype=torch.float64)
-    part = max(1, _AT_A_TIME // rows.numel())
-    found = []
-    for start in range(0, groups.count, part):
-        left = torch.arange(start, min(start + part, groups.count))[:, None]
-        others = torch.arange(groups.count - 1)
-        found.append(groups.summaries(rows, others + (others >= left), summary))
-    outputs = torch.cat(found).double()
+    outputs = groups.left_out(rows, summary)
     change = outputs.nanmean(0) - outputs
     cubes, squares = change.pow(3).nansum(0), change.square().nansum(0)
     return torch.where(squares > _NOTHING, cubes / (6 * squares.clamp_min(_NOTHING).pow(1.5)), 0.0)
+
+
+def influence(rows: Tensor, summary: Summary, clusters: Tensor | None = None, seed: int = 0) -> Tensor:
+    """What each image gives to a summary, (G, O): their mean is the summary, and for a mean they are the values.
+
+    From each image left out (the jackknife). NaN where the summary is not defined without some image.
+
+    Args:
+        rows: Numbers per image, (n, J), that all count.
+        summary: From numbers (..., n, J) to outputs (..., O).
+        clusters: Group of each image, (n,); one line per group then, in their order.
+        seed: Of the lots by which more than 500 images are put together to 500 groups, since the work is the number of
+            groups times that of images.
+    """
+    rows, groups = rows.cpu(), _Groups.of(len(rows), clusters)
+    if groups.count > _MOST_LEFT_OUT:
+        lot = torch.randperm(groups.count, generator=torch.Generator().manual_seed(seed)) % _MOST_LEFT_OUT
+        number = torch.empty(len(rows), dtype=torch.long)
+        number[groups.order] = torch.arange(groups.count).repeat_interleave(groups.size)
+        groups = _Groups.of(len(rows), lot[number])
+    without = groups.left_out(rows, summary)
+    share = groups.size.double()[:, None] * groups.count / len(rows)
+    return share * summary(rows).double() + (groups.count - 1) * (without.mean(0) - without)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.protocols import ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
@@ -17,7 +17,7 @@ _TENTHS = tuple(f"{order}_{share}" for order in ("mif", "lif") for share in rang
 
 
 @dataclass(frozen=True)
-class RoadProtocol(CurveProtocol):
+class RoadProtocol(ScoredProtocol):
     """Of curves under imputation.
 
     Attributes:
@@ -27,6 +27,13 @@ class RoadProtocol(CurveProtocol):
     reference: str = "impute"
     steps: int = 10
     hit: str = "predicted"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hit not in ("predicted", "label"):
+            raise ArgumentError(f"Expected hit 'predicted' or 'label', but got {self.hit!r}.")
+        if self.steps % 10:
+            raise ArgumentError(f"Expected a multiple of 10 steps, but got {self.steps!r}.")
 
 
 def road(result: SweepResult, scored: str = "explained") -> Tensor:
@@ -54,7 +61,7 @@ def _tenths(result: SweepResult, order: str, output: str, scored: str) -> Tensor
     title="Does the class go with the most important pixels and stay without the least, when removed pixels are filled "
     "in from around them?",
     paper="Rong et al., ROAD, ICML 2022, arXiv:2202.00449",
-    passes="18 F and as many systems of equations; 0 beside other metrics of the sweep",
+    passes="19 F and 18 systems of equations; less by each order of the same sweep that another metric reads",
     traps="Other packages count the kept share, or read raw outputs, or report accuracy alone: values differ. Large "
     "regions are filled in smoothly, and what is removed last shows through.",
     modalities=("image",),

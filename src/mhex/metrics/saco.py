@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
+from mhex.metrics.protocols import Protocol, blur_only, check_units
 from mhex.metrics.registry import register_metric
 from mhex.perturb import GroupPass, GroupResult
 
@@ -36,6 +36,18 @@ class GroupProtocol(Protocol):
     tie: str = "random"
     seed: int = 0
     sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_units(self.reference, self.granularity)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma")
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.runner,)
 
     @property
     def runner(self) -> GroupPass:
@@ -84,8 +96,7 @@ class SaCo(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """The groups of the map."""
-        runner = self.protocol.runner
-        return (case.once(runner, lambda: runner(case.subject, None, case.saliency, case.explained)),)
+        return (case.passes(self.protocol.runner),)
 
     def score(self, result: GroupResult) -> Tensor:
         """Per image."""

@@ -36,6 +36,7 @@ class SegmentationProtocol(Protocol):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.threshold not in ("mean", "best"):
             raise ArgumentError(f"Expected threshold 'mean' or 'best', but got {self.threshold!r}.")
         if self.chosen_on not in ("half", "all"):

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
-from mhex.metrics.average_drop import DropMetric, DropProtocol, average_drop
+from mhex.metrics._drops import DropMetric, HiddenProtocol
+from mhex.metrics.average_drop import average_drop
 from mhex.metrics.registry import register_metric
-from mhex.perturb import MaskedResult
+from mhex.perturb import MaskedPass, MaskedResult
+
+
+@dataclass(frozen=True)
+class SoftProtocol(HiddenProtocol):
+    """Of the soft average drop: pixels fade as far as the map says."""
+
+    reference: str = "mean"
+
+    @property
+    def runner(self) -> MaskedPass:
+        return MaskedPass("soft-remove", self.reference, sigma=self.sigma)
 
 
 def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor:
@@ -28,13 +42,12 @@ def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor
     traps="Depends on the level of the map, not on ranks alone: an offset or a gamma changes it. A map of ones scores "
     "the drop of a flat image.",
     modalities=("image",),
-    presets={
-        "default": DropProtocol(mode="soft-remove", reference="mean"),
-        "mhex": DropProtocol(mode="soft-remove", reference="mean", scored="label"),
-    },
+    presets={"default": SoftProtocol(), "mhex": SoftProtocol(scored="label")},
 )
 class SoftAverageDrop(DropMetric):
     """Mean relative drop under a soft mask; higher is better."""
+
+    protocol: SoftProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
         """Per image."""

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import special, stats
+from scipy import stats
 from torch import Tensor
 
+from mhex._correlation import Pearson, pearson
 from mhex.errors import ArgumentError
 from mhex.metrics.resampling import Interval, Summary, bootstrap, resampled
 
-__all__ = ["Interval", "bootstrap", "exchange", "holm", "mcnemar", "p_text", "pearson", "resampled", "sign_flip"]
+__all__ = [
+    "Interval",
+    "Pearson",
+    "bootstrap",
+    "exchange",
+    "holm",
+    "mcnemar",
+    "p_text",
+    "pearson",
+    "resampled",
+    "sign_flip",
+]
 
 FLIPS = 10_000
 _EXACT = 12  # the signs of so many images are flipped in every way
 _AT_A_TIME = 4_000_000  # numbers that a part of the flips may hold
-_NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
 _UNDERFLOW = 1e-300
 
 
@@ -38,6 +48,10 @@ def sign_flip(d: Tensor, seed: int = 0, flips: int = FLIPS) -> Tensor:
     if d.dim() == 1:
         return sign_flip(d[:, None], seed, flips)[0]
     d = d.double().cpu()
+    if not bool(d.isfinite().all()):
+        raise ArgumentError(
+            "Expected finite differences, but got NaN or infinity; give 0 where an image does not count."
+        )
     # Sums in another order differ in their last digits, and equal ones must count as equal.
     least = d.sum(0).abs() - 1e-12 * d.abs().sum(0)
     found = torch.full((d.shape[1],), torch.nan, dtype=torch.float64)
@@ -60,7 +74,7 @@ def sign_flip(d: Tensor, seed: int = 0, flips: int = FLIPS) -> Tensor:
 def exchange(
     first: Tensor, second: Tensor, summary: Summary, seed: int = 0, flips: int = FLIPS, clusters: Tensor | None = None
 ) -> Tensor:
-    """Two-sided p of the difference of two summaries, under images changing sides, (O,).
+    """Two-sided p of the difference of two summaries, under images changing sides, (O,); NaN where there is none.
 
     The sign-flip test for values of a data set that are no means over images, such as a ratio of sums: all of it is
     computed again each time. For a mean, both tests are the same.
@@ -73,7 +87,7 @@ def exchange(
         flips: How many are drawn, where they are too many to try all.
         clusters: Group of each image, (n,): groups change sides as a whole.
     """
-    first, second = first.cpu(), second.cpu()
+    first, second = first.double().cpu(), second.double().cpu()
     group = torch.arange(len(first)) if clusters is None else torch.unique(clusters.cpu(), return_inverse=True)[1]
     count = int(group.max()) + 1
     parts = [summary(first), summary(second)]
@@ -88,13 +102,13 @@ def exchange(
     if len(changing) <= _EXACT:
         ways = torch.zeros(2 ** len(changing), count)
         ways[:, changing] = ((torch.arange(len(ways))[:, None] >> torch.arange(len(changing))) & 1).float()
-        return reached(ways).double() / len(ways)
+        return (reached(ways).double() / len(ways)).where(least.isfinite(), torch.nan)
     draw, part = torch.Generator().manual_seed(seed), max(1, _AT_A_TIME // first.numel())
     found = torch.zeros_like(least, dtype=torch.long)
     for start in range(0, flips, part):
         shape = (min(part, flips - start), count)
         found += reached(torch.randint(0, 2, shape, generator=draw, dtype=torch.float64))
-    return (found + 1).double() / (flips + 1)
+    return ((found + 1).double() / (flips + 1)).where(least.isfinite(), torch.nan)
 
 
 def holm(p: Sequence[float] | Tensor) -> list[float]:
@@ -115,43 +129,6 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
         raise ArgumentError("Expected hits that are 0 or 1 for McNemar's test; compare other values with `paired`.")
     alone, other = int((hits[0] > hits[1]).sum()), int((hits[0] < hits[1]).sum())
     return 1.0 if alone + other == 0 else float(stats.binomtest(alone, alone + other).pvalue)
-
-
-@dataclass(frozen=True, eq=False)
-class Pearson:
-    """Linear correlation.
-
-    Attributes:
-        r: Coefficient, (...); NaN for fewer than 3 pairs or where either side is constant.
-        t: `r sqrt((n - 2) / (1 - r^2))`.
-        p: Two-sided; see `p_text` for how to print one that is too small for a number.
-        n: Number of pairs.
-    """
-
-    r: Tensor
-    t: Tensor
-    p: Tensor
-    n: int
-
-
-def pearson(x: Tensor, y: Tensor) -> Pearson:
-    """Correlation of values (..., n) and (..., n), along the last axis."""
-    if x.shape != y.shape or not x.dim():
-        raise ArgumentError(f"Expected as many values on both sides, but got {tuple(x.shape)} and {tuple(y.shape)}.")
-    n, sides = x.shape[-1], []
-    for side in (x.double(), y.double()):
-        scale = side.abs().amax(-1, keepdim=True) if n else side
-        side = side / torch.where(scale > 0, scale, 1.0)  # so that no square is too large or too small
-        off = side - side.mean(-1, keepdim=True)
-        length = torch.linalg.vector_norm(off, dim=-1, keepdim=True)
-        known = length > _NO_SPREAD * torch.linalg.vector_norm(side, dim=-1, keepdim=True)
-        sides.append(torch.where(known, off / length, torch.nan))
-    r = (sides[0] * sides[1]).sum(-1).clamp(-1, 1)
-    r = r if n >= 3 else torch.full_like(r, torch.nan)
-    rest = (1 - r) * (1 + r)
-    t = r * ((n - 2) / rest).sqrt() if n >= 3 else r
-    p = special.betainc(max(n - 2, 1) / 2, 0.5, rest.cpu().numpy())
-    return Pearson(r, t, torch.as_tensor(p, dtype=torch.float64, device=r.device), n)
 
 
 def p_text(p: float | Tensor) -> str:

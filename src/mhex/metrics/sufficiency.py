@@ -25,7 +25,7 @@ def sufficiency(result: ShareResult, scored: str = "predicted") -> Tensor:
     function=sufficiency,
     title="How much of the class probability is missing if only the most important words are left?",
     paper="DeYoung et al., ERASER, ACL 2020, arXiv:1911.03429",
-    passes="10 F with comprehensiveness; 0 beside a sweep of 1 % with the same reference",
+    passes="10 F at most with comprehensiveness; 0 beside a sweep of 1 % with the same reference",
     traps="A few words alone are no text that the model has seen. Below 0 where they convince more than the whole. "
     "See comprehensiveness for the references.",
     modalities=("text",),

@@ -34,6 +34,7 @@ class TokenProtocol(Protocol):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check(self.k, self.mode)
 
 

@@ -1,7 +1,7 @@
 """What "removed" means, and the one sweep that asks a model about it."""
 
 from mhex.perturb.boxes import BoxResult, BoxSweep
-from mhex.perturb.curves import SweepResult, area
+from mhex.perturb.curves import ORDERS, Order, SweepResult, area
 from mhex.perturb.groups import GroupPass, GroupResult
 from mhex.perturb.imputation import imputed
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
@@ -11,12 +11,14 @@ from mhex.perturb.noise import NoisePass, NoiseResult
 from mhex.perturb.randomized import RandomizedPass, RandomizedResult
 from mhex.perturb.ranks import counts, generator_for, ranks
 from mhex.perturb.references import gaussian_blur, reference
+from mhex.perturb.runner import Runner
 from mhex.perturb.shares import SharePasses, ShareResult
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.sweep import PerturbationSweep
 from mhex.perturb.units import at_size, check_map, text_units
 
 __all__ = [
+    "ORDERS",
     "BoxResult",
     "BoxSweep",
     "GroupPass",
@@ -28,9 +30,11 @@ __all__ = [
     "NeighbourResult",
     "NoisePass",
     "NoiseResult",
+    "Order",
     "PerturbationSweep",
     "RandomizedPass",
     "RandomizedResult",
+    "Runner",
     "SharePasses",
     "ShareResult",
     "Subject",

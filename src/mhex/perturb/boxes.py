@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.drops import Drops, check_maps, drops_of
+from mhex.perturb.drops import Drops, drops_of
 from mhex.perturb.ranks import generator_for
 from mhex.perturb.references import PIXELS
+from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject
-from mhex.perturb.units import at_size
+from mhex.perturb.units import at_size, check_maps
 
 _BOXES = 1000  # purpose of random numbers, to which the side is added
 
@@ -40,6 +39,11 @@ class BoxResult:
     sides: tuple[int, ...]
     corners: Tensor
     drops: Drops
+
+    @property
+    def runner(self) -> BoxSweep:
+        """How boxes were drawn."""
+        return self.sweep
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -77,7 +81,7 @@ class BoxResult:
 
 
 @dataclass(frozen=True)
-class BoxSweep:
+class BoxSweep(Runner[BoxResult]):
     """How boxes are drawn and hidden. Nothing here depends on maps: all methods and classes share the passes.
 
     Attributes:
@@ -89,6 +93,7 @@ class BoxSweep:
         sigma: Of the blur; None for a sixteenth of the shorter side.
         shape: `"box"`, or `"pixels"`: as many pixels scattered over the image (Sensitivity-n).
         grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
+        radius: Of the blur's kernel; None for three times the spread.
     """
 
     reference: str = "blur"
@@ -98,6 +103,7 @@ class BoxSweep:
     sigma: float | None = None
     shape: str = "box"
     grid: int | None = None
+    radius: int | None = None
 
     def __post_init__(self) -> None:
         if self.reference not in PIXELS[:-1]:
@@ -131,18 +137,8 @@ class BoxSweep:
             raise ArgumentError(f"Expected boxes that fit images of {height}x{width}, but got sides {sides}.")
         return self.sizes, sides
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any = None,
-        explained: Tensor | None = None,
-        label: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        other: Tensor | None = None,
-        **options: Any,
-    ) -> BoxResult:
-        """Hide each box and ask; arguments as for `PerturbationSweep`, but for maps, which are not needed."""
-        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
+    def ask(self, subject: Subject, explained: Tensor | None = None, other: Tensor | None = None) -> BoxResult:
+        """Hide each box and ask; classes as for `PerturbationSweep`."""
         if subject.batch.modality != "image":
             raise ArgumentError("Expected images: boxes have no meaning in texts.")
         pixels = subject.batch.pixels
@@ -150,7 +146,7 @@ class BoxSweep:
         sizes, sides = self.sides(height, width)
         corners = torch.stack([self._corners(number, sides, height, width) for number in subject.ids])
         corners = corners.to(subject.device)
-        stand_in = subject.reference(self.reference, self.sigma)
+        stand_in = subject.reference(self.reference, self.sigma, self.radius)
         side_of = torch.tensor(sides, device=subject.device)
 
         def change(samples: Tensor, draws: Tensor) -> Batch:

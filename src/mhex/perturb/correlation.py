@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhex._correlation import correlation
 
-def correlation(first: Tensor, second: Tensor) -> Tensor:
-    """Pearson's r of rows (..., n) and (..., n), float64; NaN where a row is constant."""
-    # Rows are brought to size 1 first, so that neither tiny nor huge values are lost in squares.
-    a, b = (_centred(rows.double()) for rows in (first, second))
-    size = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
-    return ((a * b).sum(-1) / size).clamp(-1, 1)
+__all__ = ["correlation", "mean_ranks", "rank_correlation"]
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
@@ -37,8 +33,3 @@ def _groups(ordered: Tensor) -> Tensor:
     new = torch.zeros_like(ordered, dtype=torch.long)
     new[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).long()
     return new.cumsum(1)
-
-
-def _centred(rows: Tensor) -> Tensor:
-    rows = rows - rows.mean(-1, keepdim=True)
-    return rows / rows.abs().amax(-1, keepdim=True)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
+from mhex.perturb.subject import column_of
 
 if TYPE_CHECKING:
     from mhex.perturb.sweep import PerturbationSweep
 
-_SCORED = ("explained", "predicted", "label", "other")
+
+Order = Literal["mif", "lif"]
+ORDERS: tuple[Order, ...] = ("mif", "lif")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class SweepResult:
         norm: What makes them log-probabilities, `log p = z - norm`, of the same shape.
         mean: Mean score of all classes, (orders, B, T + 1).
         top: The class with the highest score, (orders, B, T + 1).
+        rest: Scores of all other classes together, `log(p / (1 - p)) = z - rest`, of the shape of the scores.
     """
 
     sweep: PerturbationSweep
@@ -42,74 +46,56 @@ class SweepResult:
     norm: Tensor
     mean: Tensor
     top: Tensor
+    rest: Tensor
+
+    @property
+    def runner(self) -> PerturbationSweep:
+        """How they were made."""
+        return self.sweep
 
     @classmethod
-    def of(
-        cls,
-        sweep: PerturbationSweep,
-        classes: Tensor,
-        ids: Sequence[int],
-        removed: Tensor,
-        units: Tensor,
-        passes: Sequence[Tensor],
-    ) -> SweepResult:
-        """Tables by order and step.
+    def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
+        """Curves of the same samples on the same grid, of one sweep made in parts: some orders each."""
+        orders = tuple(order for one in results for order in one.sweep.orders)
+        tables = [torch.cat(parts) for parts in zip(*(one._tables for one in results), strict=True)]
+        return results[0]._read(replace(results[0].sweep, orders=orders), tables)
 
-        Args:
-            sweep: How the passes were made.
-            classes: Whose scores were kept.
-            ids: Of the samples.
-            removed: Units removed at each step.
-            units: Units of each sample.
-            passes: Scores, norms, means and top classes, each (passes, B, ...): of nothing removed, everything removed,
-                and the steps between of each order.
-        """
-        between = sweep.steps - 1
-
-        def table(values: Tensor) -> Tensor:
-            curves = [
-                torch.cat([values[:1], values[2 + n * between : 2 + (n + 1) * between], values[1:2]])
-                for n in range(len(sweep.orders))
-            ]
-            return torch.stack(curves).transpose(1, 2)
-
-        return cls(sweep, classes, tuple(ids), removed, units, *map(table, passes))
+    def along(self, order: Order) -> SweepResult:
+        """The curves of one order alone."""
+        place = self._place(order)
+        return self._read(replace(self.sweep, orders=(order,)), [table[place : place + 1] for table in self._tables])
 
     def every(self, stride: int) -> SweepResult:
         """The same on a coarser grid, of every so many steps."""
         if stride == 1:
             return self
-        return SweepResult(
-            replace(self.sweep, steps=self.sweep.steps // stride),
-            self.classes,
-            self.ids,
-            self.removed[:, ::stride],
-            self.units,
-            *(table[:, :, ::stride] for table in (self.z, self.norm, self.mean, self.top)),
-        )
+        sweep = replace(self.sweep, steps=self.sweep.steps // stride)
+        coarse = self._read(sweep, [table[:, :, ::stride] for table in self._tables])
+        return replace(coarse, removed=self.removed[:, ::stride])
 
     def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
         """What is read along one order, (B, T + 1).
 
         Args:
             order: `"mif"` or `"lif"`.
-            output: A probability, its logarithm, a logit, a logit less the mean of all, or whether the class is on top.
+            output: A `"probability"`, `"log-probability"` or `"log-odds"`, a `"logit"`, a `"centred-logit"`, less the
+                mean of all, or a `"hit"`: whether the class is on top.
             scored: Whose.
         """
-        if order not in self.sweep.orders:
-            raise ArgumentError(f"Expected an order of the sweep, {self.sweep.orders}, but got {order!r}.")
-        if scored not in _SCORED:
-            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
-        place, column = self.sweep.orders.index(order), _SCORED.index(scored)
+        place, column = self._place(order), column_of(scored, self.classes >= 0)
         missing = self.classes[:, column, None] < 0
-        if scored == "label" and bool(missing.any()):
-            raise ArgumentError("Expected labels for what is scored by them; give label=.")
-        z, norm = (table[place, ..., column].masked_fill(missing, torch.nan) for table in (self.z, self.norm))
+        tables = (self.z, self.norm, self.rest)
+        z, norm, rest = (table[place, ..., column].masked_fill(missing, torch.nan) for table in tables)
         if output == "hit":
             return (self.top[place] == self.classes[:, column, None]).double()
         if output == "centred-logit":
             return z - self.mean[place]
-        curves = {"probability": lambda: (z - norm).exp(), "log-probability": lambda: z - norm, "logit": lambda: z}
+        curves = {
+            "probability": lambda: (z - norm).exp(),
+            "log-probability": lambda: z - norm,
+            "log-odds": lambda: z - rest,
+            "logit": lambda: z,
+        }
         if output not in curves:
             raise ArgumentError(f"Expected output to be one of {', '.join((*curves, 'centred-logit', 'hit'))}.")
         return curves[output]()
@@ -117,6 +103,23 @@ class SweepResult:
     def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
         """The same along insertion of the most important units into the reference: removal of the least, backwards."""
         return self.curve("lif", output, scored).flip(1)
+
+    @property
+    def _tables(self) -> tuple[Tensor, ...]:
+        """What there is for each order."""
+        return self.z, self.norm, self.mean, self.top, self.rest
+
+    def _read(self, sweep: PerturbationSweep, tables: Sequence[Tensor]) -> SweepResult:
+        """Other orders or steps of the same samples."""
+        return SweepResult(sweep, self.classes, self.ids, self.removed, self.units, *tables)
+
+    def _place(self, order: str) -> int:
+        if order not in self.sweep.orders:
+            raise ArgumentError(
+                f"Expected one of the orders of the sweep, {', '.join(self.sweep.orders)}, but got {order!r}; make the "
+                "sweep with it."
+            )
+        return self.sweep.orders.index(order)
 
 
 def area(curve: Tensor, rule: str = "unit") -> Tensor:

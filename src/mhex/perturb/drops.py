@@ -53,20 +53,6 @@ class Drops:
         return found.masked_fill(wanted[:, None] < 0, torch.nan)
 
 
-def check_maps(saliency: Tensor, count: int, image: tuple[int, int]) -> Tensor:
-    """Maps of so many images, no larger than these, and finite; others are refused."""
-    fits = isinstance(saliency, Tensor) and saliency.dim() == 3 and len(saliency) == count
-    if not fits or not all(1 <= own <= most for own, most in zip(saliency.shape[1:], image, strict=True)):
-        got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
-        raise ArgumentError(
-            f"Expected one map (B, H, W) for each of {count} images of {image[0]}x{image[1]}, of that size or on a "
-            f"coarser grid, but got {got}."
-        )
-    if not bool(torch.isfinite(saliency).all()):
-        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
-    return saliency.detach()
-
-
 def drops_of(
     subject: Subject,
     key: Hashable,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.ranks import Tie, counts, ranks
-from mhex.perturb.subject import Subject
+from mhex.perturb.ranks import Tie, counts
+from mhex.perturb.runner import Runner
+from mhex.perturb.subject import Subject, column_of
 from mhex.perturb.sweep import PerturbationSweep
 from mhex.perturb.units import Units
-
-_SCORED = ("explained", "predicted", "label")
 
 
 @dataclass(frozen=True)
@@ -29,24 +26,22 @@ class GroupResult:
             important unit; (B, K), NaN for a group without a unit.
         drop: `p_c(x) - p_c(x without the group)` of the explained class, the predicted one and the label, (B, K, 3);
             NaN where there is none.
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     importance: Tensor
     drop: Tensor
+    runner: GroupPass | None = None
 
     def of(self, scored: str) -> Tensor:
         """What goes with each group, of one class, (B, K)."""
-        if scored not in _SCORED:
-            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
-        found = self.drop[..., _SCORED.index(scored)]
-        if bool((found.isnan() & ~self.importance.isnan()).any()):
-            raise ArgumentError("Expected labels for what is scored by them; give label=.")
-        return found
+        known = ~self.drop.isnan() | self.importance.isnan()[..., None]
+        return self.drop[..., column_of(scored, known.all(1))]
 
 
 @dataclass(frozen=True)
-class GroupPass:
+class GroupPass(Runner[GroupResult]):
     """How units are grouped and hidden.
 
     Attributes:
@@ -76,39 +71,27 @@ class GroupPass:
             self.reference, self.granularity, self.groups, tie=self.tie, seed=self.seed, sigma=self.sigma
         )
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any,
-        saliency: Tensor,
-        explained: Tensor | None = None,
-        label: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        **options: Any,
-    ) -> GroupResult:
+    def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> GroupResult:
         """Hide each group and ask; arguments as for `PerturbationSweep`."""
-        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
-        sweep = self.sweep
-        units = sweep.units(subject, saliency)
-        rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        ends = counts(units.number, self.groups)  # (B, K + 1)
-        group = torch.searchsorted(ends[:, 1:].contiguous(), rank, right=True)  # K at what is never removed
-        change = sweep.change(subject, units)
+        removal = self.sweep.ranked(subject, saliency)
+        ends = counts(removal.units.number, self.groups)  # (B, K + 1)
+        group = torch.searchsorted(ends[:, 1:].contiguous(), removal.rank, right=True)  # K at what is never removed
         size = subject.batch.size
         classes = subject.classes(explained)[:, :3]
-        before = _probabilities(subject, subject.logits, classes)
+        before = subject.probabilities(subject.logits, classes)
         drop = before.new_empty(size, self.groups, 3)
 
         def make(jobs: Tensor) -> Batch:
             samples = jobs // self.groups
-            return change(group[samples] == (jobs % self.groups)[:, None], samples)
+            return removal.change(group[samples] == (jobs % self.groups)[:, None], samples)
 
         for start, stop, logits in subject.run(size * self.groups, make, "groups"):
             jobs = torch.arange(start, stop, device=subject.device)
             samples = jobs // self.groups
-            drop[samples, jobs % self.groups] = before[samples] - _probabilities(subject, logits, classes[samples])
-        importance = _means(units, group, self.groups)
-        return GroupResult(tuple(subject.ids), importance, drop.masked_fill(importance.isnan()[..., None], torch.nan))
+            drop[samples, jobs % self.groups] = before[samples] - subject.probabilities(logits, classes[samples])
+        importance = _means(removal.units, group, self.groups)
+        drop = drop.masked_fill(importance.isnan()[..., None], torch.nan)
+        return GroupResult(tuple(subject.ids), importance, drop, self)
 
 
 def _means(units: Units, group: Tensor, groups: int) -> Tensor:
@@ -124,8 +107,3 @@ def _means(units: Units, group: Tensor, groups: int) -> Tensor:
     total = scores.new_zeros(len(scores), groups + 1).scatter_add(1, group, scores)
     number = scores.new_zeros(len(scores), groups + 1).scatter_add(1, group, torch.ones_like(scores))
     return (total / number)[:, :groups]
-
-
-def _probabilities(subject: Subject, logits: Tensor, classes: Tensor) -> Tensor:
-    z, norm = subject.read(logits, classes)
-    return (z.double() - norm.double()).exp().masked_fill(classes < 0, torch.nan)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.ranks import ranks
 from mhex.perturb.references import PIXELS, WORDS
-from mhex.perturb.subject import Subject
+from mhex.perturb.runner import Runner
+from mhex.perturb.subject import Subject, column_of
 from mhex.perturb.units import at_size, check_map, text_units
 from mhex.perturb.words import removed_words
 
@@ -26,28 +26,26 @@ class MaskedResult:
 
     Attributes:
         ids: Number of each sample in its data set.
-        before: Of the explained class, the predicted one, the label and another, (B, 4); NaN where there is none.
+        before: Of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
         after: The same with a part hidden.
         scaled: Maps from 0 to 1, (B, H, W), or (B, T).
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     before: Tensor
     after: Tensor
     scaled: Tensor
+    runner: MaskedPass | None = None
 
     def of(self, scored: str) -> tuple[Tensor, Tensor]:
         """Both of one class, (B,)."""
-        columns = ("explained", "predicted", "label")
-        if scored not in columns:
-            raise ArgumentError(f"Expected scored to be one of {', '.join(columns)}, but got {scored!r}.")
-        if bool(self.before[:, columns.index(scored)].isnan().any()):
-            raise ArgumentError("Expected labels for what is scored by them; give label=.")
-        return self.before[:, columns.index(scored)], self.after[:, columns.index(scored)]
+        column = column_of(scored, ~self.before.isnan())
+        return self.before[:, column], self.after[:, column]
 
 
 @dataclass(frozen=True)
-class MaskedPass:
+class MaskedPass(Runner[MaskedResult]):
     """How the part is hidden.
 
     Attributes:
@@ -79,25 +77,15 @@ class MaskedPass:
         if self.most is not None and self.most < 1:
             raise ArgumentError(f"Expected most to be at least one token, or None, but got {self.most!r}.")
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any,
-        saliency: Tensor,
-        explained: Tensor | None = None,
-        label: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        **options: Any,
-    ) -> MaskedResult:
+    def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> MaskedResult:
         """Hide and ask; arguments as for `PerturbationSweep`."""
-        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
-        classes = subject.classes(explained)
+        classes = subject.classes(explained)[:, :3]
         scaled, change = (self._image if subject.batch.modality == "image" else self._text)(subject, saliency)
         parts = []
         for start, stop, logits in subject.run(subject.batch.size, change):
-            parts.append(_probabilities(subject, logits, classes[start:stop]))
-        before = _probabilities(subject, subject.logits, classes)
-        return MaskedResult(tuple(subject.ids), before, torch.cat(parts), scaled)
+            parts.append(subject.probabilities(logits, classes[start:stop]))
+        before = subject.probabilities(subject.logits, classes)
+        return MaskedResult(tuple(subject.ids), before, torch.cat(parts), scaled, self)
 
     def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any]:
         if self.reference not in PIXELS[:-1]:
@@ -136,8 +124,3 @@ def minmax(saliency: Tensor) -> Tensor:
     low = flat.amin(1, keepdim=True)
     reach = flat.amax(1, keepdim=True) - low
     return ((flat - low) / reach.clamp_min(torch.finfo(flat.dtype).tiny)).view_as(saliency)
-
-
-def _probabilities(subject: Subject, logits: Tensor, classes: Tensor) -> Tensor:
-    z, norm = subject.read(logits, classes)
-    return (z.double() - norm.double()).exp().masked_fill(classes < 0, torch.nan)

@@ -82,8 +82,7 @@ def _sure(subject: Subject, least: float) -> list[int]:
     if subject.label is None:
         raise ArgumentError("Expected labels of the images for mosaics; give label=.")
     classes = subject.label[:, None]
-    z, norm = subject.read(subject.logits, classes)
-    sure = ((z.double() - norm.double()).exp() >= least)[:, 0]
+    sure = (subject.probabilities(subject.logits, classes) >= least)[:, 0]
     found: list[int] = (sure & (subject.predicted == subject.label)).nonzero()[:, 0].tolist()
     return found
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.perturb.ranks import generator_for
+from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.units import check_map
 
@@ -27,16 +27,18 @@ class NeighbourResult:
         size: Norm of the map of each sample, (B,), float64.
         change: Norm of the difference of its neighbours' maps, (B, n).
         flipped: Whether they are predicted otherwise, bool (B, n).
+        runner: How it was made, with the units that were used; None where it is not known.
     """
 
     ids: tuple[int, ...]
     size: Tensor
     change: Tensor
     flipped: Tensor
+    runner: NeighbourPass | None = None
 
 
 @dataclass(frozen=True)
-class NeighbourPass:
+class NeighbourPass(Runner[NeighbourResult]):
     """How neighbours are drawn.
 
     Attributes:
@@ -60,28 +62,17 @@ class NeighbourPass:
         if self.units not in ("raw", "model"):
             raise ArgumentError(f"Expected units 'raw' or 'model', but got {self.units!r}.")
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any,
-        saliency: Tensor,
-        again: Callable[..., Tensor],
-        explained: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        **options: Any,
+    def ask(
+        self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
     ) -> NeighbourResult:
         """Draw neighbours and explain them.
 
         Args:
-            model: As for `PerturbationSweep`.
-            x: Images.
+            subject: Images.
             saliency: Their maps, (B, h, w).
             again: From inputs and classes (B,) to maps of the same shape.
             explained: The class of each map, (B,), which stays; None for the predicted one.
-            ids: Number of each sample in its data set.
-            options: Of `Subject`.
         """
-        subject = model if isinstance(model, Subject) else Subject(model, x, None, ids, **options)
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)
         classes = subject.classes(explained)[:, 0]
@@ -94,7 +85,9 @@ class NeighbourPass:
             found = explain_again(subject, again, near, classes, saliency)
             change.append((found - maps).norm(dim=1))
             flipped.append(_predicted(subject, near) != subject.predicted)
-        return NeighbourResult(tuple(subject.ids), maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
+        used = self if subject.batch.scale is not None else replace(self, units="model")
+        numbers = (maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
+        return NeighbourResult(tuple(subject.ids), *numbers, used)
 
     def _radius(self, subject: Subject) -> Tensor:
         """In units of the model's input, (C, 1, 1) or a single number."""

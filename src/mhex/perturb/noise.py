@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.drops import Drops, check_maps, drops_of
+from mhex.perturb.drops import Drops, drops_of
 from mhex.perturb.ranks import generator_for
 from mhex.perturb.references import PIXELS
+from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject
-from mhex.perturb.units import at_size
+from mhex.perturb.units import at_size, check_maps
 
 _NOISE = 2  # purpose of random numbers
 
@@ -33,6 +33,11 @@ class NoiseResult:
     noise: NoisePass
     image: tuple[int, int]
     drops: Drops
+
+    @property
+    def runner(self) -> NoisePass:
+        """How inputs were changed."""
+        return self.noise
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -53,7 +58,7 @@ class NoiseResult:
 
 
 @dataclass(frozen=True)
-class NoisePass:
+class NoisePass(Runner[NoiseResult]):
     """How inputs are changed. Nothing here depends on maps: all methods and classes share the passes.
 
     Attributes:
@@ -86,18 +91,8 @@ class NoisePass:
                 f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {self.reference!r}."
             )
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any = None,
-        explained: Tensor | None = None,
-        label: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        other: Tensor | None = None,
-        **options: Any,
-    ) -> NoiseResult:
-        """Change and ask; arguments as for `PerturbationSweep`, but for maps, which are not needed."""
-        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
+    def ask(self, subject: Subject, explained: Tensor | None = None, other: Tensor | None = None) -> NoiseResult:
+        """Change and ask; classes as for `PerturbationSweep`."""
         if subject.batch.modality != "image":
             raise ArgumentError("Expected images: noise has no meaning on the tokens of texts.")
         pixels = subject.batch.pixels

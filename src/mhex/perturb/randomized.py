@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,7 @@ from mhex.errors import ArgumentError
 from mhex.perturb.correlation import rank_correlation
 from mhex.perturb.neighbours import check_images, explain_again
 from mhex.perturb.ranks import counts, generator_for
+from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject
 from mhex.perturb.units import check_map
 from mhex.perturb.weights import layers_with_weights, randomize, restored
@@ -37,11 +37,13 @@ class RandomizedResult:
         rho: (B, L, 2), L the number of layers renewed so far, or 1; NaN where a map is constant.
         baseline: What two models that have nothing in common would reach by multiplying their gradients with this
             input, (B, 2).
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     rho: Tensor
     baseline: Tensor
+    runner: RandomizedPass | None = None
 
     def of(self, sign: str) -> tuple[Tensor, Tensor]:
         """Correlations (B, L) and baseline (B,) of `"signed"` maps, or of their `"absolute"` values."""
@@ -51,7 +53,7 @@ class RandomizedResult:
 
 
 @dataclass(frozen=True)
-class RandomizedPass:
+class RandomizedPass(Runner[RandomizedResult]):
     """What is randomised.
 
     Attributes:
@@ -71,30 +73,23 @@ class RandomizedPass:
         if self.stages is not None and self.stages < 1:
             raise ArgumentError(f"Expected at least one stage, but got {self.stages!r}.")
 
-    def __call__(
+    def ask(
         self,
-        model: nn.Module | Subject,
-        x: Any,
+        subject: Subject,
         saliency: Tensor,
         again: Callable[..., Tensor],
         explained: Tensor | None = None,
-        ids: Sequence[int] | None = None,
         explained_model: nn.Module | None = None,
-        **options: Any,
     ) -> RandomizedResult:
         """Randomise and explain again.
 
         Args:
-            model: As for `PerturbationSweep`.
-            x: Images.
+            subject: Images.
             saliency: Their maps, (B, h, w).
             again: From inputs and classes (B,) to maps of the same shape; by the second model for `"labels"`.
             explained: The class of each map, (B,); None for the predicted one.
-            ids: Number of each sample in its data set.
-            explained_model: The model that `again` explains, if it is not `model`.
-            options: Of `Subject`.
+            explained_model: The model that `again` explains, if it is not that of the subject.
         """
-        subject = model if isinstance(model, Subject) else Subject(model, x, None, ids, **options)
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)
         classes = subject.classes(explained)[:, 0]
@@ -107,7 +102,7 @@ class RandomizedPass:
             for _ in stages:
                 new = explain_again(subject, again, subject.batch.pixels, classes, saliency)
                 found.append(_alike(maps, new))
-        return RandomizedResult(tuple(subject.ids), torch.stack(found, 1), self._baseline(subject, saliency))
+        return RandomizedResult(tuple(subject.ids), torch.stack(found, 1), self._baseline(subject, saliency), self)
 
     def _stages(self, subject: Subject, model: nn.Module) -> Generator[int]:
         """Once after each part of the layers has been renewed; once for the other modes."""

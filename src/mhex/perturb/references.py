@@ -17,7 +17,9 @@ WORDS = ("mask_token", "drop", "pad")
 ImageReference = Literal["black", "zero", "mean", "blur", "impute"]
 
 
-def reference(name: str, pixels: Tensor, scale: Scale | None = None, sigma: float | None = None) -> Tensor:
+def reference(
+    name: str, pixels: Tensor, scale: Scale | None = None, sigma: float | None = None, radius: int | None = None
+) -> Tensor:
     """Values of removed pixels, (B, C, H, W). Those of `"impute"` depend on what is removed: see `imputed`.
 
     Args:
@@ -26,6 +28,7 @@ def reference(name: str, pixels: Tensor, scale: Scale | None = None, sigma: floa
         pixels: Normalised images.
         scale: Mean and spread (C,) of the normalisation, for `"black"`.
         sigma: Of the blur, in pixels; None for a sixteenth of the shorter side, 14 at 224.
+        radius: Of its kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
     """
     if name == "black":
         if scale is None:
@@ -40,7 +43,7 @@ def reference(name: str, pixels: Tensor, scale: Scale | None = None, sigma: floa
     if name == "mean":
         return pixels.mean((2, 3), keepdim=True).expand_as(pixels)
     if name == "blur":
-        return gaussian_blur(pixels, min(pixels.shape[-2:]) / 16 if sigma is None else sigma)
+        return gaussian_blur(pixels, min(pixels.shape[-2:]) / 16 if sigma is None else sigma, radius)
     raise ArgumentError(f"Expected the reference to be one of {', '.join(PIXELS)}, but got {name!r}.")
 
 
@@ -50,15 +53,17 @@ def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Te
     Args:
         pixels: (B, C, H, W).
         sigma: Spread in pixels.
-        radius: Of the kernel; None for three times the spread, rounded up.
+        radius: Of the kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
     """
     if not sigma > 0:
         raise ArgumentError(f"Expected sigma of the blur to be above 0, but got {sigma!r}.")
     radius = math.ceil(3 * sigma) if radius is None else radius
+    if not isinstance(radius, int) or radius < 1:
+        raise ArgumentError(f"Expected the radius of the blur to be a whole number from 1 on, but got {radius!r}.")
     if radius >= min(pixels.shape[-2:]):
         raise ArgumentError(
-            f"Expected a blur that fits images of {pixels.shape[-2]}x{pixels.shape[-1]}, but sigma {sigma:g} reaches "
-            f"over {radius} pixels; give a smaller sigma, or None for one that fits."
+            f"Expected a blur that fits images of {pixels.shape[-2]}x{pixels.shape[-1]}, but with sigma {sigma:g} it "
+            f"reaches over {radius} pixels; give a smaller sigma or radius, or None for both."
         )
     places = torch.arange(-radius, radius + 1, device=pixels.device, dtype=torch.float64)
     kernel = torch.exp(-places.square() / (2 * sigma**2))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.curves import SweepResult
-from mhex.perturb.ranks import counts, ranks
-from mhex.perturb.subject import Subject
+from mhex.perturb.ranks import counts
+from mhex.perturb.runner import Runner
+from mhex.perturb.subject import Subject, column_of
 from mhex.perturb.sweep import PerturbationSweep
-
-_SCORED = ("explained", "predicted", "label")
 
 
 @dataclass(frozen=True)
@@ -28,25 +24,23 @@ class ShareResult:
         before: Of the samples as they are, (B, 3).
         without: With each share removed, (B, K, 3); NaN where a sample has no unit at all.
         alone: With each share kept alone, of the same shape.
+        runner: How it was made; None where it is not known.
     """
 
     ids: tuple[int, ...]
     before: Tensor
     without: Tensor
     alone: Tensor
+    runner: SharePasses | None = None
 
     def of(self, scored: str) -> tuple[Tensor, Tensor, Tensor]:
         """All of one class: (B, 1), (B, K) and (B, K)."""
-        if scored not in _SCORED:
-            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
-        column = _SCORED.index(scored)
-        if bool(self.before[:, column].isnan().any()):
-            raise ArgumentError("Expected labels for what is scored by them; give label=.")
+        column = column_of(scored, ~self.before.isnan())
         return self.before[:, None, column], self.without[..., column], self.alone[..., column]
 
 
 @dataclass(frozen=True)
-class SharePasses:
+class SharePasses(Runner[ShareResult]):
     """Which shares, and how they are removed.
 
     At least one unit is removed, and at least one is kept. Counts are those of the sweep's grid, so that a sweep that
@@ -66,44 +60,19 @@ class SharePasses:
         if self.sweep.steps != 100:
             raise ArgumentError(f"Expected a sweep of 100 steps, one for each percent, but got {self.sweep.steps}.")
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any,
-        saliency: Tensor,
-        explained: Tensor | None = None,
-        label: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        **options: Any,
-    ) -> ShareResult:
+    def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> ShareResult:
         """Remove and ask; arguments as for `PerturbationSweep`."""
-        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
-        sweep = self.sweep
-        units = sweep.units(subject, saliency)
-        rank = ranks(units.scores, subject.ids, sweep.seed, sweep.tie, units.counted)
-        gone, kept = self._numbers(counts(units.number, 100), units.number)
-        change = sweep.change(subject, units)
+        removal = self.sweep.ranked(subject, saliency)
+        units = removal.units.number
+        gone, kept = self._numbers(counts(units, 100), units)
         classes = subject.classes(explained)[:, :3]
-        size, shares = subject.batch.size, len(self.percent)
-
-        def make(jobs: Tensor) -> Batch:
-            stage, samples = jobs // size, jobs % size
-            share, place = stage % shares, rank[samples]
-            first = place < gone[samples, share][:, None]
-            rest = place >= kept[samples, share][:, None]
-            removed = torch.where((stage < shares)[:, None], first, rest)
-            if units.counted is not None:
-                removed &= units.counted[samples]
-            return change(removed, samples)
-
-        parts = []
-        for start, stop, logits in subject.run(2 * shares * size, make, "perturbation"):
-            samples = torch.arange(start, stop, device=subject.device) % size
-            parts.append(_probabilities(subject, logits, classes[samples]))
-        table = torch.cat(parts).view(2, shares, size, 3).transpose(1, 2)
-        table = table.masked_fill((units.number == 0).view(-1, 1, 1), torch.nan)
-        before = _probabilities(subject, subject.logits, classes)
-        return ShareResult(tuple(subject.ids), before, table[0], table[1])
+        number = torch.cat([gone, units[:, None] - kept], 1).mT
+        last = torch.arange(2 * len(self.percent), device=subject.device) >= len(self.percent)
+        found = removal.ask(number, last, lambda logits, own: (subject.probabilities(logits, classes[own]),))[0]
+        table = found.view(2, len(self.percent), *found.shape[1:]).transpose(1, 2)
+        table = table.masked_fill((units == 0).view(-1, 1, 1), torch.nan)
+        before = subject.probabilities(subject.logits, classes)
+        return ShareResult(tuple(subject.ids), before, table[0], table[1], self)
 
     def read(self, result: SweepResult) -> ShareResult:
         """The same off a sweep of 100 steps, without a pass."""
@@ -117,7 +86,8 @@ class SharePasses:
             along = probabilities[result.sweep.orders.index(order)]
             found = along.gather(1, step[..., None].expand(-1, -1, 3))
             tables.append(found.masked_fill(nothing, torch.nan))
-        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1])
+        made = replace(self, sweep=result.sweep)
+        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1], made)
 
     def _numbers(self, grid: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
         """How many units go, and how many are kept alone, each (B, K)."""
@@ -125,8 +95,3 @@ class SharePasses:
         bound = units[:, None]
         gone = torch.minimum(grid[:, shares].clamp_min(1), bound)
         return gone, torch.minimum((bound - grid[:, 100 - shares]).clamp_min(1), bound)
-
-
-def _probabilities(subject: Subject, logits: Tensor, classes: Tensor) -> Tensor:
-    z, norm = subject.read(logits, classes)
-    return (z.double() - norm.double()).exp().masked_fill(classes < 0, torch.nan)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.capture import Batch, read_logits, untouched, unwrap
+from mhex.capture import Batch, logits_of, untouched, unwrap
 from mhex.capture.chunks import in_chunks
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexWarning
 from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
 
+_TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
+_WARNED_OF: WeakSet[nn.Module] = WeakSet()  # not once more for every batch
 _TOKEN_WIDTH = 512  # numbers that a token is taken to hold, where passes are cut
+ROLES = ("explained", "predicted", "label", "other")  # of the classes whose outputs are kept
 
 
 class Subject:
@@ -65,7 +71,7 @@ class Subject:
         self.passes = 0
         self.shared: dict[Any, Any] = {}
         self._logits: Tensor | None = None
-        self._references: dict[tuple[str, float | None], Tensor] = {}
+        self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
             if value is not None and len(value) != self.batch.size:
                 raise ArgumentError(f"Expected {name} of {self.batch.size} samples, but got {len(value)}.")
@@ -121,7 +127,7 @@ class Subject:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
             with torch.inference_mode():
-                output = read_logits(self.model(*batch.args, **batch.kwargs), stop - start)
+                output = logits_of(self.model, batch)
             return output.to(torch.promote_types(output.dtype, torch.float32))
 
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
@@ -130,11 +136,11 @@ class Subject:
             yield from in_chunks(count, run, width * weight, self.device, self.batch_size, bar)
         self.passes += count
 
-    def reference(self, name: str, sigma: float | None = None) -> Tensor:
+    def reference(self, name: str, sigma: float | None = None, radius: int | None = None) -> Tensor:
         """Values of removed pixels, (B, C, H, W); see `mhex.perturb.reference`."""
-        key = (name, sigma)
+        key = (name, sigma, radius)
         if key not in self._references:
-            self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma)
+            self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma, radius)
         return self._references[key]
 
     def classes(self, explained: Tensor | None = None, other: Tensor | None = None) -> Tensor:
@@ -163,6 +169,25 @@ class Subject:
             return z, F.softplus(z)
         return z, logits.logsumexp(1, keepdim=True).expand_as(z)
 
+    def rest(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Score of all other classes together, (M, J), so that `z - rest` are the log-odds of classes (M, J).
+
+        Taken from the other logits: `1 - p` of a class that the model is sure of is nothing but rounding.
+        """
+        z, norm = self.read(logits, classes)
+        if logits.shape[1] == 1 or self.multi_label:
+            return torch.zeros_like(z)
+        logits, top = logits.double(), logits.argmax(1, keepdim=True)
+        others = logits.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+        # Any class but the highest has at most half of the probability, and nothing is lost by taking it off.
+        low = norm + torch.log1p(-(z - norm).exp().clamp_max(0.5))
+        return torch.where(classes == top, others, low)
+
+    def probabilities(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Of classes (M, J), float64; NaN where there is none."""
+        z, norm = self.read(logits, classes)
+        return (z - norm).exp().masked_fill(classes < 0, torch.nan)
+
     def _check(self, logits: Tensor) -> None:
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError(
@@ -174,10 +199,41 @@ class Subject:
                 "Expected logits, but the model returns probabilities: all between 0 and 1, and summing to 1. Give "
                 "the model without its softmax."
             )
+        spread = float(logits.max() - logits.min())
+        # Untrained networks have small outputs, and these of one sign if there are few classes.
+        like_shares = inside and logits.numel() >= _TELLING and (logits.shape[1] >= _TELLING or spread > _WIDE)
+        if like_shares and self.model not in _WARNED_OF:
+            _WARNED_OF.add(self.model)
+            warnings.warn(
+                "Expected logits, but all outputs of the model for a batch are between 0 and 1, as after a sigmoid. "
+                "They are turned into probabilities once more: give the model without it, with task='multi-label' if "
+                "each class has its own.",
+                MhexWarning,
+                stacklevel=2,
+            )
         if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
             raise ArgumentError(
                 f"Expected labels from 0 to {max(2, logits.shape[1]) - 1}, but got up to {int(self.label.max())}."
             )
+
+
+OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)
+
+
+def column_of(scored: str, known: Tensor) -> int:
+    """Where the class that is scored stands among those whose outputs are kept.
+
+    Args:
+        scored: One of `ROLES`.
+        known: Whether each sample has a class of each role, bool (B, J).
+    """
+    roles = ROLES[: known.shape[1]]
+    if scored not in roles:
+        raise ArgumentError(f"Expected scored to be one of {', '.join(roles)}, but got {scored!r}.")
+    column = roles.index(scored)
+    if scored == "label" and not bool(known[:, column].all()):
+        raise ArgumentError("Expected labels for what is scored by them; give label=.")
+    return column
 
 
 def top_class(logits: Tensor) -> Tensor:

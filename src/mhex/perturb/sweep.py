@@ -2,52 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.curves import SweepResult
+from mhex.perturb.curves import ORDERS, Order, SweepResult
 from mhex.perturb.imputation import imputed
+from mhex.perturb.patches import dropped_patches, on_patches
 from mhex.perturb.ranks import Tie, counts, generator_for, ranks
 from mhex.perturb.references import PIXELS, WORDS
+from mhex.perturb.removal import Change, Removal
+from mhex.perturb.runner import Runner
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.units import Units, image_units, text_units
 from mhex.perturb.words import removed_words
 
-Order = Literal["mif", "lif"]
 _NOISE = 1  # purpose of random numbers
 
 
 @dataclass(frozen=True)
-class PerturbationSweep:
+class PerturbationSweep(Runner[SweepResult]):
     """How units are removed: the part of a protocol that decides which passes are made.
 
     Attributes:
-        reference: What removed means. Images: `"black"`, `"zero"`, `"mean"`, `"blur"` or `"impute"`. Texts:
-            `"mask_token"`, `"drop"` (the token is deleted) or `"pad"` (it is not attended to).
-        granularity: `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid; texts are
-            ranked by `"token"` or `"word"`.
+        reference: What removed means. Images: `"black"`, `"zero"`, `"mean"`, `"blur"`, `"impute"`, or `"drop"` (a plain
+            Vision Transformer is not given the patch). Texts: `"mask_token"`, `"drop"` (the token is deleted) or
+            `"pad"` (it is not attended to).
+        granularity: `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid, or for
+            `"drop"` the patches of the model; texts are ranked by `"token"` or `"word"`.
         steps: T; from nothing removed to everything, so that there are T + 1 points.
         orders: `"mif"` removes the most important first, `"lif"` the least important.
         tie: How equal scores are ranked: `"random"`, by (seed, id), or `"stable"`.
         seed: Of ties and noise.
         sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side.
         noise: Spread of what is added to imputed pixels.
+        radius: Of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
     """
 
     reference: str = "black"
     granularity: str = "pixel"
     steps: int = 20
-    orders: tuple[Order, ...] = ("mif", "lif")
+    orders: tuple[Order, ...] = ORDERS
     tie: Tie = "random"
     seed: int = 0
     sigma: float | None = None
     noise: float = 0.01
+    radius: int | None = None
 
     def __post_init__(self) -> None:
         if self.reference not in (*PIXELS, *WORDS):
@@ -59,66 +62,51 @@ class PerturbationSweep:
             )
         if not isinstance(self.steps, int) or self.steps < 1:
             raise ArgumentError(f"Expected steps to be a whole number from 1 on, but got {self.steps!r}.")
-        if not self.orders or any(order not in ("mif", "lif") for order in self.orders):
+        if not self.orders or any(order not in ORDERS for order in self.orders):
             raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
 
-    def __call__(
-        self,
-        model: nn.Module | Subject,
-        x: Any,
-        saliency: Tensor,
-        explained: Tensor | None = None,
-        label: Tensor | None = None,
-        ids: Sequence[int] | None = None,
-        other: Tensor | None = None,
-        **options: Any,
+    def ask(
+        self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other: Tensor | None = None
     ) -> SweepResult:
         """Remove and ask.
 
         Args:
-            model: A classifier that returns logits; or a `Subject`, whose other passes are shared (then `x`, `label`
-                and `ids` are those of it).
-            x: Inputs as for `mhex.explain`.
+            subject: The samples, whose other passes are shared.
             saliency: Importance for one class of each sample: (B, H, W) or (B, h, w) for images, (B, T) for texts.
             explained: That class, (B,); None for the predicted one.
-            label: Class by the data set, (B,).
-            ids: Number of each sample in its data set.
             other: Another class whose outputs are kept, (B,); -1 for none.
-            options: Of `Subject`.
         """
-        subject = model if isinstance(model, Subject) else Subject(model, x, label, ids, **options)
+        removal = self.ranked(subject, saliency)
+        grid = counts(removal.units.number, self.steps)  # (B, T + 1)
+        classes = subject.classes(explained, other)
+
+        def read(logits: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
+            z, norm = subject.read(logits, classes[samples])
+            # The two classes of a single output have the scores z and -z.
+            mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
+            return z, norm, mean, top_class(logits), subject.rest(logits, classes[samples])
+
+        last = torch.tensor([order == "lif" for order in self.orders], device=subject.device)
+        rows = removal.ask(grid.mT.repeat(len(last), 1), last.repeat_interleave(self.steps + 1), read)
+        tables = [row.view(len(last), self.steps + 1, *row.shape[1:]).transpose(1, 2) for row in rows]
+        return SweepResult(self, classes, tuple(subject.ids), grid, removal.units.number, *tables)
+
+    def ranked(self, subject: Subject, saliency: Tensor) -> Removal:
+        """Units in the order of their importance."""
         units = self.units(subject, saliency)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        number = units.number
-        grid = counts(number, self.steps)  # (B, T + 1)
-        change = self.change(subject, units)
-        # Nothing removed is the clean pass, and everything is common to both orders.
-        stages = [("", self.steps), *((order, k) for order in self.orders for k in range(1, self.steps))]
-        classes = subject.classes(explained, other)
-        size = subject.batch.size
-        step_of = torch.tensor([k for _, k in stages], device=subject.device)
-        lif = torch.tensor([order == "lif" for order, _ in stages], device=subject.device)
-
-        def make(jobs: Tensor) -> Batch:
-            stage, samples = jobs // size, jobs % size
-            n = grid[samples, step_of[stage]][:, None]
-            place = rank[samples]
-            removed = torch.where(lif[stage][:, None], place >= number[samples][:, None] - n, place < n)
-            if units.counted is not None:
-                removed &= units.counted[samples]
-            return change(removed, samples)
-
-        found = [_scalars(subject, subject.logits, classes)]
-        for start, stop, logits in subject.run(len(stages) * size, make, "perturbation"):
-            samples = torch.arange(start, stop, device=subject.device) % size
-            found.append(_scalars(subject, logits, classes[samples]))
-        joined = [torch.cat(column) for column in zip(*found, strict=True)]
-        passes = [column.view(-1, size, *column.shape[1:]) for column in joined]
-        return SweepResult.of(self, classes, subject.ids, grid, number, passes)
+        return Removal(subject, units, rank, self.change(subject, units))
 
     def units(self, subject: Subject, saliency: Tensor) -> Units:
         """What is ranked: pixels, patches, tokens or words."""
         if subject.batch.modality == "image":
+            if self.reference == "drop" and self.granularity == "patch":
+                return image_units(subject, on_patches(subject, saliency), "patch")
+            if self.reference == "drop":
+                raise ArgumentError(
+                    f"Expected granularity 'patch' for the reference 'drop' of images, but got {self.granularity!r}: "
+                    "whole patches are dropped."
+                )
             if self.reference not in PIXELS or self.granularity not in ("pixel", "patch"):
                 raise ArgumentError(
                     f"Expected a reference and a granularity of images, but got {self.reference!r} and "
@@ -127,17 +115,21 @@ class PerturbationSweep:
             return image_units(subject, saliency, self.granularity)
         if self.reference not in WORDS:
             raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
+        if self.granularity == "patch":
+            raise ArgumentError("Expected granularity 'token' or 'word' for texts, but got 'patch'.")
         return text_units(subject, saliency, "word" if self.granularity == "word" else "token")
 
-    def change(self, subject: Subject, units: Units) -> Callable[[Tensor, Tensor], Batch]:
+    def change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""
         if subject.batch.modality == "text":
             return lambda removed, samples: removed_words(
                 subject, self.reference, units.spread(removed, samples), samples
             )
+        if self.reference == "drop":
+            return lambda removed, samples: dropped_patches(subject, removed, samples)
         pixels = subject.batch.pixels
         if self.reference != "impute":
-            stand_in = subject.reference(self.reference, self.sigma)
+            stand_in = subject.reference(self.reference, self.sigma, self.radius)
 
             def replaced(removed: Tensor, samples: Tensor) -> Batch:
                 mask = units.spread(removed, samples)[:, None]
@@ -155,11 +147,3 @@ class PerturbationSweep:
             return subject.variants(value, samples, rows=False)
 
         return filled
-
-
-def _scalars(subject: Subject, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All that is kept of a pass."""
-    z, norm = subject.read(logits, classes)
-    # The two classes of a single output have the scores z and -z.
-    mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
-    return z, norm, mean, top_class(logits)

@@ -31,24 +31,29 @@ class Units:
 
 
 def check_map(subject: Subject, saliency: Tensor) -> Tensor:
-    """A map on the device of the samples; one of another size, or that is not finite, is refused."""
-    size = subject.batch.size
-    axes = 3 if subject.batch.modality == "image" else 2
-    if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != size:
-        wanted = "(B, H, W)" if axes == 3 else "(B, T)"
+    """A map of each sample, on their device; see `check_maps`."""
+    image = None if subject.batch.modality == "text" else subject.batch.pixels.shape[-2:]
+    return check_maps(saliency, subject.batch.size, image).to(subject.device)
+
+
+def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> Tensor:
+    """Maps, detached; of another number or size, or not finite, they are refused.
+
+    Args:
+        saliency: (B, h, w), no larger than the images; or (B, T).
+        count: B.
+        image: Height and width of the images; None for texts.
+    """
+    axes, wanted = (2, "(B, T)") if image is None else (3, "(B, H, W)")
+    if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != count:
         got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
-        raise ArgumentError(f"Expected one map for each of {size} samples, of shape {wanted}, but got {got}.")
-    if axes == 3:
-        height, width = subject.batch.pixels.shape[-2:]
-        rows, columns = saliency.shape[-2:]
-        if not (1 <= rows <= height and 1 <= columns <= width):
-            raise ArgumentError(
-                f"Expected maps of the size of the images, {height}x{width}, or on a coarser grid, but got "
-                f"{rows}x{columns}."
-            )
+        raise ArgumentError(f"Expected one map for each of {count} samples, of shape {wanted}, but got {got}.")
+    if image is not None and not all(1 <= own <= most for own, most in zip(saliency.shape[1:], image, strict=True)):
+        size, own = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
+        raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {own}.")
     if not bool(torch.isfinite(saliency).all()):
         raise ArgumentError("Expected finite maps, but got NaN or infinity.")
-    return saliency.detach().to(subject.device)
+    return saliency.detach()
 
 
 def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:

@@ -36,6 +36,9 @@ def test_pearson_against_its_definition(count, level):
     moved = pearson(5 * x - 3, y, level)
     assert moved.coefficient == pytest.approx(found.coefficient, rel=1e-12)
     assert pearson(-x, y, level).coefficient == pytest.approx(-found.coefficient, rel=1e-12)
+    assert pearson(x[::-1], y[::-1], level).coefficient == pytest.approx(found.coefficient, rel=1e-12)
+    line = pearson(x, 2 * x, level)
+    assert (line.coefficient, line.low, line.high) == pytest.approx((1, 1, 1))
 
 
 def test_weak_correlations_of_many_samples_have_small_p_values():

@@ -8,51 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torchmetrics import MetricCollection
 
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.aopc import AOPC
 from mhex.metrics.average_drop import AverageDrop
 from mhex.metrics.deletion import Deletion
 from mhex.metrics.fidelity import Fidelity
-from mhex.metrics.insertion import Insertion
 from mhex.metrics.perturbation_auc import PerturbationAUC
-from mhex.perturb import PerturbationSweep, Subject
-from support.fixtures_metrics import Additive
-
-SWEEP = PerturbationSweep("zero", "pixel", 4)
-
-
-def results(batches, count=12):
-    """Sweeps of an additive model on random images, cut into batches of so many."""
-    random = torch.Generator().manual_seed(3)
-    model = Additive(torch.randn(3, 16, generator=random))
-    x, maps = torch.randn(2, count, 4, 4, generator=random, dtype=torch.float64)
-    label = torch.randint(0, 3, (count,), generator=random)
-    found = []
-    for start in range(0, count, batches):
-        cut = slice(start, start + batches)
-        ids = range(100 + start, 100 + start + len(x[cut]))
-        found.append(SWEEP(Subject(model, x[cut, None], label[cut], ids), None, maps[cut]))
-    return found
-
-
-def filled(batches=5, make=Fidelity, **options):
-    metric = make(**options)
-    for result in results(batches):
-        metric.update(result)
-    return metric
-
-
-def same(first, second):
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        if isinstance(value, dict):
-            same(value, second[name])
-        else:
-            assert (
-                value == pytest.approx(second[name], nan_ok=True) if isinstance(value, float) else value == second[name]
-            )
+from support.filled import ZERO, filled, results, same
 
 
 @pytest.mark.parametrize("make", [Fidelity, AOPC, Deletion, PerturbationAUC])
@@ -62,7 +25,7 @@ def test_batches_do_not_matter(make, batches):
 
 
 def test_value_is_the_mean_of_singles():
-    singles = [float(Fidelity().score(one)[0, 0]) for one in results(1)]
+    singles = [float(Fidelity(**ZERO).score(one)[0, 0]) for one in results(1)]
     assert filled().compute()["value"] == pytest.approx(sum(singles) / 12)
 
 
@@ -72,7 +35,7 @@ def test_what_compute_returns():
     assert found["ci_low"] < found["value"] < found["ci_high"]
     assert list(found["all"]) == ["difference", "mif", "lif", "srg"]
     assert found["all"]["difference"]["value"] == found["value"]
-    assert "reference=blur" in found["protocol"]
+    assert "reference=zero, steps=4" in found["protocol"]
     assert found["all"]["srg"]["ci_low"] == pytest.approx(found["ci_low"] / 100)
 
 
@@ -102,7 +65,7 @@ def test_clones_and_copies_go_their_own_way():
 
 
 def test_merged_states():
-    first, second, both = Fidelity(), Fidelity(), filled()
+    first, second, both = Fidelity(**ZERO), Fidelity(**ZERO), filled()
     for number, result in enumerate(results(5)):
         (first if number else second).update(result)
     first.merge_state(second)
@@ -110,9 +73,9 @@ def test_merged_states():
 
 
 def test_forward_gives_the_batch_and_keeps_all():
-    metric = Fidelity()
+    metric = Fidelity(**ZERO)
     for result in results(5):
-        single = Fidelity()
+        single = Fidelity(**ZERO)
         single.update(result)
         same(metric(result), single.compute())
     same(metric.compute(), filled().compute())
@@ -141,7 +104,7 @@ def test_an_image_counts_once():
 
 
 def test_different_images_under_one_number_are_told():
-    metric = Fidelity()
+    metric = Fidelity(**ZERO)
     for result in results(6):
         metric.update(result, ids=range(6))
     with pytest.warns(MhexWarning, match=r"6 images .* ids="):
@@ -149,7 +112,7 @@ def test_different_images_under_one_number_are_told():
 
 
 def test_order_of_images_does_not_matter():
-    metric = Fidelity()
+    metric = Fidelity(**ZERO)
     for result in reversed(results(1)):
         metric.update(result)
     same(metric.compute(), filled().compute())
@@ -201,65 +164,6 @@ def test_wrong_options():
     with pytest.raises(ArgumentError, match="has no part 'step'"):
         Fidelity(step=3)
     assert Fidelity(compute_on_cpu=True, sync_on_compute=False).compute_on_cpu
-
-
-def test_collections_share_nothing_by_chance():
-    """Metrics whose first batch is equal are still two: torchmetrics would update one of them only."""
-
-    class Other(Some):
-        def score(self, rows):
-            return rows * (1 if float(rows.sum()) == 0 else -1)
-
-    both = MetricCollection([Some(), Other()])
-    both.update(torch.zeros(2, 3), ids=[0, 1])
-    both.update(torch.ones(2, 3), ids=[2, 3])
-    found = both.compute()
-    assert (found["Some_value"], found["Other_value"]) == (0.5, -0.5)
-
-
-def test_protocols_are_told_apart_in_collections():
-    steps = MetricCollection({"fine": Deletion(steps=100), "coarse": Deletion(steps=20), "again": Deletion(steps=20)})
-    for result in results(5):
-        steps.update(result)
-    assert sorted(map(len, steps.compute_groups.values())) == [1, 2]
-
-
-def test_collections():
-    both = MetricCollection([Deletion(), Insertion(), Fidelity()])
-    for result in results(5):
-        both.update(result)
-    found = both.compute()
-    for make in (Deletion, Insertion, Fidelity):
-        assert found[f"{make.__name__}_value"] == pytest.approx(filled(make=make).compute()["value"])
-    assert both.clone().compute()["Deletion_n"] == 12
-    both.reset()
-    for result in results(64):
-        both(result)
-    assert both.compute()["Insertion_value"] == pytest.approx(found["Insertion_value"])
-
-
-def test_moves():
-    metric = filled()
-    wanted = metric.compute()
-    metric.float().to("cpu")
-    assert all(part.dtype == torch.float64 for part in metric.values)
-    same(metric.compute(), wanted)
-    away = filled().to("meta")
-    assert {part.device.type for part in (*away.values, *away.ids)} == {"meta"}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_moves_to_a_gpu():
-    metric = filled().to("cuda")
-    assert metric.values[0].is_cuda
-    same(metric.compute(), filled().compute())
-
-
-def test_a_metric_holds_no_model():
-    metric = filled()
-    assert not list(metric.parameters())
-    assert not list(metric.modules())[1:]
-    assert not metric.state_dict()
 
 
 def test_direction():

@@ -32,7 +32,7 @@ def judged(images, batch):
     x, maps = torch.randn(2, COUNT, 4, 4, generator=random, dtype=torch.float64)
     maps = maps.round()  # with ties, which are broken by id
     label = torch.randint(0, 3, (COUNT,), generator=random)
-    found = [make() for make in METRICS]
+    found = [make(reference="zero", steps=4) for make in METRICS]
     for start in range(0, len(images), batch):
         part = images[start : start + batch]
         subject = Subject(model, x[part, None], label[part], part)

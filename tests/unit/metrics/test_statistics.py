@@ -10,7 +10,8 @@ from scipy import stats
 
 from mhex.errors import ArgumentError
 from mhex.metrics import resampling, statistics
-from mhex.metrics.comparison import all_pairs, marks, paired
+from mhex.metrics.comparison import all_pairs, pair_tests, paired
+from mhex.metrics.marking import marks
 from mhex.metrics.ranking import ranking
 from mhex.metrics.resampling import bootstrap, resampled
 from mhex.metrics.statistics import exchange, holm, mcnemar, p_text, pearson, sign_flip
@@ -177,6 +178,42 @@ def test_groups_of_different_sizes(kind):
     assert torch.allclose(found.high, wanted.high)
 
 
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+def test_intervals_of_groups_beside_scipy_on_the_same_draws(kind):
+    """For scipy, a group is its sum and its size."""
+    size = torch.tensor([1, 4, 2, 7, 3, 1, 5, 2, 2, 6, 3, 3])
+    group = torch.arange(12).repeat_interleave(size)
+    values = draw(len(group), 1).exp()
+    sums = torch.zeros(12, dtype=torch.float64).index_add(0, group, values[:, 0])
+    wanted = stats.bootstrap(
+        (sums.numpy(), size.double().numpy()),
+        lambda a, b, axis: a.sum(axis) / b.sum(axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=0,
+        method=kind,
+        bootstrap_result=SimpleNamespace(
+            bootstrap_distribution=resampled(values, mean, 999, 5, group)[:, 0].numpy(),
+        ),
+    ).confidence_interval
+    shuffled = torch.randperm(len(group), generator=torch.Generator().manual_seed(1))
+    found = bootstrap(values[shuffled], mean, 999, seed=5, kind=kind, clusters=group[shuffled])
+    assert float(found.low) == pytest.approx(wanted.low, abs=1e-9)
+    assert float(found.high) == pytest.approx(wanted.high, abs=1e-9)
+
+
+def test_intervals_of_groups_hold_the_truth_as_often_as_they_say():
+    """Images of a group are alike: drawn one by one, the interval is far too short."""
+    held = torch.zeros(2)
+    for repeat in range(200):
+        values = draw(30, 1, seed=repeat).repeat_interleave(6, 0) + 0.2 * draw(180, 1, seed=repeat + 500)
+        for k, clusters in enumerate((torch.arange(30).repeat_interleave(6), None)):
+            found = bootstrap(values, mean, 200, 0.9, seed=repeat, clusters=clusters)
+            held[k] += bool(found.low <= 0 <= found.high)
+    assert 0.82 <= held[0] / 200 <= 0.95  # a little short of 0.9 for 30 groups; the spread of the share is 0.02
+    assert held[1] / 200 < 0.65
+
+
 @pytest.mark.parametrize("clusters", [None, torch.arange(30) // 4])
 def test_parts_of_the_draws_do_not_matter(monkeypatch, clusters):
     rows = draw(30, 2)
@@ -193,6 +230,14 @@ def test_draws_without_a_value_are_left_out():
     rows = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]).double()
     found = bootstrap(rows, ratio, 500)
     assert (float(found.low), float(found.high)) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca"])
+def test_a_value_that_is_never_defined_has_no_interval(kind):
+    rows = torch.stack([torch.arange(6), torch.zeros(6)], 1).double() * torch.tensor([0.0, 1.0])
+    found = bootstrap(rows, lambda part: torch.cat([ratio(part), mean(part)[..., :1] + 1], -1), 50, kind=kind)
+    assert found.low.isnan().tolist() == found.high.isnan().tolist() == [True, False]
+    assert float(found.low[1]) == float(found.high[1]) == 1.0
 
 
 def test_interval_keeps_its_seed():
@@ -267,6 +312,41 @@ def test_sign_flip_beside_scipy():
     assert float(sign_flip(d)) == pytest.approx(wanted.pvalue, abs=0.015)
 
 
+@pytest.mark.parametrize("n", [2, 5, 9, 12])
+@pytest.mark.parametrize("whole", [False, True], ids=["any", "whole numbers"])
+def test_few_images_are_exact_as_in_scipy(n, whole):
+    d = draw(n, seed=n) + 0.4
+    d = d.mul(2).round() if whole else d  # ties among the sums, and zeros
+    wanted = stats.permutation_test(
+        (d.numpy(),), lambda x, axis: x.sum(axis), permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    assert float(sign_flip(d)) == pytest.approx(wanted.pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [4, 9])
+def test_changing_sides_is_exact_as_in_scipy(n):
+    """Of ratios of sums; scipy is given numbers of images, those of the second method above those of the first."""
+    rows = draw(2, n, 2, seed=n).exp()
+    every = rows.flatten(0, 1).numpy()
+
+    def statistic(x, y):
+        one, other = (every[side.astype(int)].sum(0) for side in (x, y))
+        return one[0] / one[1] - other[0] / other[1]
+
+    numbers = np.arange(2 * n, dtype=float)
+    wanted = stats.permutation_test(
+        (numbers[:n], numbers[n:]), statistic, permutation_type="samples", n_resamples=np.inf, vectorized=False
+    )
+    assert float(exchange(rows[0], rows[1], ratio)) == pytest.approx(wanted.pvalue, abs=1e-12)
+    assert float(exchange(rows[0].float(), rows[1].float(), ratio)) == pytest.approx(wanted.pvalue, abs=1e-12)
+
+
+def test_changing_sides_counts_equal_sums_in_single_precision():
+    first = torch.tensor([0.1] * 9 + [-0.1] * 2) + 0.7
+    second = torch.full((11,), 0.7)
+    assert float(exchange(first[:, None], second[:, None], mean)) == float(sign_flip(first.double() - second.double()))
+
+
 def test_false_alarms_are_as_rare_as_promised():
     p = sign_flip(draw(30, 1000), flips=999)
     assert 0.03 < float((p < 0.05).double().mean()) < 0.07
@@ -290,7 +370,8 @@ def test_images_without_a_value_do_not_count():
     whole = paired(first, second)
     nan = torch.full((3,), torch.nan)
     more = paired(torch.cat([first, nan, first[:3]]), torch.cat([second, second[:3], nan]))
-    assert (more.n, more.difference, more.wilcoxon) == (30, whole.difference, whole.wilcoxon)
+    assert (more.n, more.wilcoxon) == (30, whole.wilcoxon)
+    assert (more.difference, more.low, more.high) == pytest.approx((whole.difference, whole.low, whole.high))
     none = paired(nan, nan)
     assert none.n == 0
     assert math.isnan(none.p)
@@ -339,15 +420,14 @@ def test_pairs_of_ratios():
     rows[:, 1, 0] *= 3  # numerators of the second method
     rows[5, 2] = torch.nan
     found = all_pairs(rows, flips=300, resamples=200, summary=ratio)
-    kept = rows[torch.arange(40) != 5]
-    totals = ratio(kept.movedim(1, 0))[:, 0]
-    ends = bootstrap(kept[:, :2].flatten(1), lambda r: ratio(r[..., :2]) - ratio(r[..., 2:]), 200)
+    totals = ratio(rows.movedim(1, 0))[:, 0]
+    ends = bootstrap(rows[:, :2].flatten(1), lambda r: ratio(r[..., :2]) - ratio(r[..., 2:]), 200)
     one = found[0, 1]
     assert one.difference == pytest.approx(float(totals[0] - totals[1]))
     assert (one.low, one.high) == pytest.approx((float(ends.low), float(ends.high)))
     assert one.p == pytest.approx(1 / 301)
     assert found[0, 2].p > 0.05
-    assert one.n == 39
+    assert (one.n, found[0, 2].n) == (40, 39)
     assert math.isnan(one.effect)
     assert math.isnan(one.wilcoxon)
     assert marks(rows, summary=ratio).marked == (False, True, False)
@@ -362,6 +442,23 @@ def test_holm():
     found = holm([0.01, math.nan, 0.02])
     assert found[::2] == pytest.approx([0.02, 0.02])
     assert math.isnan(found[1])
+
+
+def test_holm_is_the_closed_test_of_bonferroni():
+    """A hypothesis is rejected if every set of hypotheses that holds it is, by its smallest p times its size."""
+    draws = np.random.default_rng(0).uniform(0, 0.4, (20, 5)).round(2)  # with ties
+    for p in draws:
+        sets = [[k for k in range(5) if number >> k & 1] for number in range(1, 32)]
+        wanted = [max(min(1.0, len(one) * min(p[one])) for one in sets if k in one) for k in range(5)]
+        assert holm(p.tolist()) == pytest.approx(wanted)
+
+
+def test_false_alarms_among_all_pairs_are_rare():
+    """Five methods that are all the same: in few of many tables is any pair told apart."""
+    alarms = sum(
+        min(float(x) for x in pair_tests(draw(20, 5, seed=k), flips=999)[0].adjusted) < 0.05 for k in range(300)
+    )
+    assert alarms / 300 < 0.08
 
 
 def test_mcnemar():
@@ -419,20 +516,14 @@ def test_equal_methods_and_missing_ones():
     assert marks(values).marked == (True, True)
     empty = torch.full((20, 1), torch.nan, dtype=torch.float64)
     found = marks(torch.cat([empty, values], 1))
-    assert (found.marked, found.n, found.skipped) == ((False, True, True), 20, 0)
+    assert (found.marked, found.images) == ((False, True, True), (20, 20))
     values[3, 1] = torch.nan
-    found = marks(values)
-    assert (found.n, found.skipped) == (19, 1)
+    assert marks(values).images == (19, 19)
     nobody = marks(empty.repeat(1, 2))
-    assert (nobody.marked, nobody.best, nobody.n) == ((False, False), None, 0)
+    assert (nobody.marked, nobody.best, nobody.images) == ((False, False), None, None)
     assert marks(draw(20, 1)).marked == (True,)
     with pytest.raises(ArgumentError, match=r"\(n, M\)"):
         marks(draw(20))
-
-
-def test_pairs_found_before_are_used():
-    values = draw(50, 3) * 0.1 + torch.tensor([0.0, 1.0, 1.0])
-    assert marks(values, pairs=all_pairs(values)).marked == marks(values).marked
 
 
 # Ranks
@@ -466,5 +557,5 @@ def test_ranks_leave_out_images_without_values():
     kept = values[torch.arange(30) != 4]
     assert torch.equal(ranking(values).rank, ranking(kept).rank)
     assert ranking(values).n == 29
-    with pytest.raises(ArgumentError, match="leave out"):
+    with pytest.raises(ArgumentError, match="Leave out those that have few"):
         ranking(torch.full((3, 2), torch.nan))

@@ -42,6 +42,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     return Anatomy(
         family=f"Hugging Face {type(model).__name__}",
         modality="image",
+        positions_in_tokens=True,
         blocks=blocks,
         prefix_tokens=_prefix_tokens(embeddings),
         readout=readout,

@@ -25,6 +25,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     return Anatomy(
         family="timm Vision Transformer",
         modality="image",
+        positions_in_tokens=True,
         blocks=blocks,
         prefix_tokens=stock.num_prefix_tokens,
         readout=_readout(model),

@@ -30,6 +30,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     return Anatomy(
         family="torchvision Vision Transformer",
         modality="image",
+        positions_in_tokens=True,
         blocks=blocks,
         prefix_tokens=1,
         readout="class" if is_stock(model, "torchvision.", "forward") else "measured",

@@ -1,0 +1,217 @@
+"""Data in batches, whatever form it comes in: columns, items or batches, with a length or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from itertools import chain, islice
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError, ArgumentTypeError
+
+BESIDE = ("label", "mask", "rationale", "other", "tiles")
+_INPUTS = ("inputs", "image", "images", "text", "texts")
+_PLURAL = {"label": "labels", "mask": "masks"}
+_AXES = {"pixel_values": 4, "input_ids": 2, "inputs_embeds": 3}  # of a batch of the model's own arguments
+Parts = dict[str, Any]
+
+
+def raw_batches(data: Any, size: int, limit: int | None = None) -> Iterator[Parts]:
+    """Batches, each a dictionary of `inputs` and what is known beside them, None where nothing is.
+
+    Args:
+        data: As for `mhex.bench.samples.in_samples`.
+        size: The most samples of a batch that is made here; those of loaders stay as they are.
+        limit: No more items are read than this.
+    """
+    if isinstance(data, (str, bytes)):
+        raise ArgumentTypeError("Expected a collection of samples, but got one string; give a list.")
+    if _is_columns(data):
+        yield from _cut(parts_of(data), size)
+        return
+    elements = iter(_elements(data))
+    first = list(islice(elements, 1))
+    if first and is_batch(first[0]):
+        for parts in map(parts_of, chain(first, elements)):
+            yield from _even(parts)
+    else:
+        yield from _gathered(map(parts_of, islice(chain(first, elements), limit)), size)
+
+
+def count_batches(data: Any, size: int, limit: int | None = None) -> int | None:
+    """About how many batches there will be; None if that is not known."""
+    if _is_columns(data):
+        count = length(parts_of(data)["inputs"])
+    elif not isinstance(data, Sized):
+        return None
+    else:
+        try:
+            count = len(data)
+        except TypeError:  # a loader of a stream
+            return None
+        if hasattr(data, "batch_size"):  # a loader
+            return count if limit is None or not data.batch_size else min(count, -(-limit // data.batch_size))
+        if isinstance(data, (list, tuple)) and data and is_batch(data[0]):
+            return count
+    return -(-(count if limit is None else min(count, limit)) // size)
+
+
+def parts_of(element: Any) -> Parts:
+    """An item or a batch as `inputs`, and what the data says of them."""
+    found: Parts = {"inputs": element, **dict.fromkeys(BESIDE)}
+    if isinstance(element, Mapping):
+        names = {name: _PLURAL.get(name, name) for name in BESIDE}
+        for name, plural in names.items():
+            found[name] = element.get(name, element.get(plural))
+        own = next((key for key in _INPUTS if key in element), None)
+        rest = {k: v for k, v in element.items() if k not in names and k not in names.values()}
+        found["inputs"] = rest if own is None else element[own]
+    elif isinstance(element, (tuple, list)) and _is_labelled(element):
+        found.update(zip(("inputs", "label", "mask"), element, strict=False))
+    return found
+
+
+def is_batch(element: Any) -> bool:
+    """True of a batch, False of a single item."""
+    inputs = parts_of(element)["inputs"]
+    if isinstance(inputs, Mapping):
+        axes = next((_axes(inputs[key]) - wanted for key, wanted in _AXES.items() if key in inputs), 0)
+        return axes >= 0
+    if isinstance(inputs, (Tensor, np.ndarray)):
+        whole = not inputs.is_floating_point() if isinstance(inputs, Tensor) else inputs.dtype.kind != "f"
+        return inputs.ndim > 3 or (whole and inputs.ndim == 2)
+    return isinstance(inputs, (list, tuple))
+
+
+def is_photo(value: Any) -> bool:
+    """True of a PIL image, which is told by its class so that PIL is not imported for users of tensors."""
+    return any(c.__module__ == "PIL.Image" and c.__name__ == "Image" for c in type(value).__mro__)
+
+
+def length(inputs: Any) -> int:
+    """Number of samples of a batch."""
+    if isinstance(inputs, Mapping):
+        return max((len(value) for value in inputs.values() if _is_column(value)), default=0)
+    if not isinstance(inputs, Sized):
+        raise ArgumentTypeError(f"Expected a batch of inputs, but got {type(inputs).__name__}.")
+    return len(inputs)
+
+
+def cut(value: Any, part: slice) -> Any:
+    """Some samples of a batch of inputs, or of what is known of them."""
+    if isinstance(value, Mapping):
+        return {k: v[part] if _is_column(v) else v for k, v in value.items()}
+    return None if value is None else value[part]
+
+
+def _axes(value: Any) -> int:
+    return value.ndim if hasattr(value, "ndim") else 1 + _axes(value[0]) if isinstance(value, list) and value else 0
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or (isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0)
+
+
+def _is_columns(data: Any) -> bool:
+    """True of a tensor, a dictionary, and a tuple of a batch of inputs and what is known of them."""
+    if isinstance(data, (Tensor, Mapping)):
+        return True
+    if not isinstance(data, tuple) or not data:
+        return False
+    if isinstance(data[0], list):
+        kinds = {str if isinstance(one, str) else is_photo(one) for one in data[0]}
+        return len(data) in (2, 3) and kinds in ({str}, {True}) and (data[1] is None or _is_column(data[1]))
+    return isinstance(data[0], Tensor) and is_batch(data[0])
+
+
+def _is_labelled(element: tuple[Any, ...] | list[Any]) -> bool:
+    """True of `(inputs, label)` and `(inputs, label, mask)`, and not of a list of photos, strings or tensors."""
+    if len(element) not in (2, 3):
+        return False
+    first, second = element[:2]
+    if isinstance(first, str):  # texts in a list; or a text and the name of its class, in a tuple
+        return not isinstance(second, str) or isinstance(element, tuple)
+    if isinstance(second, Tensor):
+        return second.ndim < 3
+    return not is_photo(second)
+
+
+def _elements(data: Any) -> Iterable[Any]:
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "batch_size"):
+        return (data[i] for i in range(len(data)))
+    if isinstance(data, Iterable):
+        return data
+    raise ArgumentTypeError(
+        f"Expected a loader, a data set, a list, a generator, a tensor or a dictionary, but got {type(data).__name__}."
+    )
+
+
+def check_lengths(parts: Parts) -> None:
+    """Refuse a batch with more or fewer labels, masks or arguments than inputs."""
+    count = length(parts["inputs"])
+    own = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()
+    for name, value in (*((name, parts[name]) for name in BESIDE), *own):
+        given = len(value) if _is_column(value) else 1
+        if given != count and (name in BESIDE or _is_column(value)) and value is not None:
+            raise ArgumentError(f"Expected a {name} for each of {count} samples, but got {given}.")
+
+
+def _cut(parts: Parts, size: int) -> Iterator[Parts]:
+    check_lengths(parts)
+    count = length(parts["inputs"])
+    for start in range(0, count, size):
+        yield {name: cut(value, slice(start, start + size)) for name, value in parts.items()}
+
+
+def _even(batch: Parts) -> Iterator[Parts]:
+    """A batch as it is, but for images in a list, which are stacked as far as their sizes are the same."""
+    inputs = batch["inputs"]
+    if not isinstance(inputs, (list, tuple)) or not inputs or not all(isinstance(one, Tensor) for one in inputs):
+        yield batch
+        return
+    check_lengths(batch)
+    rows = range(len(inputs))
+    items = ({name: None if value is None else value[n] for name, value in batch.items()} for n in rows)
+    yield from _gathered(items, len(inputs))
+
+
+def _gathered(items: Iterable[Parts], size: int) -> Iterator[Parts]:
+    """Items in batches; one whose tensors have another shape begins a batch of its own."""
+    held: list[Parts] = []
+    for parts in items:
+        if held and (len(held) == size or _shapes(parts["inputs"]) != _shapes(held[0]["inputs"])):
+            yield _joined(held)
+            held = []
+        held.append(parts)
+    if held:
+        yield _joined(held)
+
+
+def _shapes(inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return {key: _shapes(value) for key, value in inputs.items()}
+    if isinstance(inputs, Tensor):
+        return tuple(inputs.shape)
+    return len(inputs) if isinstance(inputs, (list, tuple)) else None
+
+
+def _joined(items: list[Parts]) -> Parts:
+    """A batch of items: inputs stacked, and the rest as lists."""
+    rest = {name: [item[name] for item in items] for name in BESIDE}
+    return {"inputs": _stacked([item["inputs"] for item in items]), **rest}
+
+
+def _stacked(values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _stacked([value[key] for value in values]) for key in first}
+    if isinstance(first, Tensor):
+        return torch.stack(values)
+    if isinstance(first, bool) and all(value is first for value in values):
+        return first  # an argument of the model that is the same for all
+    numbers = first if isinstance(first, (list, tuple)) else [first]  # such as the ids of tokens
+    return torch.tensor(values) if all(isinstance(one, Integral) for one in numbers) else values
