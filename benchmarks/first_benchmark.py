@@ -11,9 +11,6 @@ import argparse
 import time
 from pathlib import Path
 
-import torch
-from PIL import Image
-
 import mhex
 from mhex.data import load_pets
 
@@ -33,23 +30,11 @@ TABLES = {
 }
 
 
-def samples(count: int) -> list[dict[str, object]]:
-    """Photos, breeds and masks of so many test photos: 1 at the animal, 0 elsewhere, -1 at the border."""
-    pets = load_pets("test", trimaps=True, limit=count)
-    assert pets.trimaps is not None
-    masks = torch.tensor([-1, 1, 0, -1])[pets.trimaps.long()]
-    photos = [Image.fromarray(photo.permute(1, 2, 0).numpy()) for photo in pets.images]
-    return [
-        {"image": photo, "label": int(label), "mask": mask}
-        for photo, label, mask in zip(photos, pets.labels, masks, strict=True)
-    ]
-
-
 def judge(name: str, count: int, device: str, out: Path | None) -> tuple[mhex.Report, float, float]:
     """Report of one model, its accuracy on these photos and the seconds it took."""
     bundle = mhex.load(name)
     bundle.model.to(device)
-    data = samples(count)
+    data = load_pets("test", trimaps=True, limit=count).items()  # photos, breeds, and masks of the animals
     started = time.perf_counter()
     report = mhex.evaluate(
         bundle,

@@ -91,5 +91,5 @@ app.command("explain", epilog=f"Examples:\n\n{explain.EXAMPLES}")(explain.explai
 app.command("demo")(demo.demo)
 app.command("methods")(methods.methods)
 app.command("metrics")(metrics.metrics)
-app.command("models")(models.models)
+app.add_typer(models.app, name="models")
 app.command("train", epilog=f"Examples:\n\n{train.EXAMPLES}")(train.train)

@@ -1,23 +1,30 @@
-"""`mhex models`: the models that ship with mhex."""
+"""`mhex models`: the models that ship with mhex, and those that it builds."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, complain, show_table
+from mhex.cli._console import busy, complain, printable, show_table
+
+app = typer.Typer(rich_markup_mode="rich")
 
 
+@app.callback(invoke_without_command=True)
 def models(
+    context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with data and licence in full.")] = False,
 ) -> None:
-    """List the zoo: models that ship with mhex, with accuracy, size and licence.
+    """List the zoo: models that ship with mhex or are built by `mhex models build`, with accuracy, size and licence.
 
     Other models are given as timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER (what `mhex train` made).
     """
+    if context.invoked_subcommand is not None:
+        return
     with busy("Reading the zoo"):
         from mhex.zoo import list_models
 
@@ -38,12 +45,35 @@ def models(
                 row["classes"],
                 accuracy_words(row["accuracy"]),
                 f"{row['parameters'] / 1e6:.2f} M",
-                "weights missing" if row["megabytes"] is None else f"{row['megabytes']} MB",
+                "to be built" if row["megabytes"] is None else f"{row['megabytes']} MB",
                 licence_words(row["data"], row["licence"]),
             )
             for row in rows
         ],
     )
+
+
+@app.command()
+def build(
+    name: Annotated[str, typer.Argument(help="A model of `mhex models` that is to be built.")],
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="A few steps on a few samples, in out/smoke/models, to try it.")
+    ] = False,
+) -> None:
+    """Train a model of the zoo from the data folder, with all that it rests on; `zoo:NAME` then loads it.
+
+    The same command goes on where a broken run stopped. Most recipes want a GPU; models of texts do without.
+    """
+    with busy("Loading the training"):
+        from pathlib import Path
+
+        from mhex.train.build import build as make
+        from mhex.train.machine import Pace
+        from mhex.zoo._places import models_folder
+    name = name.removeprefix("zoo:")
+    folder = Path("out") / "smoke" / "models" if smoke else models_folder()
+    card = make(name, pace=Pace(progress=sys.stderr.isatty(), say=complain), folder=folder, smoke=smoke)
+    typer.echo(printable(f"zoo:{name}: {accuracy_words(card['accuracy'])}; in {folder}"))
 
 
 def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:

@@ -1,45 +1,83 @@
-"""Loaders for the data sets that the zoo is trained and judged on.
+"""Loaders for the data sets that the zoo is trained and judged on, and for data of one's own.
 
 No data travels with the package. The environment variable ``MHEX_DATA`` names the folder that holds the files:
 
     from mhex.data import load_pets
 
-    test = load_pets("test")
+    test = load_pets("test", trimaps=True)
     test.images  # (N, 3, 160, 160), uint8
+    mhex.evaluate(model, test.items(), ...)  # photos, labels and masks
 """
 
-from mhex.data.ag_news import AG_NEWS_CLASSES, load_ag_news
+from mhex.data.ag_news import AG_NEWS_CLASSES, load_ag_news, load_ag_news_full
 from mhex.data.blood import BLOOD_CLASSES, load_blood
+from mhex.data.camvid import CAMVID_CLASSES, load_camvid
 from mhex.data.catalogue import CATALOGUE, DataEntry, data_entry
 from mhex.data.cifar10 import CIFAR10_CLASSES, load_cifar10
+from mhex.data.cifar_binary import load_cifar10_binary, load_cifar100
 from mhex.data.folder import DATA_VARIABLE, DataMissingError, data_file, data_folder
-from mhex.data.imagenet import PhotoSet, load_imagenet
+from mhex.data.imagenet import imagenet_synsets, load_imagenet
+from mhex.data.imagenet_multi import load_imagenet_multi
+from mhex.data.imagenet_segmentation import ImageNetSegmentation, load_imagenet_segmentation
+from mhex.data.items import Items
+from mhex.data.lidc import LIDC_CLASSES, load_lidc, load_lidc_biomarkers
 from mhex.data.medmnist import load_medmnist, load_pneumonia
+from mhex.data.movies import MOVIES_CLASSES, load_movies
+from mhex.data.own_csv import load_csv
+from mhex.data.own_folder import load_folder
 from mhex.data.pets import Pets, load_pets
-from mhex.data.sets import ImageSet, TextSet
+from mhex.data.photo_sets import PhotoSet, SegmentationSet, TwoClassSet
+from mhex.data.photos import load_photos
+from mhex.data.same_object import same_object
+from mhex.data.sets import ImageSet, TextSet, ValueSet
 from mhex.data.table import DataFormatError
+from mhex.data.voc import VOC_CLASSES, load_voc
 
 __all__ = [
     "AG_NEWS_CLASSES",
     "BLOOD_CLASSES",
+    "CAMVID_CLASSES",
     "CATALOGUE",
     "CIFAR10_CLASSES",
     "DATA_VARIABLE",
+    "LIDC_CLASSES",
+    "MOVIES_CLASSES",
+    "VOC_CLASSES",
     "DataEntry",
     "DataFormatError",
     "DataMissingError",
+    "ImageNetSegmentation",
     "ImageSet",
+    "Items",
     "Pets",
     "PhotoSet",
+    "SegmentationSet",
     "TextSet",
+    "TwoClassSet",
+    "ValueSet",
     "data_entry",
     "data_file",
     "data_folder",
+    "imagenet_synsets",
     "load_ag_news",
+    "load_ag_news_full",
     "load_blood",
+    "load_camvid",
     "load_cifar10",
+    "load_cifar10_binary",
+    "load_cifar100",
+    "load_csv",
+    "load_folder",
     "load_imagenet",
+    "load_imagenet_multi",
+    "load_imagenet_segmentation",
+    "load_lidc",
+    "load_lidc_biomarkers",
     "load_medmnist",
+    "load_movies",
     "load_pets",
+    "load_photos",
     "load_pneumonia",
+    "load_voc",
+    "same_object",
 ]

@@ -1,85 +1,37 @@
-"""ImageNet-1k from a folder of photos, decoded batch by batch since all of it fits into no memory."""
+"""ImageNet-1k from a folder of photos, and the names of its classes."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
+from mhex._optional import require
 from mhex.data.folder import DataMissingError, data_folder
-from mhex.data.table import DataFormatError, pick_rows
+from mhex.data.photo_files import PHOTO_SUFFIXES, PhotoFiles
+from mhex.data.photo_sets import PhotoSet
+from mhex.data.table import pick_rows
 
 IMAGENET_FOLDER = "imagenet"
 SPLITS = ("train", "val")
-SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
-class PhotoFiles:
-    """Photos in files, taken like rows of a tensor: ``files[rows]`` is (B, 3, side, side), uint8.
-
-    Each photo is scaled so that its shorter side fits and the middle square is cut out.
-
-    Args:
-        paths: The files.
-        side: Side of the squares in pixels.
-    """
-
-    def __init__(self, paths: Sequence[Path], side: int) -> None:
-        self.paths = tuple(paths)
-        self.side = side
-        self._pool = ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1))
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        return torch.from_numpy(np.stack(list(self._pool.map(self._read, rows.tolist()))))
-
-    def _read(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        path = self.paths[row]
-        try:
-            with Image.open(path) as photo:
-                photo.draft("RGB", (self.side, self.side))  # JPEG is decoded at a smaller scale where that suffices
-                small = photo.convert("RGB")
-        except OSError as error:
-            raise DataFormatError(f"{path.name} cannot be decoded ({error}): place the photo anew.") from error
-        scale = self.side / min(small.size)
-        width, height = (max(self.side, round(length * scale)) for length in small.size)
-        left, top = (width - self.side) // 2, (height - self.side) // 2
-        small = small.resize((width, height), Image.Resampling.BICUBIC)
-        return np.asarray(small.crop((left, top, left + self.side, top + self.side))).transpose(2, 0, 1)
+@cache
+def imagenet_synsets() -> dict[str, str]:
+    """The 1000 classes of ImageNet-1k in their order, synset to names: ``{"n01440764": "tench, Tinca tinca", ...}``."""
+    known = require("timm.data").ImageNetInfo("imagenet-1k")
+    return {name: known.label_name_to_description(name) for name in known.label_names()}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PhotoSet:
-    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken.
-
-    Attributes:
-        images: N photos.
-        labels: Class of each photo, (N,), int64, a place in ``classes``.
-        classes: Names of the classes.
-        split: The split that was asked for.
-        names: Name of each photo.
-        group_of: Always None: classes have no groups.
-    """
-
-    images: PhotoFiles
-    labels: Tensor
-    classes: tuple[str, ...]
-    split: str
-    names: tuple[str, ...] = field(repr=False)
-    group_of: tuple[int, ...] | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
+def class_photos(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
+    """The photos in ``root/CLASS/`` with the places of their classes, in the order of classes and names."""
+    return [
+        (path, place)
+        for place, name in enumerate(classes)
+        for path in sorted((root / name).glob("*"))
+        if path.suffix.lower() in PHOTO_SUFFIXES
+    ]
 
 
 def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> PhotoSet:
@@ -100,15 +52,8 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
     pick_rows(SPLITS, split)
     root = data_folder() / IMAGENET_FOLDER
     classes = sorted(entry.name for entry in (root / "train").glob("*/")) if (root / "train").is_dir() else []
-    place_of = {name: place for place, name in enumerate(classes)}
     wanted = SPLITS if split == "all" else (split,)
-    files = [
-        (path, place_of[name])
-        for part in wanted
-        for name in classes
-        for path in sorted((root / part / name).glob("*"))
-        if path.suffix.lower() in SUFFIXES
-    ]
+    files = [found for part in wanted for found in class_photos(root / part, classes)]
     if not files:
         raise DataMissingError(
             f"The photos of ImageNet-1k are not in {str(root)!r}: place them there as {'/'.join((wanted[0], 'SYNSET'))}"

@@ -16,6 +16,7 @@ from mhex.data.table import DataFormatError, decode_images, pick_rows, read_colu
 PETS_FILE = "pets.parquet"
 PETS_DESCRIPTION = "Oxford-IIIT Pet with the columns name, image, trimap, breed, species and split"
 SPECIES = ("cat", "dog")
+MASK_OF_TRIMAP = (-1, 1, 0, -1)  # 1 animal, 2 background, 3 border; 0 is not used
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,6 +35,10 @@ class Pets(ImageSet):
     def class_species(self) -> tuple[int, ...]:
         """Species of each breed, a place in ``SPECIES``."""
         return self.group_of or ()
+
+    def mask(self, row: int) -> Tensor | None:
+        """Where the animal is, (H, W), int64: 1 there, 0 elsewhere, -1 at its border; None without trimaps."""
+        return None if self.trimaps is None else torch.tensor(MASK_OF_TRIMAP)[self.trimaps[row].long()]
 
 
 def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | None = None) -> Pets:
@@ -57,6 +62,12 @@ def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | No
     table = read_columns(path, columns)
     classes, class_species = breeds(table["name"], table["breed"], table["species"])
     rows = pick_rows(table["split"], split, limit)
+    maps = decode_images([table["trimap"][row] for row in rows], "L") if trimaps else None
+    if maps is not None and (int(maps.min()) < 1 or int(maps.max()) > 3):
+        raise DataFormatError(
+            f"Trimaps should hold 1, 2 and 3, and {int(maps.min())}..{int(maps.max())} came: the file is damaged or of "
+            "another data set."
+        )
     return Pets(
         images=decode_images([table["image"][row] for row in rows]),
         labels=torch.tensor([table["breed"][row] for row in rows]),
@@ -66,7 +77,7 @@ def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | No
         group_of=class_species,
         group_names=SPECIES,
         split=split,
-        trimaps=decode_images([table["trimap"][row] for row in rows], "L") if trimaps else None,
+        trimaps=maps,
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mhex.data.items import Items, one_photo
+from mhex.data.photo_files import PhotoRows
 from mhex.data.table import DataFormatError
 
 
@@ -17,7 +20,8 @@ class ImageSet:
 
     Attributes:
         images: (N, 3, H, W), uint8.
-        labels: Class of each image, (N,), int64, a place in ``classes``.
+        labels: Class of each image, (N,), int64, a place in ``classes``; where an image may have several classes,
+            (N, C), int64, 1 for those it has and 0 for the others.
         classes: Names of the classes.
         split: The split that was asked for.
         names: Name of each image, N of them.
@@ -44,6 +48,22 @@ class ImageSet:
             for place, group in enumerate(self.group_names)
         }
 
+    def mask(self, row: int) -> Tensor | None:
+        """Where the object of an image is, (H, W), int64: 1 there, 0 elsewhere, -1 to be ignored; None if not known."""
+        return None
+
+    def items(self) -> Items:
+        """The images for `mhex.evaluate`: ``image``, ``label`` where an image has one class, ``mask`` where known."""
+
+        def take(row: int) -> dict[str, Any]:
+            item: dict[str, Any] = {"image": one_photo(self.images, row)}
+            if self.labels.dim() == 1:
+                item["label"] = int(self.labels[row])
+            mask = self.mask(row)
+            return item if mask is None else {**item, "mask": mask}
+
+        return Items(len(self), take)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextSet:
@@ -54,15 +74,63 @@ class TextSet:
         labels: Class of each text, (N,), int64, a place in ``classes``.
         classes: Names of the classes.
         split: The split that was asked for.
+        rationales: For each text the words, counted from 0 and split at white space, that people marked as the reason
+            for its class: spans (first, last + 1), rising. None where nobody marked any.
     """
 
     texts: tuple[str, ...] = field(repr=False)
     labels: Tensor
     classes: tuple[str, ...]
     split: str
+    rationales: tuple[tuple[tuple[int, int], ...], ...] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def marked(self, row: int) -> Tensor | None:
+        """Which words of a text people marked, (words,), bool; None where nobody marked any text."""
+        if self.rationales is None:
+            return None
+        found = torch.zeros(len(self.texts[row].split()), dtype=torch.bool)
+        for first, end in self.rationales[row]:
+            found[first:end] = True
+        return found
+
+    def items(self) -> Items:
+        """The texts for `mhex.evaluate`: ``text``, ``label``, and ``rationale``, the numbers of the marked words."""
+
+        def take(row: int) -> dict[str, Any]:
+            item: dict[str, Any] = {"text": self.texts[row], "label": int(self.labels[row])}
+            marked = self.marked(row)
+            return item if marked is None else {**item, "rationale": marked.nonzero()[:, 0].tolist()}
+
+        return Items(len(self), take)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ValueSet:
+    """One split of a collection of images with measured values instead of classes, for regression.
+
+    Attributes:
+        images: N images, taken like rows of a tensor: (B, 3, H, W), uint8.
+        values: (N, K), float32.
+        value_names: What the K values are.
+        split: The split that was asked for.
+        names: Name of each image.
+    """
+
+    images: Tensor | PhotoRows
+    values: Tensor
+    value_names: tuple[str, ...]
+    split: str
+    names: tuple[str, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def items(self) -> Items:
+        """The images for `mhex.evaluate`: ``image`` alone, since what is explained is an output by number."""
+        return Items(len(self), lambda row: {"image": one_photo(self.images, row)})
 
 
 def checked_labels(values: Sequence[int], classes: Sequence[str], what: str) -> Tensor:

@@ -29,12 +29,13 @@ def load_run(folder: str) -> Bundle:
         )
     recipe, report = run.recipe, run.report
     network, _ = trained(recipe, report["classes"], run.weights)
+    names = report["classes"] if recipe.unlabelled is None else None  # without labels, outputs are features
     image = data_entry(recipe.data.name).kind == "image"
     return Bundle(
         name=f"run:{folder}",
         model=network.model.eval(),
         preprocess=squash_of(recipe.view.as_card()) if image else None,
         tokenizer=network.tokenizer,
-        class_names=report["classes"],
-        card={"title": recipe.title, "accuracy": report["test"], "classes": report["classes"]},
+        class_names=names,
+        card={"title": recipe.title, "accuracy": report["test"], "classes": names or []},
     )

@@ -1,4 +1,4 @@
-"""Weights for others: a file in half precision and a card that tells how it was made and what it can do."""
+"""Weights for others: a small file and a card that tells how it was made and what it can do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from mhex.train.checkpoint import halved, read_facts, read_tensors, write_tensor
 from mhex.train.objective import answering, attach_arguments
 from mhex.train.recipe import Recipe, ShipPart
 from mhex.train.report import REPORT, Finished, lineage
+from mhex.zoo._packed import pack
 from mhex.zoo.minilm import minilm_folder
 from mhex.zoo.residents import resident_card
 
 SHIPPED = "shipped"
+_PRECISIONS: Mapping[int, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {8: pack, 16: halved, 32: dict}
 
 
 def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path
 
     Args:
         run: The finished run.
-        part: Whether to write half precision.
+        part: In how many bits.
         samples: Of the data, for the names of classes and groups.
         measure: From a weights file to the card's entry ``accuracy``.
 
@@ -48,7 +50,7 @@ def ship(run: Finished, part: ShipPart, samples: AnySet, measure: Callable[[Path
     weights = folder / f"{run.recipe.name}.safetensors"
     state = learned(run.recipe, read_tensors(run.weights))
     facts = {"name": run.recipe.name, "licence": "see the card", **_told(run, part)}
-    write_tensors(halved(state) if part.half else state, weights, facts)
+    write_tensors(_PRECISIONS[part.bits](state), weights, facts)
     card = {**describe(run, samples), "accuracy": measure(weights)}
     write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", folder / f"{run.recipe.name}.json")
     return card
@@ -66,7 +68,7 @@ def is_shipped(run: Finished, part: ShipPart) -> bool:
 
 def _told(run: Finished, part: ShipPart) -> dict[str, str]:
     """What the header of a shipped file tells about its origin."""
-    return {"digest": run.report["digest"], "half": str(part.half).lower()}
+    return {"digest": run.report["digest"], "bits": str(part.bits)}
 
 
 def learned(recipe: Recipe, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -153,8 +155,10 @@ def account(recipe: Recipe) -> str:
     begun = f"from {part.start}" if part.start else fresh
     size = f"{data.side} px" if data.side else f"{data.length} tokens"
     heads = f" with explainer heads ({recipe.heads.preset}, {recipe.heads.mode})" if recipe.heads else ""
+    labels = f" without labels ({recipe.unlabelled.method})" if recipe.unlabelled else ""
+    probe = " (a linear probe: the body is frozen)" if settings.freeze == "body" and not recipe.heads else ""
     return (
-        f"{recipe.name}: {part.architecture or part.source}{heads} {begun} on {data.name} at {size}, "
+        f"{recipe.name}: {part.architecture or part.source}{heads} {begun} on {data.name} at {size}{labels}{probe}, "
         f"{settings.epochs} epochs of {settings.optimizer} (rate {settings.rate:g}, batch {settings.batch}){taught}."
     )
 

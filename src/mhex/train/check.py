@@ -6,9 +6,10 @@ from collections.abc import Callable
 from itertools import combinations
 
 from mhex._optional import require
-from mhex.data import CATALOGUE
+from mhex.data import data_entry
 from mhex.data.catalogue import DataEntry
 from mhex.errors import ArgumentError, unknown_name
+from mhex.train.augment import Augment
 from mhex.train.networks import check_architecture
 from mhex.train.recipe import Recipe, TrainPart
 
@@ -31,15 +32,21 @@ def check_recipe(recipe: Recipe, source: str) -> None:
         return ArgumentError(f"{source}: {words}")
 
     data = recipe.data
-    if data.name not in CATALOGUE:
-        raise refuse(f"data.name: {unknown_name('data set', data.name, CATALOGUE)}")
-    entry = CATALOGUE[data.name]
+    try:
+        entry = data_entry(data.name)
+    except ArgumentError as error:
+        raise refuse(f"data.name: {error}") from error
+    if not entry.learnable:
+        raise refuse(
+            f"data.name: {entry.title} cannot be learned by a recipe, which trains classifiers on samples of one class "
+            f"each; it is {'for judging alone' if entry.train is None else f'of {entry.task}'}."
+        )
     if entry.kind == "image" and data.side is None:
         raise refuse("the key data.side is missing; expected the side of the input in pixels, since these are images.")
     if entry.kind == "text":
         if data.length is None:
             raise refuse("the key data.length is missing; expected the most tokens of a text, since these are texts.")
-        for name in ("augment", "distil"):
+        for name in ("augment", "distil", "unlabelled"):
             if getattr(recipe, name) is not None:
                 raise refuse(f"{name} is for images, and {data.name} holds texts: leave it out.")
     _check_splits(recipe, entry, refuse)
@@ -49,6 +56,8 @@ def check_recipe(recipe: Recipe, source: str) -> None:
             f"ship writes files that mhex.load reads, which knows networks of {', '.join(SHIPPABLE)} and not of "
             f"{recipe.model.source}: leave ship out, or take such a network."
         )
+    if recipe.unlabelled is not None:
+        _check_unlabelled(recipe, recipe.augment, refuse)
     if recipe.distil is not None and not recipe.distil.teachers:
         raise refuse("distil.teachers should name at least one recipe; leave distil out for none.")
     if recipe.name in recipe.needs:
@@ -87,9 +96,46 @@ def _check_fit(recipe: Recipe, refuse: Callable[[str], ArgumentError]) -> None:
     for name in ("start", "arguments", "extra"):
         if getattr(recipe.model, name):
             raise refuse(f"model.{name} does not go with fit, which leaves the model as it is: leave it out.")
-    for name in ("augment", "distil"):
+    for name in ("augment", "distil", "unlabelled"):
         if getattr(recipe, name) is not None:
             raise refuse(f"{name} is for training, and heads are fitted here: leave it out.")
+
+
+def _check_unlabelled(recipe: Recipe, changes: Augment | None, refuse: Callable[[str], ArgumentError]) -> None:
+    """What must hold where nothing is told about the classes."""
+    if recipe.model.source != "timm":
+        raise refuse(
+            f"unlabelled needs a network of timm, which can do without a classifier, not {recipe.model.source}."
+        )
+    for name, why in (
+        ("heads", "explainer heads learn from labels"),
+        ("distil", "teachers have learned from labels"),
+        ("ship", "the network has no classifier; ship a probe that starts from it"),
+    ):
+        if getattr(recipe, name) is not None:
+            raise refuse(f"{name} does not go with unlabelled: {why}. Leave it out.")
+    if changes is None:
+        raise refuse("unlabelled compares views of an image, which differ by augment alone: add the section augment.")
+    if changes.cutmix or changes.mixup:
+        raise refuse("augment.cutmix and augment.mixup should be 0 with unlabelled: a view shows one image.")
+    settings = recipe.train
+    if settings is None:
+        return
+    if settings.accumulate > 1:
+        raise refuse(
+            "train.accumulate should be 1 with unlabelled, which tells each image from all others of the batch: a "
+            "slice has fewer of them. Lower train.batch, or use several processes, which share one batch."
+        )
+    if settings.batch < 2:
+        raise refuse("train.batch should be at least 2 with unlabelled, which tells images from each other, not 1.")
+    if settings.freeze != "none":
+        raise refuse(
+            f"train.freeze: {settings.freeze} does not go with unlabelled, which trains the body: leave it out."
+        )
+    if settings.smoothing:
+        raise refuse("train.smoothing is about labels, and unlabelled reads none: leave it out.")
+    if settings.early_stopping is not None:
+        raise refuse("train.early_stopping needs labels to validate by, and unlabelled reads none: leave it out.")
 
 
 def _check_training(

@@ -1,4 +1,4 @@
-"""Weights on disk: written aside and renamed, in full precision or in half, always safetensors."""
+"""Weights on disk: written aside and renamed, in full precision or in less, always safetensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
-from mhex.train.parameters import HEADS
+from mhex.train.parameters import HEADS, PROJECTOR
+from mhex.zoo._packed import unpack
 
 # The class matrix of a head, and the intercept of one that was fitted; equal shapes do not make equal classes.
 _READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
@@ -62,7 +63,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         ArgumentError: There is none, or it is damaged.
     """
     try:
-        return load_file(path)
+        return unpack(load_file(path))
     except (OSError, SafetensorError) as error:
         raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
 
@@ -117,7 +118,7 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     """
     state = read_tensors(path)
     own = model.state_dict()
-    free = (HEADS, *classifier)
+    free = (HEADS, PROJECTOR, *classifier)
     if not same_data:
         state = {name: value for name, value in state.items() if not _tells_classes(name, classifier)}
     if "pos_embed" in state and hasattr(model, "patch_embed"):

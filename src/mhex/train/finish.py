@@ -16,6 +16,7 @@ from mhex.train.checkpoint import load_weights, read_tensors, write_tensors
 from mhex.train.loop import Loop
 from mhex.train.measure import measure
 from mhex.train.networks import Network
+from mhex.train.parameters import PROJECTOR
 from mhex.train.recipe import Recipe
 from mhex.train.report import REPORT, WEIGHTS, Finished, read_finished, rejudge, write_report
 from mhex.train.resume import FOLDER, latest_checkpoint
@@ -53,7 +54,9 @@ def write_outcome(recipe: Recipe, out: Path, loop: Loop, network: Network) -> No
             "epochs": progress.history,
             "seconds": round(progress.seconds, 1),
             "steps": progress.step,
-            "parameters": sum(parameter.numel() for parameter in network.model.parameters()),
+            "parameters": sum(
+                value.numel() for name, value in network.model.named_parameters() if not name.startswith(PROJECTOR)
+            ),
             "processes": loop.accelerator.num_processes,
             "device": loop.accelerator.device.type,
             "precision": str(loop.accelerator.mixed_precision),

@@ -20,7 +20,7 @@ from mhex.train.evaluate import loss_and_accuracy
 from mhex.train.feeds import Feed
 from mhex.train.machine import Pace
 from mhex.train.objective import Ensemble, Objective
-from mhex.train.parameters import learning_mode, make_optimizer
+from mhex.train.parameters import PROJECTOR, learning_mode, make_optimizer
 from mhex.train.recipe import Recipe
 from mhex.train.resume import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
 from mhex.train.schedule import rate_factor
@@ -88,7 +88,8 @@ class Loop:
 
     def weights(self) -> dict[str, Tensor]:
         """What is judged and written: the running average where there is one, else the model's own weights."""
-        return self.model.state_dict() if self.average is None else self.average.state
+        state = self.model.state_dict() if self.average is None else self.average.state
+        return {name: value for name, value in state.items() if not name.startswith(PROJECTOR)}
 
     @property
     def stopped(self) -> bool:
@@ -153,13 +154,12 @@ class Loop:
 
     def step(self, step: int, rows: Tensor, wrapped: Any, stepper: Any) -> Tensor:
         """One step of the optimiser, on this process's part of the batch of some rows; gives the whole batch's loss."""
-        settings, seed = self.recipe.training, self.recipe.seed
+        settings, seed, rank = self.recipe.training, self.recipe.seed, self.accelerator.process_index
         self.objective.prepare(step, self.steps)
         factor = rate_factor(settings.schedule, step, self.steps, settings.warmup, settings.floor)
         for group in self.optimizer.param_groups:
             group["lr"] = group["highest"] * factor
         total = torch.zeros((), device=self.accelerator.device)
-        rank = self.accelerator.process_index
         for piece in range(settings.accumulate):
             begin = (piece * self.accelerator.num_processes + rank) * self.share
             batch = self.feed.varied(rows, slice(begin, begin + self.share), self.table, seed, step)
@@ -240,8 +240,8 @@ class Loop:
     def _check_weights(self, step: int) -> None:
         """A loss tells of the weights before its step; of those after an epoch's last step nothing else tells."""
         state = self.weights()
-        finite = torch.stack([state[name].isfinite().all() for name, _ in self.model.named_parameters()])
-        if not finite.all():
+        kept = (state[name] for name, _ in self.model.named_parameters() if name in state)
+        if not torch.stack([value.isfinite().all() for value in kept]).all():
             raise DivergedError(
                 f"The weights of {self.recipe.name} are no numbers any more after step {step}: lower train.rate, raise "
                 "train.warmup or set train.clip."

@@ -99,12 +99,16 @@ def make_network(recipe: Recipe, classes: Sequence[str], *, training: bool) -> N
         classes: Names of the classes.
         training: Whether to add what matters in training alone.
 
+    Returns:
+        The network; that of a recipe without labels has no classifier and gives features.
+
     Raises:
         ArgumentError: The arguments do not fit the architecture.
     """
     part = recipe.model
     arguments = {**part.arguments, **(part.extra if training else {})}
     image = data_entry(recipe.data.name).kind == "image"
+    count = len(classes) if recipe.unlabelled is None else 0
     if part.source in ("hf-folder", "minilm"):
         model, tokenizer = load_classifier(hf_folder(part), classes, "image" if image else "text", arguments)
         return Network(model, classifier_prefixes(model), tokenizer)
@@ -114,9 +118,7 @@ def make_network(recipe: Recipe, classes: Sequence[str], *, training: bool) -> N
         raise ArgumentError(f"The recipe {recipe.name} reads texts, and {part.source} has models of images only.")
     try:
         if part.source == "timm":
-            model = require("timm").create_model(
-                part.architecture, pretrained=False, num_classes=len(classes), **arguments
-            )
+            model = require("timm").create_model(part.architecture, pretrained=False, num_classes=count, **arguments)
         else:
             model = require("torchvision").models.get_model(
                 part.architecture, weights=None, num_classes=len(classes), **arguments

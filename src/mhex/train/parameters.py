@@ -12,6 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.train.recipe import TrainPart
 
 HEADS = "mhex."  # prefix of the explainer heads in a model's parameters
+PROJECTOR = "projector."  # of what learning without labels adds to a model, and leaves out of its weights
 
 
 def freeze(model: nn.Module, kind: str, classifier: Sequence[str]) -> None:

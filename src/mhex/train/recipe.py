@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mhex.errors import ArgumentError
 from mhex.train.augment import Augment
 from mhex.train.recipe_heads import FitPart, HeadsPart
+from mhex.train.recipe_unlabelled import UnlabelledPart
 from mhex.train.schema import setting
 from mhex.train.view import IMAGENET_MEAN, IMAGENET_STD, View
 
@@ -135,9 +136,13 @@ class DistilPart:
 
 @dataclass(frozen=True)
 class ShipPart:
-    """Write weights for others, with a card whose accuracy is measured from that very file; `half` for float16."""
+    """Write weights for others, with a card whose accuracy is measured from that very file.
 
-    half: bool = True
+    Attributes:
+        bits: Of a weight: 32, 16 (float16) or 8 (whole numbers, with a scale for each output of a layer).
+    """
+
+    bits: Literal[8, 16, 32] = 16
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,7 @@ class Recipe:
         train: How; null where heads are fitted instead.
         fit: How heads are fitted to a trained model of the zoo; null where the network is trained.
         heads: Explainer heads; null for none.
+        unlabelled: How to learn without labels; null for learning with them.
         augment: Random changes of the images; null for none.
         distil: Teachers; null for none.
         ship: Files for others; null for none.
@@ -166,6 +172,7 @@ class Recipe:
     fit: FitPart | None = None
     seed: int = setting(0, low=0)
     heads: HeadsPart | None = None
+    unlabelled: UnlabelledPart | None = None
     augment: Augment | None = None
     distil: DistilPart | None = None
     ship: ShipPart | None = None
@@ -199,8 +206,8 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values, as JSON and YAML hold them."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        # Absent rather than null, so that the digests of recipes without this section stay what they were.
-        return {key: value for key, value in plain.items() if not (key == "fit" and value is None)}
+        # Absent rather than null, so that the digests of recipes without these sections stay what they were.
+        return {key: value for key, value in plain.items() if key not in ("fit", "unlabelled") or value is not None}
 
     def identity(self) -> dict[str, Any]:
         """What decides the weights: all but the title, the split to judge by, and what is done with them afterwards."""

@@ -14,6 +14,7 @@ from mhex.data import ImageSet
 from mhex.errors import ArgumentError
 from mhex.train.check import check_recipe
 from mhex.train.checkpoint import load_weights, transfer
+from mhex.train.feeds import ImageFeed
 from mhex.train.finish import complete, finished, write_outcome
 from mhex.train.fit import fit
 from mhex.train.loop import Loop
@@ -29,6 +30,7 @@ from mhex.train.resume import FOLDER, refuse_other_recipe
 from mhex.train.samples import Samples, check_test, load_samples, make_feed
 from mhex.train.seeds import derive
 from mhex.train.trial import check_length, try_step
+from mhex.train.unlabelled import TwoViews
 
 
 def train(
@@ -124,15 +126,19 @@ def make_loop(
     """Put everything on the device."""
     device, tokenizer = accelerator.device, network.tokenizer
     group_of = samples.train.group_of if isinstance(samples.train, ImageSet) else None
+    feed = make_feed(recipe, samples.train, tokenizer, device, samples.kept, vary=True)
+    if recipe.unlabelled is not None and isinstance(feed, ImageFeed):
+        feed = TwoViews(feed)
     validation = None
-    if samples.validation is not None:
+    # Without labels there is no accuracy to choose by.
+    if samples.validation is not None and recipe.unlabelled is None:
         validation = make_feed(recipe, samples.validation, tokenizer, device, samples.chosen)
     return Loop(
         recipe,
         out,
         accelerator,
         objective,
-        make_feed(recipe, samples.train, tokenizer, device, samples.kept, vary=True),
+        feed,
         validation,
         smoothed_targets(len(samples.train.classes), recipe.training.smoothing, group_of),
         make_teacher(recipe, samples.train.classes, out),
@@ -150,13 +156,22 @@ def make_teacher(recipe: Recipe, classes: tuple[str, ...], out: Path) -> Ensembl
     members, views = [], []
     for name in recipe.distil.teachers:
         need = find_need(recipe, name, out)
-        if need.recipe.data.name != recipe.data.name or need.recipe.heads is not None:
+        if wrong := _unfit(need.recipe, recipe):
             raise ArgumentError(
                 f"{name} cannot teach {recipe.name}: a teacher should be a plain network that learned the same data, "
-                f"{recipe.data.name}, and this one {'has heads' if need.recipe.heads else 'learned other data'}."
+                f"{recipe.data.name}, and this one {wrong}."
             )
         member = make_network(need.recipe, classes, training=False).model
         load_weights(member, need.weights)
         members.append(member.eval())
         views.append(need.recipe.view)
     return Ensemble(members, views)
+
+
+def _unfit(teacher: Recipe, recipe: Recipe) -> str:
+    """Why one recipe cannot teach another; empty if it can."""
+    if teacher.heads is not None:
+        return "has heads"
+    if teacher.unlabelled is not None:
+        return "learned without labels, so it has no classifier"
+    return "learned other data" if teacher.data.name != recipe.data.name else ""

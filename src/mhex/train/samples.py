@@ -60,7 +60,8 @@ def load_samples(recipe: Recipe) -> Samples:
 
 def load_test(recipe: Recipe) -> AnySet:
     """Load what a recipe is judged by."""
-    return data_entry(recipe.data.name).load(judging_split(recipe), limit=recipe.data.limit)
+    judged: AnySet = data_entry(recipe.data.name).load(judging_split(recipe), limit=recipe.data.limit)
+    return judged
 
 
 def check_test(recipe: Recipe) -> None:

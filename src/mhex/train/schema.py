@@ -104,7 +104,7 @@ def _fit(option: Any, raw: Any) -> tuple[bool, Any]:
     if origin is Literal:
         # YAML reads a bare `no` as false.
         value = "no" if raw is False and "no" in arguments else raw
-        return isinstance(value, str) and value in arguments, value
+        return not isinstance(value, bool) and value in arguments, value
     if option is bool:
         return isinstance(raw, bool), raw
     if option is int:

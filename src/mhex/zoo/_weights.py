@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
+from mhex.zoo._packed import unpack
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -17,7 +18,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         path: The file. What counts is its content, not its suffix.
 
     Returns:
-        Tensors by name, in the precision they were stored in.
+        Tensors by name, in the precision they were stored in; those that were packed into eight bits in float32.
 
     Raises:
         ArgumentError: There is no such file, or it is not safetensors; pickles are never opened.
@@ -32,7 +33,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
             start = file.read(8)
-        return load_file(path)
+        return unpack(load_file(path))
     except SafetensorError as error:
         raise ArgumentError(
             f"Expected weights as safetensors, but {path} is {_kind(start)}; convert them once, where you trust their "

@@ -1,4 +1,4 @@
-"""The zoo's residents: models that ship with mhex, each a file of weights and a card."""
+"""The zoo's residents: each a file of weights and a card. Some ship with mhex, others are built from their recipe."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import nn
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
+from mhex.zoo._places import WEIGHTS, folder_of, home_of, models_folder, names_in
 from mhex.zoo._squash import Squash
 from mhex.zoo._weights import fill, read_weights
 from mhex.zoo.minilm import load_minilm
 
-WEIGHTS = Path(__file__).parent / "weights"
 _ENTRIES = (
     "title",
     "modality",
@@ -35,15 +35,16 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
 
     Args:
         name: Without the prefix `zoo:`.
-        folder: Where `NAME.safetensors` and `NAME.json` are; the package's own folder by default.
+        folder: Where `NAME.safetensors` and `NAME.json` are; by default the package's own folder, or the folder of
+            models that were built here.
     """
-    folder = folder or WEIGHTS
-    names = _names(folder)
+    names = names_in(folder) if folder else _all_names()
     if not names:
-        raise ArgumentError(f"The zoo is empty: {folder} holds no cards; install mhex again.")
+        raise ArgumentError(f"The zoo is empty: {folder or WEIGHTS} holds no cards; install mhex again.")
     # Only names of cards that exist pass, so a name cannot lead out of the folder.
     if name not in names:
         raise unknown_name("zoo model", name, names)
+    folder = folder or home_of(name)
     card = _card(name, folder)
     weights = read_weights(folder / f"{name}.safetensors")
     tokenizer = None
@@ -74,14 +75,14 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
 
 
 def resident_card(name: str) -> dict[str, Any]:
-    """The card of a resident that ships with mhex."""
-    return _card(name, WEIGHTS)
+    """The card of a resident: that of the weights that are here, or else what is expected of them."""
+    return _card(name, folder_of(name) or WEIGHTS)
 
 
 def _base(base: str, name: str, folder: Path) -> nn.Module:
     """The model of the resident that another one's heads belong to: from the same folder, or from the package."""
-    beside = folder if base in _names(folder) else WEIGHTS
-    if base == name or "base" in _card(base, beside):
+    beside = folder if base in names_in(folder) else None
+    if base == name or "base" in _card(base, beside or home_of(base)):
         raise ArgumentError(f"The card of {name} should name a resident with weights of its own, not {base!r}.")
     return load_resident(base, beside).model
 
@@ -94,13 +95,19 @@ def squash_of(seen: Mapping[str, Any]) -> Squash:
 def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
     """One row per resident of the zoo, read from its card; the models are not loaded.
 
-    The entries: name, title, modality, architecture, classes, parameters, megabytes, accuracy, data, licence.
+    The entries: name, title, modality, architecture, classes, parameters, megabytes (None where the weights are not
+    here: `mhex models build NAME` makes them), accuracy, data, licence.
 
     Args:
         folder: As in `load`.
     """
-    folder = folder or WEIGHTS
-    return [_row(name, _card(name, folder), folder) for name in _names(folder)]
+    if folder is not None:
+        return [_row(name, _card(name, folder), folder) for name in names_in(folder)]
+    return [_row(name, resident_card(name), folder_of(name) or WEIGHTS) for name in _all_names()]
+
+
+def _all_names() -> list[str]:
+    return sorted({*names_in(WEIGHTS), *names_in(models_folder())})
 
 
 def _row(name: str, card: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -117,10 +124,6 @@ def _row(name: str, card: dict[str, Any], folder: Path) -> dict[str, Any]:
         "data": card["data"],
         "licence": card["licence"],
     }
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.json"))
 
 
 def _card(name: str, folder: Path) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def test_imagenet_is_cut_to_squares_when_taken(folder):
 def test_missing_data_say_what_to_place(name, folder):
     entry = data_entry(name)
     with pytest.raises(DataMissingError, match="place"):
-        entry.load(entry.train, limit=2)
+        entry.load(entry.train or entry.test, limit=2)
 
 
 def test_unknown_data_sets_offer_near_names():

@@ -90,7 +90,7 @@ def test_a_resident_answers_as_it_did_in_training(blood, recipe, tmp_path):
     made = recipe(
         heads={"preset": "paper", "mode": "pretrain", "decay": 0.5, "classifier": False},
         train={"epochs": 2, "rate": 0.01},
-        ship={"half": False},
+        ship={"bits": 32},
     )
     report = train(made, tmp_path / "small")
     bundle, cells = mhex.load("zoo:small", folder=tmp_path / "small" / "shipped"), load_blood("test")

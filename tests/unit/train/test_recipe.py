@@ -73,6 +73,9 @@ def test_mistakes_in_one_key(recipe, changes, words):
     ("changes", "words"),
     [
         ({"data": {"name": "blod"}}, r"small\.yaml: data\.name: Unknown data set 'blod'\. Did you mean 'blood'"),
+        ({"data": {"name": "chestmnist"}}, r"data\.name: ChestMNIST cannot be learned.*of several classes"),
+        ({"data": {"name": "voc"}}, r"data\.name: PASCAL VOC 2012 segmentation cannot be learned.*of pixels"),
+        ({"data": {"name": "photos"}}, r"data\.name: Photos of 106.*for judging alone"),
         ({"data": {"side": None}}, r"data\.side is missing"),
         ({"data": {"name": "ag_news"}}, r"data\.length is missing"),
         ({"data": {"name": "ag_news", "length": 8}, "augment": {}}, r"augment is for images"),

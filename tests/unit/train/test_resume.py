@@ -83,7 +83,7 @@ def test_a_finished_run_is_shipped_and_judged_as_asked_later(blood, recipe, tmp_
     first, out = train(recipe(data={"validation": 0}, train={"epochs": 1}), tmp_path / "small"), tmp_path / "small"
     assert first["test"]["split"] == "test"
     break_at(monkeypatch, 0)
-    later = recipe(data={"validation": 0, "test": "val"}, train={"epochs": 1}, ship={"half": False})
+    later = recipe(data={"validation": 0, "test": "val"}, train={"epochs": 1}, ship={"bits": 32})
     report = train(later, out)
     assert report["test"]["split"] == "val"
     assert {key: report[key] for key in ("epochs", "date", "digest")} == {
@@ -94,9 +94,9 @@ def test_a_finished_run_is_shipped_and_judged_as_asked_later(blood, recipe, tmp_
     assert {value.dtype for value in weights(out / "shipped", "small").values()} >= {torch.float32}
     # The card follows what is asked for, in each point.
     back = {"data": {"validation": 0}, "train": {"epochs": 1}}
-    train(recipe(**back, ship={"half": False}), out)
+    train(recipe(**back, ship={"bits": 32}), out)
     assert json.loads(path.read_text())["accuracy"]["split"] == "test"
-    train(recipe(**back, ship={"half": True}), out)
+    train(recipe(**back, ship={"bits": 16}), out)
     assert torch.float16 in {value.dtype for value in weights(out / "shipped", "small").values()}
 
 

@@ -14,7 +14,7 @@ import mhex
 from mhex.data import load_blood, load_pets
 from mhex.errors import ArgumentError
 from mhex.train.card import ship
-from mhex.train.checkpoint import halved, transfer, write_tensors
+from mhex.train.checkpoint import halved, read_tensors, transfer, write_tensors
 from mhex.train.measure import measure
 from mhex.train.needs import with_needs
 from mhex.train.networks import classifier_prefixes
@@ -22,6 +22,8 @@ from mhex.train.recipe import SMOKE_SAMPLES, ShipPart
 from mhex.train.recipe_files import packaged_recipes, read_recipe
 from mhex.train.report import read_finished
 from mhex.train.run import train
+from mhex.zoo._packed import pack
+from mhex.zoo._weights import read_weights
 from support.training import write_news, write_pets_and_cifar
 from support.zoo_standins import write_bert
 
@@ -71,7 +73,7 @@ def test_a_chain_from_data_to_a_card_that_the_zoo_loads(data, tiny, tmp_path):
     assert list(card["recipe"]["epochs"]) == [
         "teacher-a-cifar10",
         "teacher-b-cifar10",
-        "vit-cifar10",
+        "cifar10-vit",
         "teacher-a",
         "teacher-b",
         "pets-vit",
@@ -80,6 +82,18 @@ def test_a_chain_from_data_to_a_card_that_the_zoo_loads(data, tiny, tmp_path):
     assert "CIFAR-10" in card["data"]["pretraining"]
     assert "CC BY-SA 4.0 applies" in card["licence"]
     assert card["recipe"]["torch"] == torch.__version__.split("+")[0]
+
+
+def test_a_chain_without_labels_ends_in_a_probe_that_is_shipped(data, tiny, tmp_path):
+    write_pets_and_cifar(data)
+    run_chain("pets-vit-simclr-probe", tiny, tmp_path / "runs")
+    folder = tmp_path / "runs" / "pets-vit-simclr-probe" / "shipped"
+    card = json.loads((folder / "pets-vit-simclr-probe.json").read_text())
+    assert list(card["recipe"]["epochs"]) == ["cifar10-vit-simclr", "pets-vit-simclr", "pets-vit-simclr-probe"]
+    assert card["recipe"]["done"].count("without labels (simclr)") == 2
+    assert card["recipe"]["done"].count("a linear probe: the body is frozen") == 1
+    assert card["accuracy"].keys() == {"breed", "cat_dog", "split", "images"}
+    assert mhex.load("zoo:pets-vit-simclr-probe", folder=folder).model(torch.zeros(1, 3, 48, 48)).shape == (1, 37)
 
 
 @pytest.mark.parametrize("name", ["agnews-mhex-bert-paper", "agnews-mhex-bert-code"])
@@ -161,6 +175,24 @@ def test_half_precision_refuses_what_does_not_fit():
         halved({"w": torch.tensor([1e5]), "n": torch.tensor(7)})
 
 
+def test_eight_bits_are_within_half_a_step_of_each_row(tmp_path):
+    torch.manual_seed(0)
+    scales = torch.tensor([1e-3, 1.0, 50.0, 0.0])[:, None, None, None]
+    state = {"conv": torch.randn(4, 3, 2, 2) * scales, "bias": torch.randn(4), "n": torch.tensor(7)}
+    write_tensors(pack(state), tmp_path / "w.safetensors")
+    assert (tmp_path / "w.safetensors").stat().st_size < 4 * state["conv"].numel() + 1000
+    for read in (read_tensors, read_weights):
+        found = read(tmp_path / "w.safetensors")
+        assert set(found) == set(state)
+        assert torch.equal(found["bias"], state["bias"])
+        assert torch.equal(found["n"], state["n"])
+        largest = state["conv"].flatten(1).abs().amax(1)
+        error = (found["conv"] - state["conv"]).flatten(1).abs().amax(1)
+        assert bool((error <= largest / 254 * 1.001).all())
+        assert float(error[:3].min()) > 0  # eight bits are no more than eight bits
+        assert not bool(found["conv"][3].any())
+
+
 def test_the_narrow_network_with_heads_is_small():
     made = read_recipe(packaged_recipes()["blood-mhex-resnet18"])
     channels = made.model.arguments["channels"]
@@ -177,7 +209,7 @@ def test_shipped_files_agree_with_their_card(name):
     weights = WEIGHTS / f"{name}.safetensors"
     assert weights.stat().st_size <= LARGEST[name]
     model = timm.create_model(card["architecture"], pretrained=False, **card["arguments"])
-    model.load_state_dict(load_file(weights), strict=True)
+    model.load_state_dict(read_weights(weights), strict=True)
     assert card["parameters"] == sum(p.numel() for p in model.parameters())
     assert sorted(card["groups"]["cat"] + card["groups"]["dog"]) == sorted(card["classes"])
     assert (len(card["groups"]["cat"]), len(card["groups"]["dog"])) == (12, 25)

@@ -1,0 +1,134 @@
+"""Photos and masks in files, decoded when they are taken, since large collections fit into no memory."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from mhex.data.table import DataFormatError
+from mhex.errors import ArgumentError
+
+Fit = Literal["crop", "squash"]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+PHOTO_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+
+
+class PhotoRows(Protocol):
+    """What can be taken like the rows of a tensor."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """The rows with some numbers (B,), stacked."""
+
+
+def fitted(photo: Image.Image, side: int, fit: Fit, *, nearest: bool = False) -> Image.Image:
+    """A photo or mask as a square.
+
+    Args:
+        photo: Of any size.
+        side: Side of the square in pixels.
+        fit: ``"crop"`` scales the shorter side and cuts out the middle; ``"squash"`` scales both sides.
+        nearest: For masks: no value is made up between two others.
+    """
+    resample = Image.Resampling.NEAREST if nearest else Image.Resampling.BICUBIC
+    if fit == "squash":
+        return photo.resize((side, side), resample)
+    scale = side / min(photo.size)
+    width, height = (max(side, round(length * scale)) for length in photo.size)
+    left, top = (width - side) // 2, (height - side) // 2
+    return photo.resize((width, height), resample).crop((left, top, left + side, top + side))
+
+
+class _Files(ABC):
+    """Files that become squares, several at a time."""
+
+    def __init__(self, paths: Sequence[Path], side: int, fit: Fit) -> None:
+        if fit not in ("crop", "squash"):
+            raise ArgumentError(f"fit should be 'crop' or 'squash', not {fit!r}.")
+        if side < 1:
+            raise ArgumentError(f"side should be a positive number of pixels, not {side}.")
+        self.paths = tuple(paths)
+        self.side = side
+        self.fit: Fit = fit
+        # PIL lets go of the interpreter lock while it decodes, so threads are enough.
+        self._pool = ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return torch.from_numpy(np.stack(list(self._pool.map(self._opened, rows.tolist()))))
+
+    def _opened(self, row: int) -> np.ndarray[Any, Any]:
+        path = self.paths[row]
+        try:
+            with Image.open(path) as photo:
+                return self._read(photo, path)
+        except OSError as error:
+            raise DataFormatError(f"{path.name} cannot be decoded ({error}): place the file anew.") from error
+
+    @abstractmethod
+    def _read(self, photo: Image.Image, path: Path) -> np.ndarray[Any, Any]:
+        """The square of an opened file."""
+
+
+class PhotoFiles(_Files):
+    """Photos in files, taken like rows of a tensor: ``files[rows]`` is (B, 3, side, side), uint8.
+
+    Args:
+        paths: The files.
+        side: Side of the squares in pixels.
+        fit: ``"crop"`` scales the shorter side and cuts out the middle; ``"squash"`` scales both sides.
+        upright: Whether to turn photos as their camera says. Published collections are used without.
+    """
+
+    def __init__(self, paths: Sequence[Path], side: int, fit: Fit = "crop", *, upright: bool = False) -> None:
+        super().__init__(paths, side, fit)
+        self.upright = upright
+
+    def _read(self, photo: Image.Image, path: Path) -> Bytes:
+        if photo.mode.startswith(("I", "F")):
+            raise DataFormatError(
+                f"{path.name} should have 8 bits per channel, and has mode {photo.mode}: save it with 8 bits, with the "
+                "range of brightness that you want to be seen."
+            )
+        photo.draft("RGB", (self.side, self.side))  # JPEG is decoded at a smaller scale where that suffices
+        small = (ImageOps.exif_transpose(photo) if self.upright else photo).convert("RGB")
+        return np.asarray(fitted(small, self.side, self.fit)).transpose(2, 0, 1)
+
+
+class MaskFiles(_Files):
+    """Masks in files, taken like rows of a tensor: ``files[rows]`` is (B, side, side), of what ``read`` makes.
+
+    Args:
+        paths: The files: grey, or with a palette, whose places count.
+        side: Side of the squares in pixels.
+        fit: As for the photos they belong to.
+        read: From the values (side, side), uint8, and the name of the file to the mask.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], side: int, fit: Fit, read: Callable[[Bytes, str], np.ndarray[Any, Any]]
+    ) -> None:
+        super().__init__(paths, side, fit)
+        self._made = read
+
+    def _read(self, photo: Image.Image, path: Path) -> np.ndarray[Any, Any]:
+        plain = photo if photo.mode in ("P", "L") else photo.convert("L")
+        return self._made(np.asarray(fitted(plain, self.side, self.fit, nearest=True), dtype=np.uint8), path.name)
+
+
+def object_mask(values: Bytes, name: str) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """A mask of one's own: 1 where it is not black, 0 elsewhere."""
+    return (values > 0).astype(np.int8)

@@ -1,0 +1,44 @@
+"""Where files of the zoo are: some travel with the package, others are made on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mhex.errors import ArgumentError
+
+WEIGHTS = Path(__file__).parent / "weights"
+MODELS_VARIABLE = "MHEX_MODELS"
+
+
+def models_folder() -> Path:
+    """The folder of models that were built here: what `MHEX_MODELS` names, or a folder of the user's cache."""
+    named = os.environ.get(MODELS_VARIABLE, "").strip()
+    if named:
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "mhex" / "models"
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the cards in a folder."""
+    return sorted(path.stem for path in folder.glob("*.json"))
+
+
+def folder_of(name: str) -> Path | None:
+    """Where the weights of a model of the zoo are, the package before what was built; None if nowhere."""
+    for folder in (WEIGHTS, models_folder()):
+        if (folder / f"{name}.safetensors").is_file() and (folder / f"{name}.json").is_file():
+            return folder
+    return None
+
+
+def home_of(name: str) -> Path:
+    """The same; a model that is not there is refused with the command that makes it."""
+    found = folder_of(name)
+    if found is None:
+        raise ArgumentError(
+            f"The weights of zoo:{name} do not travel with mhex; train them once with `mhex models build {name}`, "
+            f"which puts them into {models_folder()}."
+        )
+    return found
