@@ -38,8 +38,8 @@ def check_suite(suite: Suite, source: str) -> None:
             _known("method", names, all_methods())
     found: dict[str, tuple[set[str], set[str]]] = {}
     for quick in (False, True):
-        for place, entry in enumerate(suite.entries(quick)):
-            made = _check_entry(suite, entry, source, _keys(suite, entry, place, quick))
+        for entry in suite.entries(quick):
+            made = _check_entry(entry, source, _keys(suite, entry, quick))
             found.setdefault(entry.label, made)
     for place, published in enumerate(suite.published):
         with _at(source, f"published[{place}]"):
@@ -48,7 +48,7 @@ def check_suite(suite: Suite, source: str) -> None:
             _check_values(published.values, set().union(*(m for m, _ in scope)), set().union(*(c for _, c in scope)))
 
 
-def _keys(suite: Suite, entry: Entry, place: int, quick: bool) -> dict[str, str]:
+def _keys(suite: Suite, entry: Entry, quick: bool) -> dict[str, str]:
     """Where in the file each part of an entry stands."""
     place = next(n for n, one in enumerate(suite.entries()) if one.label == entry.label)
     model = suite.models[place]
@@ -73,13 +73,13 @@ def _check_labels(entries: Sequence[Entry], source: str) -> None:
             raise ArgumentError(f"{source}: models[{place}]: {one.label!r} is there twice; give one of them a label.")
 
 
-def _check_entry(suite: Suite, entry: Entry, source: str, keys: Mapping[str, str]) -> tuple[set[str], set[str]]:
+def _check_entry(entry: Entry, source: str, keys: Mapping[str, str]) -> tuple[set[str], set[str]]:
     """Names of the methods and columns that its table can have."""
     with _at(source, keys["model"]):
         _check_model(entry.model)
     with _at(source, keys["data"]):
         data = _check_data(entry.data)
-    by = _check_metrics(entry.metrics, data, suite.seed, source, keys["metrics"])
+    by = _check_metrics(entry.metrics, data, source, keys["metrics"])
     for place, one in enumerate(by):
         with _at(source, f"{keys['metrics']}[{place}]"):
             _check_needs(one, entry, data)
@@ -122,8 +122,6 @@ def _check_methods(methods: Sequence[MethodPart], data: DataEntry, source: str, 
     """Names in tables; with `all`, of every method for such data."""
     fitting = {name for name, one in all_methods().items() if data.kind in one.modalities}
     controls = {f"control:{name}" for name, one in CONTROLS.items() if data.kind in one.modalities}
-    if [part.name for part in methods] == [EVERY]:
-        return fitting | controls
     names: list[str] = []
     for place, part in enumerate(methods):
         with _at(source, f"{key}[{place}]"):
@@ -142,11 +140,12 @@ def _check_methods(methods: Sequence[MethodPart], data: DataEntry, source: str, 
     return {*names, *controls, *(fitting if EVERY in names else ())}
 
 
-def _check_metrics(metrics: Sequence[MetricPart], data: DataEntry, seed: int, source: str, key: str) -> list[Judge]:
+def _check_metrics(metrics: Sequence[MetricPart], data: DataEntry, source: str, key: str) -> list[Judge]:
+    """Metrics as they are called without the suite's seed, so that published columns need not name it."""
     found: list[Judge] = []
     for place, part in enumerate(metrics):
         with _at(source, f"{key}[{place}]"):
-            one = judges([part.given], data.kind, seed)[0]
+            one = judges([part.given], data.kind)[0]
             if one.label in [other.label for other in found]:
                 raise ArgumentError(f"{one.label} is there twice.")
             found.append(one)

@@ -39,7 +39,7 @@ def suite_page(result: SuiteResult) -> str:
         parts += [f"## {label}", _words(record), report.table("markdown", "all")]
         for published in suite.published:
             if not published.models or label in published.models:
-                parts.append(_beside(published, cells))
+                parts.append(_beside(published, cells, suite.seed))
         parts.append(f"### What an explanation costs\n\n{_costs(report, record)}")
     if suite.reading:
         parts.append(f"## Reading\n\n{suite.reading.strip()}")
@@ -83,12 +83,12 @@ def _words(record: Mapping[str, Any]) -> str:
     return f"{record['images']} samples, target {record['target']}; {record['seconds']:.0f} s on {record['device']}."
 
 
-def _beside(published: PublishedPart, cells: Sequence[Cell]) -> str:
+def _beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
     """Our numbers beside those of a paper, for the methods and columns that both have; empty without any."""
-    place = {(cell.method, cell.column): cell for cell in cells}
-    methods = [name for name in published.values if any(cell.method == name for cell in cells)]
+    place = {(cell.method, _without_seed(cell.column, seed)): cell for cell in cells}
+    methods = [name for name in published.values if any(method == name for method, _ in place)]
     asked = dict.fromkeys(column for name in methods for column in published.values[name])
-    columns = [name for name in asked if any(cell.column == name for cell in cells)]
+    columns = [name for name in asked if any(column == name for _, column in place)]
     if not methods or not columns:
         return ""
     heads = [f"{name} | published" for name in columns]
@@ -106,6 +106,11 @@ def _beside(published: PublishedPart, cells: Sequence[Cell]) -> str:
     )
     listed = "\n".join(f"- {one}" for one in orders if one)
     return "\n\n".join(part for part in (head, note, "\n".join(lines), listed) if part)
+
+
+def _without_seed(column: str, seed: int) -> str:
+    """A column as it is called where the seed is 0, which names it for all seeds."""
+    return column.replace(f"(seed={seed}, ", "(").replace(f" (seed={seed})", "")
 
 
 def _scaled(published: PublishedPart, value: float) -> float:

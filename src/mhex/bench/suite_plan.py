@@ -17,6 +17,7 @@ from mhex.errors import ArgumentError, MhexError
 from mhex.inputs import prepare
 from mhex.registry import all_methods, get_method
 from mhex.zoo.names import load
+from mhex.zoo.residents import list_models
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def make_ready(suite: Suite, quick: bool = False) -> list[Ready]:
     entries = suite.entries(quick)
     data = {part: _items(part, suite.seed) for part in dict.fromkeys(one.data for one in entries)}
     names = dict.fromkeys(name for one in entries for name in (one.model, one.evaluator) if name is not None)
-    bundles = {name: load(name) for name in names}
+    bundles = {name: _load(name, suite.name) for name in names}
     found = []
     for entry in entries:
         bundle = bundles[entry.model]
@@ -66,6 +67,18 @@ def make_ready(suite: Suite, quick: bool = False) -> list[Ready]:
             raise ArgumentError(f"{suite.name}: {entry.label}: {error}") from error
         found.append(Ready(entry, bundle, evaluator, data[entry.data], methods))
     return found
+
+
+def _load(name: str, source: str) -> Bundle:
+    try:
+        return load(name)
+    except MhexError as error:
+        from mhex.train.build import buildable
+
+        bare = name.removeprefix("zoo:")
+        if bare != name and bare in buildable() and f"zoo:{bare}" not in [row["name"] for row in list_models()]:
+            raise ArgumentError(f"{source}: {name} is not here; train it with `mhex models build {bare}`.") from error
+        raise ArgumentError(f"{source}: {name}: {error}") from error
 
 
 def _items(part: DataPart, seed: int) -> Items:

@@ -140,7 +140,7 @@ def _joined(before: Mapping[str, Any] | None, record: dict[str, Any], new: int) 
 
 def _told(suite: Suite, quick: bool, records: Mapping[str, Any]) -> dict[str, Any]:
     last = list(records.values())[-1]
-    return {
+    told = {
         "suite": asdict(suite),
         "quick": quick,
         "seed": suite.seed,
@@ -148,6 +148,7 @@ def _told(suite: Suite, quick: bool, records: Mapping[str, Any]) -> dict[str, An
         "wall_seconds": sum(one["seconds"] for one in records.values()),
         "models": dict(records),
     }
+    return dict(json.loads(json.dumps(told, default=str)))  # as it will be read
 
 
 def _told_before(out: Path) -> dict[str, Any]:
