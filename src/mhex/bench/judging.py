@@ -189,6 +189,7 @@ def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: lis
         wanted = [one for one in metrics if not _done(run, samples, marks, method, one)]
         if not wanted:
             continue
+        _ = subject.logits  # of all methods: it must not count as time of the first
         started = time.perf_counter()
         gaps = Gaps(samples.ids)
         case = case_of(run, samples, marks, method, subject, gaps)

@@ -35,6 +35,7 @@ class Report:
         told = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
         self._metrics = {name: metric_of(settings) for name, settings in told.items()}
         self._values: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
+        self._cells: dict[tuple[Any, ...], list[Cell]] = {}  # tests of all pairs take long
 
     @property
     def methods(self) -> list[str]:
@@ -101,6 +102,12 @@ class Report:
         """
         if outputs not in ("first", "all"):
             raise ArgumentError(f"Expected outputs 'first' or 'all', but got {outputs!r}.")
+        asked = (resamples, confidence, seed, outputs)
+        if asked not in self._cells:
+            self._cells[asked] = self._summary(*asked)
+        return list(self._cells[asked])
+
+    def _summary(self, resamples: int, confidence: float, seed: int, outputs: str) -> list[Cell]:
         cells: list[Cell] = []
         for name, metric in self._metrics.items():
             _, rows = self.values(name)

@@ -46,7 +46,8 @@ def build(kind: type[T], raw: Any, source: str, place: str = "") -> T:
     """Make a dataclass from a mapping as YAML gives it.
 
     Args:
-        kind: The dataclass; fields may be plain types, literals, tuples, mappings, dataclasses, and unions of those.
+        kind: The dataclass; fields may be plain types, literals, tuples, mappings, dataclasses, lists of dataclasses
+            (whose places are counted from 0 in messages), and unions of those.
         raw: The mapping.
         source: Name of the file, for messages.
         place: Key of the mapping in the file, `"train"`; empty for the whole file.
@@ -84,14 +85,27 @@ def _value(hint: Any, raw: Any, entry: Field[Any], source: str, key: str) -> Any
     """`raw` as `hint` wants it, within the limits of the field."""
     options = list(get_args(hint)) if get_origin(hint) in (Union, types.UnionType) else [hint]
     nested = [option for option in options if is_dataclass(option)]
-    if nested and raw is not None:
+    others = [option for option in options if option not in (*nested, type(None))]
+    if nested and raw is not None and (isinstance(raw, Mapping) or not others):
         return build(nested[0], raw, source, key)  # type: ignore[arg-type]
+    lists = [option for option in options if _of_sections(option)]
+    if lists and isinstance(raw, list | tuple):
+        kind = get_args(lists[0])[0]
+        return tuple(_value(kind, item, entry, source, f"{key}[{n}]") for n, item in enumerate(raw))
     for option in options:
         fits, value = _fit(option, raw)
         if fits:
             _limit(value, entry, source, key)
             return value
     raise ArgumentError(f"{source}: {key} should be {_words(hint)}, not {raw!r}.")
+
+
+def _of_sections(option: Any) -> bool:
+    """True of a list of any length that may hold mappings with keys of their own."""
+    arguments = get_args(option)
+    if get_origin(option) is not tuple or arguments[-1] is not Ellipsis:
+        return False
+    return any(is_dataclass(kind) for kind in (arguments[0], *get_args(arguments[0])))
 
 
 def _fit(option: Any, raw: Any) -> tuple[bool, Any]:

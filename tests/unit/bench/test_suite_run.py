@@ -1,0 +1,205 @@
+"""Running suites: reports and what is told of them, going on after a kill, and pages."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mhex
+from mhex.bench import cases
+from mhex.bench.suite import Suite
+from mhex.bench.suite_files import read_suite
+from mhex.bench.suite_page import seconds_of, suite_page
+from mhex.bench.suite_run import run_suite
+from mhex.errors import ArgumentError
+from mhex.registry import all_methods
+from support.suites import write_models, write_pets, write_suite
+
+DELETION = "deletion (seed=3, reference=zero, steps=4)"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_models(tmp_path_factory.mktemp("models")), write_pets(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(autouse=True)
+def _places(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MHEX_MODELS", str(folders[0]))
+    monkeypatch.setenv("MHEX_DATA", str(folders[1]))
+
+
+def suite_of(tmp_path: Path, **changes: Any) -> Suite:
+    return read_suite(write_suite(tmp_path / "mine.yaml", **changes))
+
+
+def values_of(report: mhex.Report) -> dict[tuple[Any, ...], float]:
+    names = ("image", "input", "method", "options", "metric", "column")
+    return {tuple(row[name] for name in names): row["value"] for row in report.rows.to_pylist()}
+
+
+def test_every_model_has_a_report_and_is_told_of(tmp_path: Path) -> None:
+    known = {"name": "zoo:tiny-vit", "label": "known", "target": "label"}
+    suite = suite_of(tmp_path, models=["zoo:tiny-vit", known])
+    result = run_suite(suite, tmp_path / "out", command="mhex bench mine.yaml")
+    assert list(result.reports) == ["tiny-vit", "known"]
+    for label, report in result.reports.items():
+        assert report.methods[:2] == ["gae", "rollout (start_block=2)"]
+        assert report.metrics == [DELETION, "segmentation (seed=3)"]
+        assert values_of(mhex.Report.load(tmp_path / "out" / label)).keys() == values_of(report).keys()
+    told = json.loads((tmp_path / "out" / "suite.json").read_text())
+    assert told == result.told
+    assert {"mhex", "torch", "timm", "transformers", "Python"} == told["versions"].keys()
+    assert (told["seed"], told["quick"], told["command"]) == (3, False, "mhex bench mine.yaml")
+    assert told["device"].startswith("cpu")
+    assert told["wall_seconds"] > 0
+    assert told["suite"]["title"] == "A small suite"
+    record = told["models"]["known"]
+    assert (record["images"], record["target"], record["model"]) == (6, "label", "zoo:tiny-vit")
+    assert record["protocols"][DELETION].startswith("reference=zero, steps=4")
+    assert record["accuracy"]["breed"] == 0.1667
+
+
+def test_the_second_call_computes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = suite_of(tmp_path)
+    first = run_suite(suite, tmp_path / "out", command="first")
+    assert first.added > 0
+    monkeypatch.setattr(cases, "explain", lambda *a, **k: pytest.fail("explained again"))
+    monkeypatch.setattr(cases, "control", lambda *a, **k: pytest.fail("made a control map again"))
+    second = run_suite(suite, tmp_path / "out", command="second")
+    assert second.added == 0
+    assert second.told == first.told  # also the seconds and the command: they are of the call that made the rows
+    assert values_of(second.reports["tiny-vit"]).keys() == values_of(first.reports["tiny-vit"]).keys()
+
+
+def test_more_methods_are_added_to_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_suite(suite_of(tmp_path), tmp_path / "out")
+    seen: list[str] = []
+    original = cases.explain
+    monkeypatch.setattr(cases, "explain", lambda *a, **k: (seen.append(a[2]), original(*a, **k))[1])
+    second = run_suite(suite_of(tmp_path, methods=["gae", "attention"]), tmp_path / "out")
+    assert set(seen) == {"attention"}
+    assert {"gae", "attention"} <= set(second.reports["tiny-vit"].methods)
+    assert second.told["wall_seconds"] > first.told["wall_seconds"]
+
+
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    small = {"data": {"name": "pets", "limit": 4}, "batch_size": 1, "controls": False, "metrics": ["average-drop"]}
+    suite = suite_of(tmp_path, **small, methods=["attention", "gae", "rollout"], quick={"limit": 2})
+    out = tmp_path / "out"
+    process = multiprocessing.get_context("fork").Process(target=run_suite, args=(suite, out))
+    process.start()
+    until = time.monotonic() + 60
+    while len(list(out.glob("tiny-vit/part-*.parquet"))) < 2:
+        assert process.is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.kill()
+    process.join()
+    assert process.exitcode == -9
+    left = {path: path.stat().st_mtime_ns for path in out.glob("tiny-vit/part-*.parquet")}
+    assert not (out / "suite.json").exists()
+    result = run_suite(suite, out)
+    assert 0 < len(left) < len(list(out.glob("tiny-vit/part-*.parquet")))
+    assert {path: path.stat().st_mtime_ns for path in left} == left
+    assert result.told["models"]["tiny-vit"]["resumed"]
+    whole = values_of(run_suite(suite, tmp_path / "other").reports["tiny-vit"])
+    found = values_of(result.reports["tiny-vit"])
+    assert found.keys() == whole.keys()
+    for key, value in whole.items():
+        assert (math.isnan(value) and math.isnan(found[key])) or math.isclose(value, found[key], rel_tol=1e-6)
+
+
+def test_quick_and_all_and_what_is_left_out(tmp_path: Path) -> None:
+    result = run_suite(suite_of(tmp_path), tmp_path / "quick", quick=True)
+    assert result.reports["tiny-vit"].methods[0] == "rollout"
+    assert result.reports["tiny-vit"].metrics == ["segmentation (seed=3)"]
+    assert result.told["models"]["tiny-vit"]["images"] == 2
+    kept = ("gae", "rollout", "gradtoken", "cdam", "attention-flow", "mhex", "guided-backprop")
+    others = [name for name in all_methods() if name not in kept]
+    methods = ["all", {"name": "gae", "options": {"start_block": 2}}]
+    changes = {"methods": methods, "leave_out": others, "metrics": ["compactness"], "controls": False}
+    found = run_suite(suite_of(tmp_path, **changes), tmp_path / "all").reports["tiny-vit"].methods
+    # The model has neither heads nor ReLU.
+    assert found == ["attention-flow", "cdam", "gae", "gradtoken", "rollout", "gae (start_block=2)"]
+
+
+def test_what_a_model_does_not_allow_is_refused_before_any_work(tmp_path: Path) -> None:
+    both = suite_of(tmp_path, models=["zoo:tiny-vit", "zoo:tiny-resnet"])
+    with pytest.raises(ArgumentError, match=r"^small: tiny-resnet: Method 'gae' cannot explain this"):
+        run_suite(both, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ArgumentError, match="no method is left"):
+        run_suite(suite_of(tmp_path, leave_out=["gae", "rollout"]), tmp_path / "out")
+
+
+def test_an_evaluator_must_see_the_same_inputs(
+    tmp_path: Path, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = write_models(tmp_path / "models")
+    card = json.loads((models / "tiny-resnet.json").read_text())
+    card["preprocess"]["size"] = 64
+    (models / "tiny-resnet.json").write_text(json.dumps(card))
+    monkeypatch.setenv("MHEX_MODELS", str(models))
+    drop = {"evaluator": "zoo:tiny-resnet", "metrics": ["average-drop:mhex"]}
+    with pytest.raises(ArgumentError, match="the evaluator zoo:tiny-resnet was trained on other inputs"):
+        run_suite(suite_of(tmp_path, **drop), tmp_path / "out")
+    monkeypatch.setenv("MHEX_MODELS", str(folders[0]))
+    result = run_suite(suite_of(tmp_path, **drop), tmp_path / "out")
+    assert result.told["models"]["tiny-vit"]["evaluator"] == "zoo:tiny-resnet"
+    own = run_suite(suite_of(tmp_path, metrics=["average-drop"]), tmp_path / "own")
+    assert set(values_of(own.reports["tiny-vit"]).values()) != set(values_of(result.reports["tiny-vit"]).values())
+
+
+@pytest.mark.parametrize("form", ["side-by-side", "mosaic"])
+def test_maps_that_ignore_the_class_discriminate_nothing(tmp_path: Path, form: str) -> None:
+    boxes = {"name": "class-discrimination", "changes": {"reference": "zero", "steps": 4, "sizes": 2, "count": 8}}
+    suite = suite_of(
+        tmp_path,
+        data={"name": "pets", "form": form, "limit": 3},
+        methods=["rollout", "gae"],
+        metrics=[boxes],
+        target="label",
+        quick={"limit": 2},
+    )
+    report = run_suite(suite, tmp_path / "out").reports["tiny-vit"]
+    numbers = report.values(report.metrics[0])[1]
+    assert numbers["rollout"].abs().max() == 0
+    assert numbers["gae"].abs().max() > 0
+
+
+def test_the_page_has_our_numbers_beside_the_published_ones(tmp_path: Path) -> None:
+    published = {
+        "paper": "A paper",
+        "table": "Table 9",
+        "note": "Another model.",
+        "percent": True,
+        "values": {"gae": {"segmentation miou": 61.5}, "rollout (start_block=2)": {"segmentation pacc": 70}},
+    }
+    suite = suite_of(tmp_path, published=[published], reading="What follows.", about="What it is.")
+    result = run_suite(suite, tmp_path / "out", command="mhex bench mine.yaml")
+    page = suite_page(result)
+    for words in (
+        "# A small suite",
+        "What it is.",
+        "Made by `mhex bench mine.yaml`: seed 3, ",
+        "| tiny-vit (`zoo:tiny-vit`) | breed 16.7 %, cat dog 50.0 % (test) | pets, test | 6 | predicted | itself |",
+        "### Beside A paper, Table 9",
+        "Published per cent are shown as shares",
+        "reference=zero, steps=4",
+        "| method | seconds per explanation |",
+        "## Reading\n\nWhat follows.",
+    ):
+        assert words in page, words
+    ours = {(cell.method, cell.output): cell.text for cell in result.reports["tiny-vit"].summary()}
+    assert "| method | segmentation miou | published | segmentation pacc | published |" in page
+    assert f"| gae | {ours['gae', 'miou']} | 0.615 | {ours['gae', 'pacc']} | — |" in page
+    costs = seconds_of(result.reports["tiny-vit"])
+    assert costs.keys() == set(result.reports["tiny-vit"].methods)
+    assert all(value > 0 for value in costs.values())
