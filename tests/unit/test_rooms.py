@@ -25,6 +25,7 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
     "bench": {
         *("bench", "capture", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
         *("_explain", "_progress", "_settle", "targets"),
+        *("explanation", "viz", "_photo"),  # pages of reports
     },
     "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
     "data": {"data", "errors", "_optional"},

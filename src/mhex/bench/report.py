@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from mhex.bench import store
+from mhex.bench.gathering import curves_of, numbers_of
 from mhex.bench.merging import merged
 from mhex.bench.pairs import Pairs, check_names
 from mhex.bench.plan import label, metric_of
 from mhex.bench.tables import Cell, Grid, render
 from mhex.errors import ArgumentError
+from mhex.metrics._base import PerImage
 from mhex.metrics.comparison import all_pairs, pair_tests
 from mhex.metrics.marking import Marks, marked
 from mhex.metrics.ranking import Rank, ranking
@@ -27,10 +29,11 @@ class Report:
 
     Args:
         rows: An arrow table with the columns of `mhex.bench.store`; metrics are made again from what it says of them.
+        curves: An arrow table of curves; None if there is none.
     """
 
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
+    def __init__(self, rows: Any, curves: Any = None) -> None:
+        self.rows, self._curves = rows, curves
         told = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
         self._metrics = {name: metric_of(settings) for name, settings in told.items()}
         self._values: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
@@ -50,28 +53,27 @@ class Report:
         """Ids of the images (n,), and for each method its numbers (n, J); NaN where an image has none."""
         check_names("metric", [metric], self._metrics)
         if metric not in self._values:
-            self._values[metric] = self._gathered(metric)
+            self._values[metric] = numbers_of(self.rows, metric, self._metrics[metric].columns)
         return self._values[metric]
 
-    def _gathered(self, metric: str) -> tuple[Tensor, dict[str, Tensor]]:
-        import pyarrow.compute as pc
+    def curves(self, metric: str, order: str | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Curves that a metric was read from, in single precision; NaN where an image has none.
 
-        part = self.rows.filter(pc.equal(self.rows.column("metric"), metric)).to_pydict()
-        made = list(zip(part["method"], part["options"], strict=True))
-        # Samples of other data may have the same numbers.
-        samples = list(zip(part["image"], part["input"], strict=True))
-        labels = {one: label(*one) for one in dict.fromkeys(made)}
-        names, ids, columns = list(dict.fromkeys(labels.values())), sorted(set(samples)), self._metrics[metric].columns
-        at_name, at_sample, at_column = ({one: k for k, one in enumerate(kind)} for kind in (names, ids, columns))
-        found = torch.full((len(names), len(ids), len(columns)), torch.nan, dtype=torch.float64)
-        place = (
-            torch.tensor([at_name[labels[one]] for one in made]),
-            torch.tensor([at_sample[one] for one in samples]),
-            torch.tensor([at_column[one] for one in part["column"]]),
-        )
-        values = [float("nan") if value is None else value for value in part["value"]]
-        found[place] = torch.tensor(values, dtype=torch.float64)
-        return torch.tensor([image for image, _ in ids]), dict(zip(names, found, strict=True))
+        Args:
+            metric: Its name in the report; one that reads a sweep.
+            order: `"mif"` or `"lif"`, for metrics that read both; None for the first that the metric reads. Of
+                insertion, points go from nothing put in to everything.
+
+        Returns:
+            Ids of the images (n,), shares of units removed or put in (T + 1,), and for each method its curves
+            (n, T + 1).
+        """
+        return curves_of(self._curves, metric, self.metric(metric), order, self.methods)
+
+    def metric(self, name: str) -> PerImage:
+        """An empty torchmetrics object of a metric, with its protocol."""
+        check_names("metric", [name], self._metrics)
+        return self._metrics[name]
 
     def protocol(self, metric: str) -> str:
         """How a metric was measured, as it stands in the rows."""
@@ -133,7 +135,7 @@ class Report:
         ]
         if not kept:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
-        return Report(store.as_table(kept))
+        return Report(store.as_table(kept), self._curves)
 
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
@@ -227,14 +229,15 @@ class Report:
         return self.table("html", "all")
 
     def to_parquet(self, path: str | PathLike[str]) -> Path:
-        """Write all rows to a file."""
+        """Write all rows to a file; curves stay behind."""
         store.write(self.rows, Path(path))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Report:
         """Read a file that `to_parquet` wrote, or the folder of a run."""
-        return cls(store.read(Path(path)))
+        path = Path(path)
+        return cls(store.read(path), store.read(path, store.CURVES) if path.is_dir() else None)
 
     def merge(self, *others: Report) -> Report:
         """One report of several: samples are paired by their digests, and what disagrees is refused.

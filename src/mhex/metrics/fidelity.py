@@ -45,6 +45,7 @@ class Fidelity(CurveMetric):
     columns = ("difference", "mif", "lif")
     outputs = ("difference", "mif", "lif", "srg")
     better = (True, False, True, True)
+    output = "logit"
     protocol: CurveProtocol
 
     def score(self, result: SweepResult) -> Tensor:

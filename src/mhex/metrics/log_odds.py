@@ -44,6 +44,7 @@ class LogOdds(CurveMetric):
     better = (False,)
     protocol: ScoredProtocol
     orders = ("mif",)
+    output = "log-probability"
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

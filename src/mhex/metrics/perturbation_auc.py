@@ -61,6 +61,7 @@ class PerturbationAUC(CurveMetric):
     columns = ("positive", "negative", "correct")
     outputs = ("difference", "positive", "negative", "positive_on_correct", "negative_on_correct")
     better = (True, False, True, False, True)
+    output = "hit"
     protocol: AccuracyProtocol
 
     def score(self, result: SweepResult) -> Tensor:
