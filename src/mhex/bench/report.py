@@ -70,6 +70,10 @@ class Report:
         """
         return curves_of(self._curves, metric, self.metric(metric), order, self.methods)
 
+    def has_curves(self, metric: str) -> bool:
+        """Whether curves of a metric were kept."""
+        return self._curves is not None and metric in self._curves.column("metric").to_pylist()
+
     def metric(self, name: str) -> PerImage:
         """An empty torchmetrics object of a metric, with its protocol."""
         check_names("metric", [name], self._metrics)
