@@ -12,10 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mhex.errors import ArgumentError
 
 _NAME = "about.json"
-_PACKAGES = ("mhex", "torch", "numpy", "timm", "transformers")
+_PACKAGES = ("mhex", "numpy", "timm", "transformers")
 
 
 def note(folder: Path, told: Mapping[str, Any]) -> None:
@@ -51,7 +53,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def versions() -> dict[str, str]:
     """Of Python and of the packages that numbers depend on, as far as they are installed."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}  # with its build
     for name in _PACKAGES:
         try:
             found[name] = version(name)

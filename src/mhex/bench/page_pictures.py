@@ -60,8 +60,9 @@ def _figure(pixels: Any, name: str, alt: str, control: bool = False) -> str:
     small.save(file, "JPEG", quality=82)
     data = base64.b64encode(file.getvalue()).decode("ascii")
     mark = ' class="control"' if control else ""
+    shown = f"{name.removeprefix('control:')} (control)" if control else name
     said = html.escape(f"{name}: {alt}" if alt else name)
     return (
         f'<figure{mark}><img src="data:image/jpeg;base64,{data}" alt="{said}">'
-        f"<figcaption>{html.escape(name)}</figcaption></figure>"
+        f"<figcaption>{html.escape(shown)}</figcaption></figure>"
     )

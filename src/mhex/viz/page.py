@@ -37,13 +37,15 @@ th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px so
 code, pre { font: .9em ui-monospace, "DejaVu Sans Mono", monospace; }
 h3 { font-size: 1.05rem; margin: 1.6rem 0 .6rem; }
 .scroll { overflow-x: auto; margin-bottom: 1rem; }
-.scroll table { margin: 0; }
+.scroll table { margin: 0; border-collapse: separate; border-spacing: 0; }
 .scroll th { vertical-align: bottom; }
-.scroll th:not(:first-child), .scroll td:not(:first-child) { white-space: nowrap; }
+.scroll td:not(:first-child) { white-space: nowrap; }
+.scroll th:not(:first-child) { min-width: 6.5rem; }
 .scroll th:first-child, .scroll td:first-child { position: sticky; left: 0; background: var(--card); }
 .control, .control td { color: var(--soft); font-style: italic; }
 tr:not(.control) + tr.control td { border-top: 3px double var(--line); }
-.small, .small + ul, .scroll + ul { font-size: .88rem; color: var(--soft); padding-left: 1.1rem; }
+summary { cursor: pointer; margin-bottom: .8rem; }
+.small, .scroll + ul { font-size: .88rem; color: var(--soft); padding-left: 1.1rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); gap: 1rem 1.6rem; }
 .chart { margin: 0; }
 figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .3rem; }
@@ -52,14 +54,15 @@ figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .3rem; }
 .chart .grid { stroke: var(--line); stroke-width: 1; }
 .chart .axis { stroke: var(--soft); stroke-width: 1; }
 .chart .soft { fill: var(--soft); }
-.chart .band { opacity: .11; }
 .chart .mean { fill: var(--card); stroke: var(--ink); stroke-width: 1.2; }
 .key { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: 0 0 1rem; font-size: .88rem; }
 .key span { display: inline-flex; align-items: center; gap: .4rem; }
 .key svg { width: 26px; height: 10px; }
-.maps { display: flex; flex-wrap: wrap; gap: .7rem; margin-bottom: 1.4rem; }
-.maps figure { margin: 0; width: clamp(6.6rem, 22vw, 9rem); }
-.maps figcaption { font-size: .78rem; line-height: 1.25; overflow-wrap: anywhere; }
+.maps { display: grid; grid-template-columns: repeat(auto-fill, minmax(clamp(5.2rem, 11vw, 8rem), 1fr)); gap: .7rem;
+  margin-bottom: 1.4rem; }
+.maps figure { margin: 0; }
+.maps figcaption { font-size: .78rem; font-weight: 400; line-height: 1.25; margin: .25rem 0 0;
+  overflow-wrap: anywhere; }
 .maps img { width: 100%; margin: 0; border-radius: 6px; }
 .maps .control img { outline: 2px dashed var(--soft); outline-offset: -2px; }
 pre { overflow-x: auto; padding: .8rem 1rem; border: 1px solid var(--line); border-radius: 8px; }

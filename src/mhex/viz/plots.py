@@ -53,10 +53,11 @@ def line_plot(title: str, below: str, beside: str, x: Sequence[float], lines: Se
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
     parts.append(f'<g transform="rotate(-90 10 {middle:g})">{write(10, middle, beside, "middle", "soft")}</g>')
     places = [across(one) for one in x]
+    pale = max(0.05, min(0.2, 0.6 / max(1, len(lines))))  # many bands on each other would hide the lines
     ordered = sorted(lines, key=lambda one: not one.look.control)
     for one in ordered:
         edge = path([*places, *reversed(places)], [up(value) for value in (*one.high, *reversed(one.low))])
-        parts.append(f'<path class="band" d="{edge}Z" fill="{one.look.colour}"/>')
+        parts.append(f'<path class="band" d="{edge}Z" fill="{one.look.colour}" opacity="{pale:.2f}"/>')
     for one in ordered:
         drawn = path(places, [up(value) for value in one.middle])
         told = f"<title>{html.escape(one.name)}</title>"
