@@ -132,7 +132,7 @@ def _frame(across: Scale, bottom: float, below: str) -> list[str]:
     for tick in across.ticks:
         parts.append(rule(across(tick), _TOP, across(tick), bottom))
         parts.append(write(across(tick), bottom + 13, number(tick), "middle"))
-    parts.append(write(WIDTH / 2, bottom + 29, below, "middle", "soft"))
+    parts.append(write((across.start + across.stop) / 2, bottom + 29, below, "middle", "soft"))
     return parts
 
 
