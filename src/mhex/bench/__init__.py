@@ -1,7 +1,8 @@
-"""Methods beside metrics: controls, rows, tables."""
+"""Methods beside metrics: controls, rows, tables, pages."""
 
 from mhex.bench.controls import CONTROLS, Control, control
 from mhex.bench.judging import evaluate
+from mhex.bench.page import page_of
 from mhex.bench.report import Report
 
-__all__ = ["CONTROLS", "Control", "Report", "control", "evaluate"]
+__all__ = ["CONTROLS", "Control", "Report", "control", "evaluate", "page_of"]

@@ -17,6 +17,7 @@ from mhex.bench.controls import control
 from mhex.bench.gaps import Gaps
 from mhex.bench.plan import Judged
 from mhex.bench.samples import Samples
+from mhex.bench.shown import Shown
 from mhex.bench.store import Parts
 from mhex.errors import ArgumentError, NotFiniteError
 from mhex.metrics.case import Case
@@ -39,6 +40,8 @@ class Run:
     cache: Cache | None
     parts: Parts
     task: Task
+    curves: Parts | None = None
+    shown: Shown | None = None
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
     skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
 
@@ -56,6 +59,14 @@ def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
             mixed.update(repr(told.tolist() if isinstance(told, Tensor) else told).encode())
         found.append(mixed.hexdigest()[:16])
     return tuple(found)
+
+
+def prepare_case(run: Run, samples: Samples, subject: Subject) -> None:
+    """Make what the cases of all methods share: outputs, masks at the size that the model sees, classes to explain."""
+    _ = subject.logits
+    if "mask" in run.needs:
+        _masks(run, samples, subject)
+    _explained(run, samples, subject)
 
 
 def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, subject: Subject, gaps: Gaps) -> Case:
@@ -118,6 +129,14 @@ def _at_size(run: Run, samples: Samples, mask: Tensor, size: tuple[int, int]) ->
 
 
 def _explained(run: Run, samples: Samples, subject: Subject) -> Tensor:
+    """The class that is explained of each sample, (B,), once for all methods."""
+    if "explained" not in subject.shared:
+        subject.shared["explained"] = _chosen(run, samples, subject)
+    classes: Tensor = subject.shared["explained"]
+    return classes
+
+
+def _chosen(run: Run, samples: Samples, subject: Subject) -> Tensor:
     if run.target == "label":
         assert samples.label is not None
         return samples.label.to(subject.device)

@@ -34,6 +34,11 @@ class ClassNumbers:
         logits = self._ask()
         return logits, names_of(self._model, self._given, logits, "classification")
 
+    @property
+    def names(self) -> list[str] | None:
+        """Names of all classes, in their order; None if they are not known."""
+        return self._known[1]
+
     def __call__(self, given: Sequence[int | str]) -> Tensor:
         """Their numbers, (n,); a name that the model does not know is refused, with those that are near it."""
         logits, names = self._known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,15 +15,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex._progress import track
+from mhex.bench import about
 from mhex.bench.batching import count_batches
 from mhex.bench.cache import Cache
-from mhex.bench.cases import Run, case_of, digests
+from mhex.bench.cases import Run, case_of, digests, prepare_case
 from mhex.bench.classes import ClassNumbers
 from mhex.bench.gaps import Gaps, warn_of
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
+from mhex.bench.rows import curve_keys_of, curves_of, keys_of, rows_of
 from mhex.bench.samples import ALL, Samples, in_samples, look_for
-from mhex.bench.store import Parts
+from mhex.bench.shown import Shown, check_pictures
+from mhex.bench.store import CURVES, Parts
 from mhex.bench.tasks import judged_task
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
@@ -32,7 +34,6 @@ from mhex.errors import ArgumentError
 from mhex.inputs import prepare
 from mhex.metrics._curve import CurveMetric
 from mhex.metrics._rationales import check_words
-from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.targets import Task
 
@@ -57,6 +58,8 @@ def evaluate(
     seed: int = 0,
     out: str | PathLike[str] | None = None,
     cache: str | PathLike[str] | None = None,
+    curves: bool = True,
+    pictures: int = 0,
     progress: bool = False,
 ) -> Report:
     """Explain every image by every method, and judge the maps by every metric.
@@ -88,6 +91,9 @@ def evaluate(
         out: Folder for rows; a run that was broken off goes on from what is there. Rows are known by image, method and
             protocol; a folder of another model, target, task or seed is refused.
         cache: Folder for maps, to be judged again later.
+        curves: Keep the curves of metrics that read a sweep, for `Report.curves` and pages.
+        pictures: Of so many samples, the first, keep a small picture and the maps by all methods in the folder, for
+            the pages of `mhex report`.
         progress: Draw progress bars with the time that is left.
 
     Returns:
@@ -98,6 +104,7 @@ def evaluate(
     sort = judged_task(inner, task)
     if isinstance(target, bool) or not isinstance(target, (str, Integral)):
         raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
+    check_pictures(pictures, out)
     reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
     batches = in_samples(data, batch_size, limit)
     first = next(batches)
@@ -106,6 +113,7 @@ def evaluate(
     )
     if target not in ("predicted", "label"):
         target = int(numbers([target])[0])
+    told, folder = _told(inner, evaluator, relabelled, target, sort, seed), None if out is None else Path(out)
     run = Run(
         inner,
         inner if evaluator is None else unwrap(evaluator),
@@ -116,17 +124,22 @@ def evaluate(
         seed,
         inner_batch,
         None if cache is None else Cache(Path(cache), fingerprint(inner), sort),
-        Parts(None if out is None else Path(out), _told(inner, evaluator, relabelled, target, sort, seed)),
+        Parts(folder, told),
         sort,
+        curves=Parts(folder, told, CURVES) if curves else None,
+        shown=Shown(folder, told, pictures, numbers.names) if folder is not None and pictures else None,
     )
     chosen, by = _plan(run, first, methods, metrics, controls)
     asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
     run = replace(run, needs=frozenset(asked))
     held = _held(run, by, first, batches)
+    if folder is not None:
+        made = {"methods": [one.label for one in chosen], "metrics": [one.label for one in by]}
+        about.note(folder, {"model": bundle.name or type(inner).__name__, **made, "batch_size": batch_size})
     for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
         _judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
     warn_of(run.skipped, samples.ids[-1] + 1)
-    return Report(run.parts.table())
+    return Report(run.parts.table(), None if run.curves is None else run.curves.table())
 
 
 def _tracked(batches: Iterator[Samples], count: int | None, progress: bool) -> Iterator[Samples]:
@@ -187,25 +200,29 @@ def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: lis
     marks = digests(samples, subject)
     for method in methods:
         wanted = [one for one in metrics if not _done(run, samples, marks, method, one)]
-        if not wanted:
+        drawn = run.shown is not None and run.shown.lacks(samples.ids, marks, method)
+        if not wanted and not drawn:
             continue
-        _ = subject.logits  # of all methods: it must not count as time of the first
+        prepare_case(run, samples, subject)  # once for all methods, and no part of their time
         started = time.perf_counter()
         gaps = Gaps(samples.ids)
         case = case_of(run, samples, marks, method, subject, gaps)
         seconds = (time.perf_counter() - started) / len(samples.ids)
         case.plan([one.metric.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
-        run.parts.add([row for one in wanted for row in _rows(case, gaps, marks, method, one, seconds)])
+        if run.shown is not None and drawn:
+            run.shown.keep(case, marks, method)
+        if run.curves is not None:
+            run.curves.add(row for one in wanted for row in curves_of(case, gaps, marks, method, one))
+        run.parts.add([row for one in wanted for row in rows_of(case, gaps, marks, method, one, seconds)])
         if gaps.lost:
             run.skipped.setdefault(method.label, set()).update(gaps.lost)
 
 
 def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, metric: Judge) -> bool:
-    """Whether all rows are there already; all of them are noted as asked for."""
-    rest = (method.name, method.written, metric.label, str(metric.metric.protocol))
-    keys = {(i, mark, *rest) for i, mark in zip(samples.ids, marks, strict=True)}
-    run.parts.asked |= keys
-    return keys <= run.parts.done
+    """Whether all rows and curves are there already; all of them are noted as asked for."""
+    whose = (samples.ids, marks, method, metric)
+    lacking = run.parts.lacks(keys_of(*whose))
+    return not (run.curves is not None and run.curves.lacks(curve_keys_of(*whose))) and not lacking
 
 
 def _told(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: Task, seed: int) -> str:
@@ -213,29 +230,3 @@ def _told(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: 
     models = {"model": model, "evaluator": evaluator, "relabelled": relabelled}
     told = {name: fingerprint(None if one is None else unwrap(one)) for name, one in models.items()}
     return json.dumps({**told, "target": str(target), "task": task, "seed": seed})
-
-
-def _rows(
-    case: Case, gaps: Gaps, marks: tuple[str, ...], method: Judged, metric: Judge, explain_seconds: float
-) -> Iterable[dict[str, Any]]:
-    started = time.perf_counter()
-    gaps.begin(metric.label, case)
-    numbers = metric.metric.score(*metric.metric.of(case)).double().cpu()
-    numbers = numbers[:, None] if numbers.dim() == 1 else numbers
-    numbers = numbers.masked_fill(gaps.of(case)[:, None], math.nan)
-    seconds = (time.perf_counter() - started) / len(case.ids)
-    for image, mark, values in zip(case.ids, marks, numbers.tolist(), strict=True):
-        for column, value in zip(metric.metric.columns, values, strict=True):
-            yield {
-                "image": image,
-                "input": mark,
-                "method": method.name,
-                "options": method.written,
-                "metric": metric.label,
-                "settings": metric.settings,
-                "protocol": str(metric.metric.protocol),
-                "column": column,
-                "value": value,
-                "seconds": seconds,
-                "explain_seconds": explain_seconds,
-            }

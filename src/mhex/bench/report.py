@@ -8,19 +8,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mhex.bench import store
+from mhex.bench.cells import cells_of, compared, per_image
+from mhex.bench.gathering import curves_of, numbers_of
 from mhex.bench.merging import merged
 from mhex.bench.pairs import Pairs, check_names
 from mhex.bench.plan import label, metric_of
 from mhex.bench.tables import Cell, Grid, render
-from mhex.bench.verdicts import Verdict, verdicts
 from mhex.errors import ArgumentError
-from mhex.metrics.comparison import all_pairs, pair_tests
+from mhex.metrics._base import PerImage
+from mhex.metrics.comparison import all_pairs
 from mhex.metrics.ranking import Rank, ranking
-from mhex.metrics.resampling import Summary, interval_of
+from mhex.metrics.resampling import Summary
 
 
 class Report:
@@ -28,10 +29,11 @@ class Report:
 
     Args:
         rows: An arrow table with the columns of `mhex.bench.store`; metrics are made again from what it says of them.
+        curves: An arrow table of curves; None if there is none.
     """
 
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
+    def __init__(self, rows: Any, curves: Any = None) -> None:
+        self.rows, self._curves = rows, curves
         told = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
         self._metrics = {name: metric_of(settings) for name, settings in told.items()}
         self._values: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
@@ -52,7 +54,7 @@ class Report:
         """Ids of the images (n,), and for each method its numbers (n, J); NaN where an image has none."""
         metric = self._named(metric)
         if metric not in self._values:
-            self._values[metric] = self._gathered(metric)
+            self._values[metric] = numbers_of(self.rows, metric, self._metrics[metric].columns)
         return self._values[metric]
 
     def _named(self, metric: str) -> str:
@@ -63,25 +65,27 @@ class Report:
         check_names("metric", [metric], self._metrics)
         return metric
 
-    def _gathered(self, metric: str) -> tuple[Tensor, dict[str, Tensor]]:
-        import pyarrow.compute as pc
+    def curves(self, metric: str, order: str | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Curves that a metric was read from, in single precision; NaN where an image has none.
 
-        part = self.rows.filter(pc.equal(self.rows.column("metric"), metric)).to_pydict()
-        made = list(zip(part["method"], part["options"], strict=True))
-        # Samples of other data may have the same numbers.
-        samples = list(zip(part["image"], part["input"], strict=True))
-        labels = {one: label(*one) for one in dict.fromkeys(made)}
-        names, ids, columns = list(dict.fromkeys(labels.values())), sorted(set(samples)), self._metrics[metric].columns
-        at_name, at_sample, at_column = ({one: k for k, one in enumerate(kind)} for kind in (names, ids, columns))
-        found = torch.full((len(names), len(ids), len(columns)), torch.nan, dtype=torch.float64)
-        place = (
-            torch.tensor([at_name[labels[one]] for one in made]),
-            torch.tensor([at_sample[one] for one in samples]),
-            torch.tensor([at_column[one] for one in part["column"]]),
-        )
-        values = [float("nan") if value is None else value for value in part["value"]]
-        found[place] = torch.tensor(values, dtype=torch.float64)
-        return torch.tensor([image for image, _ in ids]), dict(zip(names, found, strict=True))
+        Args:
+            metric: Its name in the report; one that reads a sweep.
+            order: `"mif"` or `"lif"`, for metrics that read both; None for the first that the metric reads. Of
+                insertion, points go from nothing put in to everything.
+
+        Returns:
+            Ids of the images (n,), shares of units removed or put in (T + 1,), and for each method its curves
+            (n, T + 1).
+        """
+        return curves_of(self._curves, self._named(metric), self.metric(metric), order, self.methods)
+
+    def has_curves(self, metric: str) -> bool:
+        """Whether curves of a metric were kept."""
+        return self._curves is not None and self._named(metric) in self._curves.column("metric").to_pylist()
+
+    def metric(self, name: str) -> PerImage:
+        """An empty torchmetrics object of a metric, with its protocol."""
+        return self._metrics[self._named(name)]
 
     def protocol(self, metric: str) -> str:
         """How a metric was measured, as it stands in the rows."""
@@ -104,29 +108,13 @@ class Report:
             raise ArgumentError(f"Expected outputs 'first' or 'all', but got {outputs!r}.")
         asked = (resamples, confidence, seed, outputs)
         if asked not in self._cells:
-            self._cells[asked] = self._summary(*asked)
+            drawn, whole = (resamples, confidence, seed), outputs == "all"
+            self._cells[asked] = [
+                cell
+                for name, made in self._metrics.items()
+                for cell in cells_of(name, made, self.values(name)[1], *drawn, len(made.outputs) if whole else 1)
+            ]
         return list(self._cells[asked])
-
-    def _summary(self, resamples: int, confidence: float, seed: int, outputs: str) -> list[Cell]:
-        cells: list[Cell] = []
-        for name, metric in self._metrics.items():
-            _, rows = self.values(name)
-            shown = metric.outputs if outputs == "all" else metric.outputs[:1]
-            found = {}
-            for method, numbers in rows.items():
-                counted = numbers[numbers.isfinite().all(1)]
-                found[method] = torch.full((3, len(metric.outputs)), torch.nan, dtype=torch.float64)
-                if len(counted):
-                    ends = interval_of(counted, metric.summary, resamples, confidence, seed, hits=metric.hits)
-                    found[method] = torch.stack([metric.summary(counted), ends.low, ends.high])
-            for k, (output, verdict) in enumerate(zip(shown, self._verdicts(name, len(shown)), strict=True)):
-                for method, numbers in rows.items():
-                    n = int(numbers.isfinite().all(1).sum())
-                    value, low, high, sizes = *found[method][:, k].tolist(), (n, len(numbers) - n)
-                    cells.append(
-                        Cell(method, name, output, value, low, high, *sizes, metric.better[k], verdict, metric.skips)
-                    )
-        return cells
 
     def skipped(self) -> dict[str, dict[str, int]]:
         """For each method, and each metric, the images that do not count."""
@@ -148,16 +136,11 @@ class Report:
         ]
         if not kept:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
-        return Report(store.as_table(kept))
+        return Report(store.as_table(kept), self._curves)
 
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
-        _, rows = self.values(metric)
-        made = self._metrics[self._named(metric)]
-        # An image counts with all of its numbers or not at all, as in the table.
-        counts = {name: numbers.isfinite().all(1, keepdim=True) for name, numbers in rows.items()}
-        whole = {name: numbers.where(counts[name], torch.nan) for name, numbers in rows.items()}
-        return {name: made.summary(numbers[:, None, :])[..., output] for name, numbers in whole.items()}
+        return per_image(self.metric(metric), self.values(metric)[1], output)
 
     def _compared(
         self, metric: str, methods: Sequence[str] | None, output: int
@@ -166,25 +149,7 @@ class Report:
         _, numbers = self.values(metric)  # refuses unknown metrics
         names = list(numbers) if methods is None else list(methods)
         check_names("method", names, numbers)
-        made = self._metrics[self._named(metric)]
-        if made.additive:
-            values = self.per_image(metric, output)
-            return names, torch.stack([values[name] for name in names], 1), None
-        # Such as the ratio of sums over all images.
-        table = torch.stack([numbers[name] for name in names], 1)
-        return names, table, lambda rows: made.summary(rows)[..., output : output + 1]
-
-    def _verdicts(self, metric: str, outputs: int) -> list[Verdict | None]:
-        """What is shown by each of the first outputs; None where neither side is better."""
-        made, (_, numbers) = self._metrics[metric], self.values(metric)
-        if made.additive:
-            tested = [pair_tests(self._compared(metric, None, k)[1])[0] for k in range(outputs)]
-        else:  # all of them are computed at once
-            tested = pair_tests(
-                torch.stack(list(numbers.values()), 1), summary=lambda rows: made.summary(rows)[..., :outputs]
-            )
-        names = list(numbers)
-        return [None if up is None else verdicts(names, one, up) for one, up in zip(tested, made.better, strict=False)]
+        return names, *compared(self.metric(metric), numbers, names, output)
 
     def compare(self, metric: str, methods: Sequence[str] | None = None, seed: int = 0, output: int = 0) -> Pairs:
         """Every pair of methods by one metric, each on the images that both have, corrected for all pairs.
@@ -222,7 +187,7 @@ class Report:
             output: Which number of the metric.
         """
         names, values, summary = self._compared(metric, methods, output)
-        higher = self._metrics[self._named(metric)].better[output]
+        higher = self.metric(metric).better[output]
         if higher is None:
             raise ArgumentError(f"Neither high nor low is better for {metric!r}, so there are no ranks by it.")
         found = ranking(values, higher, resamples, confidence, seed, summary=summary)
@@ -246,14 +211,15 @@ class Report:
         return self.table("html", "all")
 
     def to_parquet(self, path: str | PathLike[str]) -> Path:
-        """Write all rows to a file."""
+        """Write all rows to a file; curves stay behind."""
         store.write(self.rows, Path(path))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Report:
         """Read a file that `to_parquet` wrote, or the folder of a run."""
-        return cls(store.read(Path(path)))
+        path = Path(path)
+        return cls(store.read(path), store.read(path, store.CURVES) if path.is_dir() else None)
 
     def merge(self, *others: Report) -> Report:
         """One report of several: samples are paired by number and digest, and what disagrees is refused.

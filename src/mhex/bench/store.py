@@ -5,32 +5,64 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mhex.errors import ArgumentError
 
-# One row per image, method, metric and number of it; `run` says of which model, target, task and seed.
-COLUMNS = (
-    *("run", "image", "input", "method", "options", "metric", "settings", "protocol", "column"),
-    *("value", "seconds", "explain_seconds"),
-)
-KEY = ("image", "input", "method", "options", "metric", "protocol")
 Key = tuple[Any, ...]
 
 
-def _schema() -> Any:
-    import pyarrow as pa
+@dataclass(frozen=True)
+class Kind:
+    """What the files of a folder hold.
 
-    kinds = {"image": pa.int64(), "value": pa.float64(), "seconds": pa.float64(), "explain_seconds": pa.float64()}
-    return pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+    Attributes:
+        name: Files are `NAME-000000.parquet` and so on.
+        columns: Their names, and what is in them: arrow's names, or `"floats"` for a list of single precision.
+        key: Columns that no two rows have in common, but for the several numbers of one metric.
+        what: They are called in sentences.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...]
+    what: str
+
+    def schema(self) -> Any:
+        """As arrow has it."""
+        import pyarrow as pa
+
+        lists = pa.list_(pa.float32())
+        kinds = {name: lists if kind == "floats" else pa.type_for_alias(kind) for name, kind in self.columns.items()}
+        return pa.schema(list(kinds.items()))
 
 
-def as_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+_OF = {"run": "string", "image": "int64", "input": "string", "method": "string", "options": "string"}
+_HOW = {"metric": "string", "settings": "string", "protocol": "string", "column": "string"}
+# One row per image, method, metric and number of it; `run` says of which model, target, task and seed.
+ROWS = Kind(
+    "part",
+    {**_OF, **_HOW, "value": "double", "seconds": "double", "explain_seconds": "double"},
+    ("image", "input", "method", "options", "metric", "protocol"),
+    "rows",
+)
+# One row per image, method, metric and order in which units go, with T + 1 points of its curve.
+CURVES = Kind(
+    "curves",
+    {**_OF, "metric": "string", "protocol": "string", "order": "string", "points": "floats"},
+    (*ROWS.key, "order"),
+    "curves",
+)
+COLUMNS, KEY = tuple(ROWS.columns), ROWS.key
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], kind: Kind = ROWS) -> Any:
     """Rows as an arrow table."""
     import pyarrow as pa
 
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=_schema())
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=kind.schema())
 
 
 def write(table: Any, path: Path) -> None:
@@ -43,27 +75,28 @@ def write(table: Any, path: Path) -> None:
     os.replace(partial, path)
 
 
-def read(path: Path) -> Any:
+def read(path: Path, kind: Kind = ROWS) -> Any:
     """Rows of a Parquet file, or of all of them in a folder."""
     import pyarrow as pa
 
     if not path.exists():
         raise ArgumentError(f"Expected a Parquet file or a folder of them, but there is no {path.name!r}.")
-    files = [file for _, file in numbered(path)] if path.is_dir() else [path]
-    tables = [_table(file, path.is_dir()) for file in files]
+    files = [file for _, file in numbered(path, kind)] if path.is_dir() else [path]
+    tables = [_table(file, path.is_dir(), kind) for file in files]
     for file, table in zip(files, tables, strict=True):
-        if tuple(table.column_names) != COLUMNS:
-            raise ArgumentError(f"Expected the columns {', '.join(COLUMNS)} in {file.name!r}: it is no report of mhex.")
-    return pa.concat_tables(tables) if tables else as_table([])
+        if tuple(table.column_names) != tuple(kind.columns):
+            listed = ", ".join(kind.columns)
+            raise ArgumentError(f"Expected the columns {listed} in {file.name!r}: it is no report of mhex.")
+    return pa.concat_tables(tables) if tables else as_table([], kind)
 
 
-def numbered(folder: Path) -> list[tuple[int, Path]]:
+def numbered(folder: Path, kind: Kind = ROWS) -> list[tuple[int, Path]]:
     """Parts of a run and their numbers, in their order."""
-    names = ((re.fullmatch(r"part-(\d+)\.parquet", path.name), path) for path in folder.iterdir())
+    names = ((re.fullmatch(rf"{kind.name}-(\d+)\.parquet", path.name), path) for path in folder.iterdir())
     return sorted((int(name[1]), path) for name, path in names if name)
 
 
-def _table(file: Path, part: bool) -> Any:
+def _table(file: Path, part: bool, kind: Kind) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -73,8 +106,8 @@ def _table(file: Path, part: bool) -> Any:
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file may be whole, but cannot be read
-            what = "delete it, and the same call makes its rows again" if part else "write the report once more"
-            told = f"Expected rows in {str(file)!r}, but the file is damaged ({str(error).strip()}); {what}."
+            what = f"delete it, and the same call makes its {kind.what} again" if part else "write the report once more"
+            told = f"Expected {kind.what} in {str(file)!r}, but the file is damaged ({str(error).strip()}); {what}."
             raise ArgumentError(told) from error
 
 
@@ -84,10 +117,11 @@ class Parts:
     Args:
         folder: Where they are kept; None to keep them in memory alone.
         told: What the run is of: its model, target, task and seed. Rows of another run are refused.
+        kind: What they hold.
     """
 
-    def __init__(self, folder: Path | None, told: str) -> None:
-        self.folder, self.told = folder, told
+    def __init__(self, folder: Path | None, told: str, kind: Kind = ROWS) -> None:
+        self.folder, self.told, self.kind = folder, told, kind
         self.tables: list[Any] = []
         self.done: set[Key] = set()
         self.asked: set[Key] = set()
@@ -95,23 +129,31 @@ class Parts:
             return
         folder.mkdir(parents=True, exist_ok=True)
         _check_run(folder / "run.json", told)
-        if numbered(folder):
-            table = read(folder)
+        if numbered(folder, kind):
+            table = read(folder, kind)
             self.tables.append(table)
-            self._note(table.to_pylist())
+            self._note(table.select(kind.key).to_pylist())
+
+    def _key(self, row: Mapping[str, Any]) -> Key:
+        return tuple(row[name] for name in self.kind.key)
 
     def _note(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        self.done |= {tuple(row[name] for name in KEY) for row in rows}
+        self.done |= {self._key(row) for row in rows}
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def lacks(self, keys: set[Key]) -> bool:
+        """Whether some of these are not there; all of them are noted as asked for."""
+        self.asked |= keys
+        return not keys <= self.done
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Keep rows of a batch, on disk before anything else is done."""
-        rows = [{"run": self.told, **row} for row in rows if tuple(row[name] for name in KEY) not in self.done]
+        rows = [{"run": self.told, **row} for row in rows if self._key(row) not in self.done]
         if not rows:
             return
-        table = as_table(rows)
+        table = as_table(rows, self.kind)
         if self.folder is not None:
-            last = max((number for number, _ in numbered(self.folder)), default=-1)
-            write(table, self.folder / f"part-{last + 1:06d}.parquet")
+            last = max((number for number, _ in numbered(self.folder, self.kind)), default=-1)
+            write(table, self.folder / f"{self.kind.name}-{last + 1:06d}.parquet")
         self.tables.append(table)
         self._note(rows)
 
@@ -119,8 +161,8 @@ class Parts:
         """All rows that were asked for; others that the folder has stay there."""
         import pyarrow as pa
 
-        table = pa.concat_tables(self.tables) if self.tables else as_table([])
-        keys = zip(*(table.column(name).to_pylist() for name in KEY), strict=True)
+        table = pa.concat_tables(self.tables) if self.tables else as_table([], self.kind)
+        keys = zip(*(table.column(name).to_pylist() for name in self.kind.key), strict=True)
         return table.filter(pa.array([key in self.asked for key in keys], pa.bool_()))
 
 

@@ -228,7 +228,8 @@ def _html(grid: Grid) -> str:
             f"<td><b>{number}</b></td>" if cell is not None and cell.marked else f"<td>{number}</td>"
             for number, cell in zip(numbers, cells, strict=True)
         ]
-        body.append(f"<tr><td>{html.escape(method)}</td>{''.join(shown)}</tr>")
+        kind = ' class="control"' if method.startswith("control:") else ""
+        body.append(f"<tr{kind}><td>{html.escape(method)}</td>{''.join(shown)}</tr>")
     notes = "".join(f"<li>{html.escape(remark)}</li>" for remark in grid.remarks())
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><ul>{notes}</ul>"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mhex.cli import bench, demo, explain, methods, metrics, models, train
+from mhex.cli import bench, demo, explain, methods, metrics, models, report, train
 from mhex.cli._console import complain
 from mhex.errors import MhexError
 
@@ -91,6 +91,7 @@ app.command("explain", epilog=f"Examples:\n\n{explain.EXAMPLES}")(explain.explai
 app.command("demo")(demo.demo)
 app.command("methods")(methods.methods)
 app.command("metrics")(metrics.metrics)
+app.command("report", epilog=f"Examples:\n\n{report.EXAMPLES}")(report.report)
 app.add_typer(models.app, name="models")
 app.command("bench", epilog=f"Examples:\n\n{bench.EXAMPLES}")(bench.bench)
 app.command("train", epilog=f"Examples:\n\n{train.EXAMPLES}")(train.train)

@@ -60,6 +60,10 @@ class Fidelity(CurveMetric):
     better = (True, False, True, True)
     protocol: FidelityProtocol
 
+    @property
+    def output(self) -> str:
+        return "centred-logit" if self.protocol.centred else "logit"
+
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         return fidelity(result, self.protocol.scored, self.protocol.area, self.protocol.centred)

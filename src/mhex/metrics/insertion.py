@@ -43,6 +43,7 @@ class Insertion(CurveMetric):
 
     protocol: CurveProtocol
     orders = ("lif",)
+    inserted = True
 
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""

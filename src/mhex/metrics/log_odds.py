@@ -58,6 +58,10 @@ class LogOdds(CurveMetric):
     protocol: LogOddsProtocol
     orders = ("mif",)
 
+    @property
+    def output(self) -> str:
+        return "log-odds" if self.protocol.true_odds else "log-probability"
+
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         return log_odds(result, self.protocol.scored, true_odds=self.protocol.true_odds)

@@ -63,6 +63,10 @@ class PerturbationAUC(CurveMetric):
     better = (True, False, True, False, True)
     protocol: AccuracyProtocol
 
+    @property
+    def output(self) -> str:
+        return "hit"
+
     def score(self, result: SweepResult) -> Tensor:
         """Per image."""
         areas = perturbation_auc(result, self.protocol.area)

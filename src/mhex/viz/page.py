@@ -35,6 +35,36 @@ blockquote { margin: 0 0 1rem; padding-left: 1rem; border-left: 3px solid var(--
 table { margin: 0 0 1.1rem; border-collapse: collapse; font-size: .93rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 code, pre { font: .9em ui-monospace, "DejaVu Sans Mono", monospace; }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 .6rem; }
+.scroll { overflow-x: auto; margin-bottom: 1rem; }
+.scroll table { margin: 0; border-collapse: separate; border-spacing: 0; }
+.scroll th { vertical-align: bottom; }
+.scroll td:not(:first-child) { white-space: nowrap; }
+.scroll th:not(:first-child) { min-width: 6.5rem; }
+.scroll th:first-child, .scroll td:first-child { position: sticky; left: 0; background: var(--card); }
+.control, .control td { color: var(--soft); font-style: italic; }
+tr:not(.control) + tr.control td { border-top: 3px double var(--line); }
+summary { cursor: pointer; margin-bottom: .8rem; }
+.small, .scroll + ul { font-size: .88rem; color: var(--soft); padding-left: 1.1rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); gap: 1rem 1.6rem; }
+.chart { margin: 0; }
+figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .3rem; }
+.chart svg { display: block; width: 100%; max-width: 30rem; height: auto; font: 11px system-ui, sans-serif;
+  fill: currentColor; }
+.chart .grid { stroke: var(--line); stroke-width: 1; }
+.chart .axis { stroke: var(--soft); stroke-width: 1; }
+.chart .soft { fill: var(--soft); }
+.chart .mean { fill: var(--card); stroke: var(--ink); stroke-width: 1.2; }
+.key { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: 0 0 1rem; font-size: .88rem; }
+.key span { display: inline-flex; align-items: center; gap: .4rem; }
+.key svg { width: 26px; height: 10px; }
+.maps { display: grid; grid-template-columns: repeat(auto-fill, minmax(clamp(5.2rem, 11vw, 8rem), 1fr)); gap: .7rem;
+  margin-bottom: 1.4rem; }
+.maps figure { margin: 0; }
+.maps figcaption { font-size: .78rem; font-weight: 400; line-height: 1.25; margin: .25rem 0 0;
+  overflow-wrap: anywhere; }
+.maps img { width: 100%; margin: 0; border-radius: 6px; }
+.maps .control img { outline: 2px dashed var(--soft); outline-offset: -2px; }
 pre { overflow-x: auto; padding: .8rem 1rem; border: 1px solid var(--line); border-radius: 8px; }
 """
 

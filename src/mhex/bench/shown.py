@@ -1,0 +1,165 @@
+"""Pictures of the first samples and their maps by every method, kept beside the rows for a page."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.bench.plan import Judged, label
+from mhex.bench.store import Kind, Parts, read
+from mhex.errors import ArgumentError
+from mhex.explanation import Explanation
+from mhex.metrics.case import Case
+from mhex.registry import get_method
+from mhex.targets import probabilities
+
+_OF = {"run": "string", "image": "int64", "input": "string"}
+_SIDE = 256  # the longer one of a kept photo
+PHOTOS = Kind("photos", {**_OF, "jpeg": "binary"}, ("image", "input"), "pictures")
+# `tokens` is empty for images, and for texts a list of tokens and of the words that they belong to.
+MAPS = Kind(
+    "maps",
+    {
+        **{**_OF, "method": "string", "options": "string", "target": "string", "probability": "double"},
+        **{"signed": "bool", "height": "int64", "width": "int64", "tokens": "string", "scores": "floats"},
+    },
+    ("image", "input", "method", "options"),
+    "maps",
+)
+
+
+def check_pictures(count: Any, out: Any) -> None:
+    """Refuse a number of pictures that is none, and pictures without a folder."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ArgumentError(f"Expected pictures to be a whole number from 0 on, but got {count!r}.")
+    if count and out is None:
+        raise ArgumentError(f"Expected a folder for {count} pictures, but there is none; give it as out=.")
+
+
+class Shown:
+    """Photos and maps of the first samples of a run.
+
+    Args:
+        folder: Of the run.
+        told: What the run is of, as for `Parts`.
+        count: How many samples are kept.
+        names: Of the classes, if they are known.
+    """
+
+    def __init__(self, folder: Path, told: str, count: int, names: Sequence[str] | None) -> None:
+        self.count, self.names = count, names
+        self.photos, self.maps = Parts(folder, told, PHOTOS), Parts(folder, told, MAPS)
+
+    def lacks(self, ids: Sequence[int], marks: Sequence[str], method: Judged) -> bool:
+        """Whether a map of one of these samples is wanted, and not there."""
+        own = [(i, mark) for i, mark in zip(ids, marks, strict=True) if i < self.count]
+        maps = self.maps.lacks({(*one, method.name, method.written) for one in own})
+        return self.photos.lacks(set(own)) or maps
+
+    def keep(self, case: Case, marks: Sequence[str], method: Judged) -> None:
+        """Write the maps of a case, and its photos where they are not there yet.
+
+        Args:
+            case: Whose maps are drawn.
+            marks: Digests of its samples.
+            method: That made the maps.
+        """
+        subject, explained = case.subject, case.explained
+        assert explained is not None
+        shares = probabilities(subject.logits, subject.multi_label).cpu()
+        signed = _is_signed(method, case.saliency)
+        photos, maps = [], []
+        for n, (image, mark) in enumerate(zip(case.ids, marks, strict=True)):
+            if image >= self.count:
+                continue
+            own, number = {"image": image, "input": mark}, int(explained[n])
+            name = self.names[number] if self.names and number < len(self.names) else f"class {number}"
+            scores, tokens = case.saliency[n].detach().float().cpu(), ""
+            if (real := subject.batch.real) is None:
+                photos.append({**own, "jpeg": _jpeg(subject.prepared.pictures[n])})
+            else:
+                scores, tokens = scores[real[n].cpu()][None], _tokens(subject, n)
+                photos.append({**own, "jpeg": b""})
+            maps.append(
+                {
+                    **own,
+                    **{"method": method.name, "options": method.written, "target": name, "signed": signed},
+                    **{"probability": float(shares[n, number]), "tokens": tokens, "scores": scores.flatten().tolist()},
+                    **{"height": scores.shape[0], "width": scores.shape[1]},
+                }
+            )
+        self.photos.add(photos)
+        self.maps.add(maps)
+
+
+def kept(folder: Path) -> dict[int, dict[str, Explanation]]:
+    """What a folder keeps to be drawn: by number of the sample, the explanation of each method by its label."""
+    from PIL import Image
+
+    photos = {(row["image"], row["input"]): row["jpeg"] for row in read(folder, PHOTOS).to_pylist()}
+    found: dict[int, dict[str, Explanation]] = {}
+    for row in read(folder, MAPS).to_pylist():
+        jpeg = photos.get((row["image"], row["input"]))
+        picture = Image.open(io.BytesIO(jpeg)).convert("RGB") if jpeg else None
+        found.setdefault(row["image"], {})[label(row["method"], row["options"])] = _explanation(row, picture)
+    return dict(sorted(found.items()))
+
+
+def _explanation(row: dict[str, Any], picture: Any) -> Explanation:
+    """A map as `mhex.viz` draws it: a batch of one sample with one class."""
+    told = json.loads(row["tokens"]) if row["tokens"] else None
+    scores = torch.tensor(row["scores"]).view(1, row["height"], row["width"])
+    control = row["method"].startswith("control:")
+    share = torch.tensor([[row["probability"]]])
+    made = Explanation(
+        scores if told is None else scores[0],
+        target=torch.tensor([0]),
+        logits=share.log(),
+        probabilities=share,
+        method=label(row["method"], row["options"]),
+        signed=row["signed"],
+        class_specific=not control and get_method(row["method"]).class_specific,
+        modality="image" if told is None else "text",
+        size=None if picture is None else (picture.height, picture.width),
+        class_names=[row["target"]],
+        pictures=None if picture is None else [picture],
+    )
+    if told is not None:
+        made.tokens, made.words = [told["tokens"]], None if told["words"] is None else [told["words"]]
+        made.real = torch.ones_like(made.scores, dtype=torch.bool)
+        made.scored = torch.tensor([told["scored"]])
+    return made
+
+
+def _tokens(subject: Any, n: int) -> str:
+    prepared, batch = subject.prepared, subject.batch
+    real = batch.real[n].cpu()
+    names = [str(i) for i in range(int(real.sum()))] if prepared.tokens is None else prepared.tokens[n]
+    scored = real[real] if batch.special is None else ~batch.special[n].cpu()[real]
+    words = None if prepared.words is None else prepared.words[n]
+    return json.dumps({"tokens": list(names), "words": words, "scored": scored.tolist()})
+
+
+def _is_signed(method: Judged, maps: Tensor) -> bool:
+    """Whether negative scores speak against the class: as the method says, or as some options make it."""
+    return (not method.control and get_method(method.name).signed) or bool((maps < 0).any())
+
+
+def _jpeg(picture: Any) -> bytes:
+    """A small copy of a photo, or of a normalised tensor (C, H, W)."""
+    from PIL import Image
+
+    from mhex._photo import upright_rgb
+    from mhex.viz.overlay import tensor_pixels
+
+    small = Image.fromarray(tensor_pixels(picture)) if isinstance(picture, Tensor) else upright_rgb(picture)
+    small.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=85)
+    return file.getvalue()
