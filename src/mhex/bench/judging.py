@@ -111,15 +111,15 @@ def evaluate(
         seed,
         inner_batch,
         None if cache is None else Cache(Path(cache), fingerprint(inner)),
-        Parts(None if out is None else Path(out), _told(inner, evaluator, relabelled, target, seed)),
-        task == "multi-label" or _is_multi_label(inner),
+        Parts(None if out is None else Path(out), told_of(inner, evaluator, relabelled, target, seed)),
+        task == "multi-label" or is_multi_label(inner),
     )
-    chosen, by = _plan(run, first, methods, metrics, controls)
+    chosen, by = plan(run, first, methods, metrics, controls)
     asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
     run = replace(run, needs=frozenset(asked))
-    held = _held(run, by, first, batches)
+    held = look_ahead(run, by, first, batches)
     for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
-        _judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
+        judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
     warn_of(run.skipped, samples.ids[-1] + 1)
     return Report(run.parts.table())
 
@@ -137,7 +137,7 @@ def _tracked(batches: Iterator[Samples], count: int | None, progress: bool) -> I
     yield from batches
 
 
-def _plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
+def plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
     """What is judged by what, refused where the model does not allow it."""
     prepared = prepare(run.model, samples.inputs, run.preprocess, run.tokenizer)
     anatomy = find_anatomy(run.model, prepared.batch)
@@ -151,7 +151,7 @@ def _plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool
     return judged(methods, anatomy, controls), chosen
 
 
-def _held(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples]) -> list[Samples]:
+def look_ahead(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples]) -> list[Samples]:
     """The first batches, read until it is sure that the data has what metrics and the target need."""
     held = [first]
     for one in metrics:
@@ -162,7 +162,7 @@ def _held(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples
     return held
 
 
-def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
+def judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
     """Rows of one batch; what is there already is left out, and so is all that only it would need."""
     for name in run.needs.intersection(ALL):
         samples.check(name)
@@ -200,14 +200,14 @@ def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, me
     return keys <= run.parts.done
 
 
-def _told(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, seed: int) -> str:
+def told_of(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, seed: int) -> str:
     """What makes rows comparable beside what stands in them."""
     models = {"model": model, "evaluator": evaluator, "relabelled": relabelled}
     told = {name: fingerprint(None if one is None else unwrap(one)) for name, one in models.items()}
     return json.dumps({**told, "target": str(target), "seed": seed})
 
 
-def _is_multi_label(model: nn.Module) -> bool:
+def is_multi_label(model: nn.Module) -> bool:
     return getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
 
 

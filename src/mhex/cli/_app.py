@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mhex.cli import demo, explain, methods, metrics, models, train
+from mhex.cli import demo, explain, methods, metrics, models, recommend, train
 from mhex.cli._console import complain
 from mhex.errors import MhexError
 
@@ -92,4 +92,5 @@ app.command("demo")(demo.demo)
 app.command("methods")(methods.methods)
 app.command("metrics")(metrics.metrics)
 app.add_typer(models.app, name="models")
+app.command("recommend", epilog=f"Examples:\n\n{recommend.EXAMPLES}")(recommend.recommend)
 app.command("train", epilog=f"Examples:\n\n{train.EXAMPLES}")(train.train)
