@@ -27,19 +27,18 @@ from mhex.bench.judging import judge_batch
 from mhex.bench.race import RANDOM, Race
 from mhex.bench.recommending import entered
 from mhex.bench.sampling import Pieces
-from mhex.bench.verdict import LEVEL, Verdict, larger, not_better, verdict
+from mhex.bench.verdict import LEVEL, Verdict, above, tested, verdict
 from mhex.data import data_entry
 from mhex.errors import MhexError, MhexWarning
-from mhex.metrics.statistics import holm
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 SLOW = ("rise", "occlusion", "scorecam", "shap", "vit-cx", "integrated-gradients", "smoothgrad")
 
 
-def full(bundle: Any, items: Any, order: list[int], counts: dict[str, int], score: str, out: Path) -> Race:
-    """Every method on the first images of an order, and no race."""
-    data = (items[place] for place in order[: max(counts.values())])
+def full(bundle: Any, data: Any, counts: dict[str, int], score: str, without: Sequence[str], out: Path) -> Race:
+    """Every method on the first images, and no race."""
     race = entered(bundle, Pieces(data), Watch(math.inf), score=score, out=out)
+    race.left_out.update(dict.fromkeys(without, "not judged"))
     for number, place in enumerate(range(max(counts.values()))):
         piece = race.pieces.get(place)
         if piece is None:
@@ -61,21 +60,21 @@ def full(bundle: Any, items: Any, order: list[int], counts: dict[str, int], scor
     return race
 
 
-def rated(race: Race) -> tuple[Verdict, dict[str, float]]:
-    """Places by the full benchmark, beside the best of those with all images; and who is not better than random maps."""
+def rated(race: Race) -> tuple[Verdict, dict[str, str]]:
+    """Places by the full benchmark, beside the best of those with all images; and who random maps are as good as."""
     raced = [one.label for one in race.entrants if one.label in race.seconds and not one.control]
     quick = [name for name in raced if name not in SLOW]
     race.score = race.score.with_units(race.report, quick)
     values, faithful = race.score.values(race.report), race.score.faithful(race.report)
-    return verdict({name: values[name] for name in raced}, quick), not_better(faithful, RANDOM, raced)
+    return verdict({name: values[name] for name in raced}, quick), above(faithful, RANDOM, raced)
 
 
 def better(race: Race, name: str, others: Sequence[str]) -> list[str]:
     """Methods that the full benchmark shows to be better than one, each on the images that both have."""
     values = race.score.values(race.report)
-    differences = [values[one] - values[name] for one in others if one != name]
-    shown = holm([larger(one[one.isfinite()]) for one in differences])
-    return [one for one, p in zip((one for one in others if one != name), shown, strict=True) if p < LEVEL]
+    others = [one for one in others if one != name]
+    shown = tested([values[one] - values[name] for one in others])
+    return [one for one, (_, p) in zip(others, shown, strict=True) if p < LEVEL]
 
 
 def main() -> None:
@@ -87,6 +86,7 @@ def main() -> None:
     parser.add_argument("--score", default="balanced")
     parser.add_argument("--images", type=int, default=60)
     parser.add_argument("--slow-images", type=int, default=12)
+    parser.add_argument("--without", nargs="*", default=[], help="methods that the full benchmark does not judge")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument("--out", type=Path, default=Path("out/recommend"))
@@ -95,13 +95,16 @@ def main() -> None:
     bundle, items = mhex.load(arguments.model), data_entry(arguments.data).items()
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(2024)).tolist()
     counts = {"quick": arguments.images, "slow": arguments.slow_images}
-    race = full(bundle, items, order, counts, arguments.score, arguments.out / "full")
-    best, weak = rated(race)
+    seen = (items[place] for place in order[: arguments.images])
+    race = full(bundle, seen, counts, arguments.score, arguments.without, arguments.out / "full")
+    best, higher = rated(race)
+    weak = [name for name in best.order if higher[name] == "no"]
     print(race.score.words)
     for name in best.order:
         mean, low, high = best.behind[name]
-        note = "" if name == best.best else f"p {best.worse[name]:.2g}"
-        print(f"{name:26s} n {best.images[name]:3d} behind {mean:6.3f} [{low:.3f}, {high:.3f}] {note}", flush=True)
+        note = "" if name == best.best else f"p {best.worse[name][1]:.2g}"
+        told = f"behind {mean:6.3f} [{low:.3f}, {high:.3f}] {note:9s} above random: {higher[name]}"
+        print(f"{name:26s} n {best.images[name]:3d} {told}", flush=True)
     print(f"not better than random maps: {', '.join(weak) or 'none'}; left out: {race.left_out}", flush=True)
     good = 0
     for seed in range(arguments.seeds):
@@ -112,15 +115,20 @@ def main() -> None:
             found = mhex.recommend(bundle, unseen, arguments.budget, score=arguments.score, seed=seed, clock=clock)
             (arguments.out / f"seed-{seed}.txt").write_text(f"{found}\n", encoding="utf-8")
             file.write_text(json.dumps(found.as_dict(), indent=2), encoding="utf-8")
-        told = json.loads(file.read_text(encoding="utf-8"))
-        ahead = better(race, told["method"], best.order)
+        answer = json.loads(file.read_text(encoding="utf-8"))
+        ahead = better(race, answer["method"], best.order)
         good += not ahead
-        flagged = set(told["not_better_than_random"])
+        flagged = set(answer["not_better_than_random"])
+        lists = {
+            "as good": answer["indistinguishable"],
+            "no better than random": sorted(flagged),
+            "missed": sorted(set(weak) - flagged - set(answer["left_out"])),
+            "wrongly so": sorted(name for name in flagged if higher.get(name) == "yes"),
+        }
         print(
-            f"seed {seed}: {told['method']} ({'worse than ' + ', '.join(ahead) if ahead else 'not worse'}), sure {told['sure']:.2f}, "
-            f"{told['used']:.0f} s of {told['budget']:.0f}, rounds {told['rounds']}; equals "
-            f"{', '.join(told['indistinguishable']) or 'none'}; flagged {', '.join(sorted(flagged)) or 'none'}; missed "
-            f"{', '.join(sorted(set(weak) - flagged - set(told['left_out']))) or 'none'}",
+            f"seed {seed}: {answer['method']} ({'worse than ' + ', '.join(ahead) if ahead else 'not worse'}), "
+            f"sure {answer['sure']:.2f}, {answer['used']:.0f} s of {answer['budget']:.0f}, rounds {answer['rounds']}; "
+            + "; ".join(f"{what}: {', '.join(names) or 'none'}" for what, names in lists.items()),
             flush=True,
         )
     print(f"{good} of {arguments.seeds} seeds name a method that the full benchmark does not rate worse than its best.")

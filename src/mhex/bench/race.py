@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from mhex.bench.budget import Watch, spoken
 from mhex.bench.cases import Run
@@ -24,8 +23,9 @@ from mhex.registry import get_method
 RANDOM = "control:random"
 _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 _TRYING = 0.3  # of the budget at most is spent on the first image, by which costs are learnt
-_ONE = 0.1  # of the budget is the most that so many images by one method may cost
+_ONE = 0.1  # of the budget is the most that so many images by one method may cost, where there are many methods
 _FEW = 4
+_DOUBT = 2  # a guess may be so far off
 _FIRST = 0.4  # of what is left after that goes to the first round, which also tells methods from random maps
 _SPARE = 0.04  # for tests and tables at the end
 _MAPS = 3  # of each image: of its class, of another, and with noise
@@ -84,6 +84,8 @@ class Race:
         self._try_all(forward)
         alive = [one for one in self.entrants if one.label in self.seconds]
         methods = [one for one in alive if not one.control]
+        if not methods:
+            return
         rounds = max(1, math.ceil(math.log2(max(2, len(methods)))))
         for number in range(rounds):
             left = self.watch.left - _SPARE * self.watch.budget
@@ -96,21 +98,23 @@ class Race:
             self.last = [one.label for one in methods]
             if not whole or len(methods) <= 2:
                 continue
-            best = self._order(methods)[: max(2, math.ceil(len(methods) / 2))]
-            methods = [one for one in methods if one.label in best]
+            means = self._means(alive)
+            order = sorted(methods, key=lambda one: -means[one.label])
+            methods = order[: max(2, math.ceil(len(methods) / 2))]
             # Random maps stay, for the tests; the other controls go when they are behind all.
-            floor = min(self._mean(label, best) for label in best)
-            stay = [one for one in alive if one.control and self._mean(one.label, best) >= floor]
-            alive = [*methods, *[one for one in alive if one.label == RANDOM or one in stay]]
+            floor = means[methods[-1].label]
+            controls = [one for one in alive if one.control and (one.label == RANDOM or means[one.label] >= floor)]
+            alive = [*methods, *controls]
 
     def _try_all(self, forward: float) -> None:
         """One image by everybody, the cheap ones first; who is too slow for the budget is left out."""
         first = self.pieces.get(0)
         assert first is not None  # empty data is refused before
-        limit = _ONE * self.watch.budget
+        share = max(_ONE, 0.5 / sum(not one.control for one in self.entrants))
+        limit = share * self.watch.budget
         for one in sorted(self.entrants, key=lambda one: (not one.control, _passes(one))):
             guess = _MAPS * _passes(one) * forward
-            if not one.control and guess > limit:
+            if not one.control and _FEW * guess > _DOUBT * limit:
                 self.left_out[one.label] = (
                     f"a map takes about {_passes(one):.0f} forward passes, {spoken(guess / _MAPS)} here, which is too "
                     f"slow for a budget of {spoken(self.watch.budget)}"
@@ -159,23 +163,17 @@ class Race:
             return None
         return (self.watch.clock() - started) / len(samples.ids)
 
-    def _images(self, methods: list[Judged]) -> int:
-        return int(self._common([one.label for one in methods]).sum())
-
-    def _common(self, labels: list[str]) -> Tensor:
-        """Images that count for all of these, bool (n,)."""
+    def _images(self, who: list[Judged]) -> int:
+        """Images that count for all of these."""
         values = self.score.values(self.report)
-        return torch.stack([values[label].isfinite() for label in labels]).all(0)
+        return int(torch.stack([values[one.label].isfinite() for one in who]).all(0).sum())
 
-    def _mean(self, label: str, beside: list[str]) -> float:
-        """Mean score on the images that all of these have."""
-        return float(self.score.values(self.report)[label][self._common([*beside, label])].mean())
-
-    def _order(self, methods: list[Judged]) -> list[str]:
-        """Names, the best first, on the images that all have."""
-        labels = [one.label for one in methods]
-        common, values = self._common(labels), self.score.values(self.report)
-        return sorted(labels, key=lambda label: -float(values[label][common].mean()))
+    def _means(self, who: list[Judged]) -> dict[str, float]:
+        """Mean score of each, on the images that all of these have."""
+        values = self.score.values(self.report)
+        table = torch.stack([values[one.label] for one in who])
+        means = table[:, table.isfinite().all(0)].mean(1)
+        return dict(zip((one.label for one in who), means.tolist(), strict=True))
 
 
 def _passes(one: Judged) -> float:
@@ -187,4 +185,5 @@ def _passes(one: Judged) -> float:
         return method.budget[0] * (1 if method.budget[1] == "F" else 3)
     options = {**method.options, **one.options}.values()
     numbers = [value for value in options if isinstance(value, int) and not isinstance(value, bool)]
-    return float(max(numbers, default=0)) or _UNKNOWN
+    # With a backward pass each, where the method says so.
+    return float(max(numbers, default=0)) * (3 if "B" in method.passes else 1) or _UNKNOWN

@@ -15,7 +15,7 @@ from mhex.bench.layout import in_columns
 from mhex.bench.report import Report
 
 _WIDTH = 110
-_HEADS = ("method", "behind the best", "not worse?", "above random?", "images", "a map takes")
+_HEADS = ("method", "behind the best", "worse?", "above random?", "images", "a map takes")
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Line:
         behind: Mean of the best less this one in the unit of the score, on the images that both have.
         low, high: Ends of its 95 % bootstrap interval.
         parts: Mean of each number of the metric, over the images of this method.
-        equal: Whether it is not shown to be worse than the best; None for control maps.
-        beats_random: Whether it is shown to be better than random maps; None for control maps.
+        worse: Whether it is worse than the best: `"yes"`, also after Holm's correction for all methods; `"likely"`, by
+            its own test alone; or `"no"`. None for control maps.
+        above_random: Whether it is better than random maps, in the same words. None for control maps.
         images: How many it was judged on.
         seconds: Of one explanation.
     """
@@ -38,8 +39,8 @@ class Line:
     low: float
     high: float
     parts: Mapping[str, float]
-    equal: bool | None
-    beats_random: bool | None
+    worse: str | None
+    above_random: str | None
     images: int
     seconds: float
 
@@ -55,8 +56,8 @@ class Recommendation:
         margin: By how much the next one is behind, in the unit of the score, and ends of its 95 % interval; None
             without a next one.
         seconds: Of one explanation, as measured.
-        indistinguishable: Methods that are not shown to be worse (Student's t of pairs, Holm's correction, 0.05).
-        not_better_than_random: Methods that are not shown to beat random maps, by faithfulness alone.
+        indistinguishable: Methods that nothing speaks against (Student's t of pairs, one-sided, p not below 0.05).
+        not_better_than_random: Methods of which the same holds beside random maps, by faithfulness alone.
         left_out: Methods that were not raced, and why.
         table: All that were raced, the best first, control maps at the end.
         score: What was measured, in a sentence.
@@ -92,7 +93,7 @@ class Recommendation:
             else f"Use {named}: the best of {_count(self.table)} methods on {_many(images)} of your data."
         ]
         if self.margin is not None:
-            following = next(line.method for line in self.table[1:] if line.equal is not None)
+            following = self.table[1].method
             mean, low, high = self.margin
             found.append(
                 f"In {100 * self.sure:.0f} % of resamples of the images no other was ahead; {following} is next, "
@@ -100,15 +101,16 @@ class Recommendation:
             )
         found.append(f"One explanation takes {spoken(self.seconds)}.")
         if self.indistinguishable:
-            found.append(f"Not shown to be worse: {', '.join(self.indistinguishable)}.")
-            cheap = min((line for line in self.table if line.equal), key=lambda line: line.seconds)
+            found.append(f"As good, as far as these images tell: {', '.join(self.indistinguishable)}.")
+            cheap = min((line for line in self.table if line.worse == "no"), key=lambda line: line.seconds)
             if 2 * cheap.seconds < self.seconds:
                 found.append(f"The quickest of these is {cheap.method}, with {spoken(cheap.seconds)}.")
         else:
-            found.append("All others are shown to be worse.")
+            sure = all(line.worse in (None, "yes") for line in self.table[1:])
+            found.append(f"All others are {'' if sure else 'likely '}worse.")
         beaten = [name for name in self.not_better_than_random if not weak or name != named]
         if beaten:
-            found.append(f"Not shown to be better than random maps here: {', '.join(beaten)}.")
+            found.append(f"No better than random maps here, as far as these images tell: {', '.join(beaten)}.")
         for reason, names in _by_reason(self.left_out).items():
             found.append(f"Left out: {', '.join(names)} ({reason}).")
         return found
@@ -123,14 +125,13 @@ class Recommendation:
         return [_HEADS[0], *(name.replace("_", " ") for name in self.table[0].parts), *_HEADS[1:]]
 
     def _cells(self) -> list[list[str]]:
-        said = {True: "yes", False: "no", None: ""}
         return [
             [
                 line.method,
                 *(f"{value:.3f}" for value in line.parts.values()),
-                "" if line is self.table[0] else f"{line.behind:.2f} ± {(line.high - line.low) / 2:.2f}",
-                said[line.equal],
-                said[line.beats_random],
+                "" if line is self.table[0] else _behind(line),
+                "" if line is self.table[0] else line.worse or "",
+                line.above_random or "",
                 str(line.images),
                 spoken(line.seconds),
             ]
@@ -169,8 +170,13 @@ class Recommendation:
         return {**{name: getattr(self, name) for name in names}, "options": options, "table": table}
 
 
+def _behind(line: Line) -> str:
+    # One image has no interval.
+    return f"{line.behind:.2f}" + (f" ± {(line.high - line.low) / 2:.2f}" if line.images > 1 else "")
+
+
 def _count(table: Sequence[Line]) -> int:
-    return sum(line.equal is not None for line in table)
+    return sum(line.worse is not None for line in table)
 
 
 def _many(images: int) -> str:

@@ -22,7 +22,7 @@ from mhex.bench.samples import look_for
 from mhex.bench.sampling import Pieces, shuffled
 from mhex.bench.scoring import Given, score_of
 from mhex.bench.store import Parts
-from mhex.bench.verdict import not_better, verdict
+from mhex.bench.verdict import above, said, verdict
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
@@ -117,9 +117,11 @@ def entered(
         look_for(name, f"The score {chosen.judge.label!r}", [first], iter(()))
     numbers = ClassNumbers(inner, class_names or bundle.class_names, lambda: subject.logits)
     pieces.change(lambda samples: samples.numbered(numbers))
-    entrants = judged(methods, anatomy, controls=True)
-    if all(one.control for one in entrants):
-        raise ArgumentError("Expected methods beside control maps, which can never be recommended.")
+    given = methods if isinstance(methods, str) else list(methods)
+    wanted = [one for one in ([given] if isinstance(given, str) else given) if not str(one).startswith("control:")]
+    if given and not wanted:
+        raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
+    entrants = judged("all" if given == "all" else wanted, anatomy, controls=True)
     run = Run(
         inner,
         inner,
@@ -136,7 +138,7 @@ def entered(
         redraw=True,
     )
     race = Race(run, chosen, pieces, watch, entrants)
-    if methods == "all":
+    if given == "all":
         race.left_out.update({m.name: why for m in all_methods().values() if (why := m.refusal(anatomy))})
     return race
 
@@ -151,7 +153,7 @@ def told(race: Race, seed: int) -> Recommendation:
     names = [one.label for one in raced if not one.control]
     values, faithful = race.score.values(report), race.score.faithful(report)
     found = verdict({name: values[name] for name in names}, race.last, seed)
-    weak = not_better(faithful, RANDOM, names)
+    higher = above(faithful, RANDOM, names)
     controls = [one.label for one in raced if one.control]
     beside = verdict({found.best: values[found.best], **{one: values[one] for one in controls}}, [found.best], seed)
     seconds, parts = _explaining(report), race.score.judge.metric.columns
@@ -165,8 +167,8 @@ def told(race: Race, seed: int) -> Recommendation:
             name,
             *own.behind[name],
             dict(zip(parts, numbers, strict=True)),
-            None if is_control else name == found.best or name in found.equals,
-            None if is_control else name not in weak,
+            None if is_control else "no" if name == found.best else said(*found.worse[name]),
+            higher.get(name),
             own.images[name],
             seconds[name],
         )
@@ -179,7 +181,7 @@ def told(race: Race, seed: int) -> Recommendation:
         margin=found.behind[found.order[1]] if len(found.order) > 1 else None,
         seconds=seconds[found.best],
         indistinguishable=found.equals,
-        not_better_than_random=tuple(weak),
+        not_better_than_random=tuple(name for name in found.order if higher[name] == "no"),
         left_out=dict(race.left_out),
         table=tuple(line(name) for name in (*found.order, *beside.order[1:])),
         score=race.score.words,

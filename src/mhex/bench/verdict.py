@@ -25,14 +25,14 @@ class Verdict:
     Attributes:
         order: Methods by how far they are behind the best on the images that both have; the best first.
         behind: Mean of the best less each method, and its 95 % bootstrap interval, by name; those of the best are 0.
-        worse: Corrected p of each method against the best, by name.
+        worse: P of each method against the best, by name: of its own, and corrected for all.
         sure: Share of resamples of the images in which no method was ahead of the best.
         images: Images of each.
     """
 
     order: tuple[str, ...]
     behind: Mapping[str, tuple[float, float, float]]
-    worse: Mapping[str, float]
+    worse: Mapping[str, tuple[float, float]]
     sure: float
     images: Mapping[str, int]
 
@@ -42,8 +42,13 @@ class Verdict:
 
     @property
     def equals(self) -> tuple[str, ...]:
-        """Methods that are not shown to be worse than the best."""
-        return tuple(name for name in self.order[1:] if not self.worse[name] < LEVEL)
+        """Methods that nothing speaks against: not worse than the best also by a test of its own."""
+        return tuple(name for name in self.order[1:] if said(*self.worse[name]) == "no")
+
+
+def said(own: float, corrected: float) -> str:
+    """What a test has shown: `"yes"`, also after the correction; `"likely"`, by itself alone; or `"no"`."""
+    return "yes" if corrected < LEVEL else "likely" if own < LEVEL else "no"
 
 
 def verdict(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0) -> Verdict:
@@ -61,7 +66,7 @@ def verdict(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0) ->
     best = max(last, key=lambda name: _mean(values[name][common]))
     others = [name for name in values if name != best]
     differences = {name: values[best] - values[name] for name in others}  # NaN where either has no value
-    shown = holm([larger(one[one.isfinite()]) for one in differences.values()])
+    shown = tested(list(differences.values()))
     behind = {best: (0.0, 0.0, 0.0)}
     sure = 1.0
     if others:
@@ -78,17 +83,22 @@ def verdict(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0) ->
     return Verdict((best, *order), behind, dict(zip(others, shown, strict=True)), sure, counts)
 
 
-def not_better(values: Mapping[str, Tensor], floor: str, methods: Sequence[str]) -> dict[str, float]:
-    """Methods that are not shown to be better than a control map, with their corrected p.
+def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str]) -> dict[str, str]:
+    """Whether methods are better than a control map: `"yes"`, `"likely"` or `"no"`, by name.
 
     Args:
         values: Of each image, (n,), higher better, by method; NaN where there is none.
         floor: Name of the control.
         methods: Those to be tested.
     """
-    differences = [values[name] - values[floor] for name in methods]
-    shown = holm([larger(one[one.isfinite()]) for one in differences])
-    return {name: p for name, p in zip(methods, shown, strict=True) if not p < LEVEL}
+    found = tested([values[name] - values[floor] for name in methods])
+    return {name: said(*pair) for name, pair in zip(methods, found, strict=True)}
+
+
+def tested(differences: Sequence[Tensor]) -> list[tuple[float, float]]:
+    """P of differences (n,) each that should be above 0, and the same corrected (Holm) for all; NaN does not count."""
+    own = [larger(one[one.isfinite()]) for one in differences]
+    return list(zip(own, holm(own), strict=True))
 
 
 def larger(d: Tensor) -> float:

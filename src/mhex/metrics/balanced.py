@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None =
     title="Does the map order what the model uses, tell classes apart, and stay under noise?",
     paper="Ours, for mhex.recommend; of fidelity and class discrimination: Brocki, Binda & Chung, CDAM, 2024, "
     "arXiv:2312.02364",
-    passes="4 T - 2 F + 2 E",
+    passes="4 T - 2 F + 2 E; 2 T - 1 F + 2 E where maps do not depend on the class",
     traps="Three numbers in units of their own: `mhex.recommend` weighs them by their spread over methods. A map that "
     "ignores the input is perfectly stable, and a method that ignores the class can be right about the one predicted.",
     explains=True,
@@ -105,9 +105,12 @@ class Balanced(PerImage):
         classes = subject.predicted if case.explained is None else case.explained.to(subject.device)
         second = runner_up(subject, classes)
         maps = again(_inputs(subject), second)
-        curves = [sweep.ask(subject, *pair) for pair in ((case.saliency, classes, second), (maps, second, classes))]
+        own = sweep.ask(subject, case.saliency, classes, second)
+        # Maps that do not depend on the class need no passes of their own.
+        same = torch.equal(maps, case.saliency)
+        curves = (own, _exchanged(own) if same else sweep.ask(subject, maps, second, classes))
         steady = self.protocol.steady
-        return tuple(curves) if steady is None else (*curves, steady.ask(subject, case.saliency, again, classes))
+        return curves if steady is None else (*curves, steady.ask(subject, case.saliency, again, classes))
 
     def score(self, own: SweepResult, other: SweepResult, steady: SteadyResult | None = None) -> Tensor:
         """Per image."""
@@ -119,6 +122,13 @@ def runner_up(subject: Subject, classes: Tensor) -> Tensor:
     if subject.logits.shape[1] == 1:
         return 1 - classes
     return subject.logits.scatter(1, classes[:, None], -torch.inf).argmax(1)
+
+
+def _exchanged(result: SweepResult) -> SweepResult:
+    """The same curves, with the explained and the other class in each other's place."""
+    places = [3, 1, 2, 0]
+    tables = {name: getattr(result, name)[..., places] for name in ("classes", "z", "norm", "rest")}
+    return replace(result, **tables)
 
 
 def _inputs(subject: Subject) -> Any:
