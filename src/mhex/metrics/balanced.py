@@ -11,7 +11,7 @@ from torch import Tensor
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.protocols import SweepProtocol, check_area
+from mhex.metrics.protocols import SweepProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SteadyPass, SteadyResult, Subject, SweepResult
 
@@ -21,19 +21,13 @@ class BalancedProtocol(SweepProtocol):
     """Of curves of two classes, and of noise.
 
     Attributes:
-        area: How areas under the logit are taken.
         noise: Spread of the noise beside the range of the numbers of an image.
         draws: Noisy copies of each image; 0 for none, as for texts, and then there is no stability.
     """
 
     steps: int = 5
-    area: str = "unit"
     noise: float = 0.02
     draws: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_area(self.area, self.steps)
 
     @property
     def idle(self) -> dict[str, str]:
@@ -50,7 +44,7 @@ class BalancedProtocol(SweepProtocol):
         return (self.sweep,) if self.steady is None else (self.sweep, self.steady)
 
 
-def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None = None, rule: str = "unit") -> Tensor:
+def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None = None) -> Tensor:
     """Faithfulness, class sensitivity and stability of each image, (B, 3); (B, 2) without the last.
 
     With `F_c(S)` the area `A_LIF - A_MIF` under the centred logit of class `c` along map `S`: faithfulness is
@@ -62,10 +56,9 @@ def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None =
         own: Curves along maps of `c`, with `d` as the other class.
         other: Curves along maps of `d`, with `c` as the other class.
         steady: Maps of noisy copies.
-        rule: How areas are taken.
     """
-    right = [fidelity(one, "explained", rule, centred=True)[:, 0] for one in (own, other)]
-    wrong = [fidelity(one, "other", rule, centred=True)[:, 0] for one in (other, own)]
+    right = [fidelity(one, "explained", "unit", centred=True)[:, 0] for one in (own, other)]
+    wrong = [fidelity(one, "other", "unit", centred=True)[:, 0] for one in (other, own)]
     columns = [right[0], (right[0] - wrong[0] + right[1] - wrong[1]) / 2]
     return torch.stack([*columns, *([] if steady is None else [steady.rho.mean(1).to(right[0])])], 1)
 
@@ -114,7 +107,7 @@ class Balanced(PerImage):
 
     def score(self, own: SweepResult, other: SweepResult, steady: SteadyResult | None = None) -> Tensor:
         """Per image."""
-        return balanced(own, other, steady, self.protocol.area)
+        return balanced(own, other, steady)
 
 
 def runner_up(subject: Subject, classes: Tensor) -> Tensor:

@@ -140,10 +140,12 @@ def test_a_machine_that_slows_down_is_noticed() -> None:
     def say(text: str) -> None:
         told.append(text)
         if text.startswith("round 1"):
-            model.seconds = 0.2
+            model.seconds = 1.0
 
-    found = run(model, budget=100, clock=clock, data=images(500), say=say)
-    assert found.used <= 120
+    methods = [GRADIENT, *(("rise", {"n": n}) for n in range(1, 7))]
+    found = run(model, budget=100, methods=methods, clock=clock, data=images(500), say=say)
+    # Twenty times slower at once: what is under way, two images by one method, is the last.
+    assert 100 < found.used <= 150
     assert told[0] == "trying control:random"
 
 
