@@ -11,7 +11,7 @@ from mhex.errors import MhexError
 
 if TYPE_CHECKING:
     from mhex._explain import explain
-    from mhex.bench import Report, evaluate
+    from mhex.bench import Recommendation, Report, evaluate, recommend
     from mhex.bundle import Bundle
     from mhex.concept import Concept
     from mhex.explanation import Explanation
@@ -31,6 +31,7 @@ __all__ = [
     "Concept",
     "Explanation",
     "MhexError",
+    "Recommendation",
     "Report",
     "Scaffold",
     "__version__",
@@ -40,6 +41,7 @@ __all__ = [
     "list_methods",
     "list_metrics",
     "load",
+    "recommend",
 ]
 
 _HOMES = {
@@ -48,8 +50,10 @@ _HOMES = {
     "Explanation": "mhex.explanation",
     "Scaffold": "mhex.heads",
     "attach": "mhex.heads",
+    "Recommendation": "mhex.bench",
     "Report": "mhex.bench",
     "evaluate": "mhex.bench",
+    "recommend": "mhex.bench",
     "list_metrics": "mhex.metrics.registry",
     "explain": "mhex._explain",
     "list_methods": "mhex.registry",

@@ -140,7 +140,7 @@ def test_other_marks_are_refused_before_the_first_map(form: str, monkeypatch: py
     def never(*args: Any, **options: Any) -> None:
         raise AssertionError("a batch was judged")
 
-    monkeypatch.setattr(judging, "_judge_batch", never)
+    monkeypatch.setattr(judging, "judge_batch", never)
     given, sentence = WRONG[form]
     items = [{"text": TEXT, "rationale": [0]}, {"text": TEXT, "rationale": given}]
     with pytest.raises(ArgumentError, match=sentence):
@@ -153,7 +153,7 @@ def test_slow_tokenizers_are_refused_before_the_first_map(monkeypatch: pytest.Mo
     slow: Any = Slow()
     with pytest.raises(ArgumentError, match="fast tokenizer, which says where"):
         TokenF1().of(Case(Subject(bert(), [TEXT], tokenizer=slow), hot(17, 3), rationale=[[0]]))
-    monkeypatch.setattr(judging, "_judge_batch", None)
+    monkeypatch.setattr(judging, "judge_batch", None)
     items = [{"text": TEXT, "rationale": [0]}]
     with pytest.raises(ArgumentError, match="fast tokenizer, which says where"):
         mhex.evaluate(bert(), items, ["attention"], ["token-f1"], tokenizer=slow)

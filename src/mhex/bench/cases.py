@@ -43,6 +43,7 @@ class Run:
     curves: Parts | None = None
     shown: Shown | None = None
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
+    redraw: bool = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
     skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
 
 
@@ -165,10 +166,17 @@ def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs:
     if method.control:
         other = isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs)
         seen = Subject(model, inputs, ids=subject.ids, **options) if other else subject
-        return control(method.control, seen, run.seed)
+        anew = run.redraw and not torch.equal(seen.main, subject.main)
+        return control(method.control, seen, _seed_of(seen, run.seed) if anew else run.seed)
     try:
         options |= {"task": run.task, "seed": run.seed}
         return explain(model, inputs, method.name, classes, **options, **method.options).scores
     except NotFiniteError as error:
         scores: Tensor = error.scores
         return scores
+
+
+def _seed_of(subject: Subject, seed: int) -> int:
+    """A seed of these very inputs."""
+    told = subject.main.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return int(hashlib.sha256(repr(seed).encode() + told).hexdigest()[:12], 16)

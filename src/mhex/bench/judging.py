@@ -113,7 +113,7 @@ def evaluate(
     )
     if target not in ("predicted", "label"):
         target = int(numbers([target])[0])
-    told, folder = _told(inner, evaluator, relabelled, target, sort, seed), None if out is None else Path(out)
+    told, folder = told_of(inner, evaluator, relabelled, target, sort, seed), None if out is None else Path(out)
     run = Run(
         inner,
         inner if evaluator is None else unwrap(evaluator),
@@ -137,7 +137,7 @@ def evaluate(
         made = {"methods": [one.label for one in chosen], "metrics": [one.label for one in by]}
         about.note(folder, {"model": bundle.name or type(inner).__name__, **made, "batch_size": batch_size})
     for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
-        _judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
+        judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
     warn_of(run.skipped, samples.ids[-1] + 1)
     return Report(run.parts.table(), None if run.curves is None else run.curves.table())
 
@@ -182,7 +182,7 @@ def _held(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples
     return held
 
 
-def _judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
+def judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
     """Rows of one batch; what is there already is left out, and so is all that only it would need."""
     for name in run.needs.intersection(ALL):
         samples.check(name)
@@ -225,7 +225,7 @@ def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, me
     return not (run.curves is not None and run.curves.lacks(curve_keys_of(*whose))) and not lacking
 
 
-def _told(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: Task, seed: int) -> str:
+def told_of(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: Task, seed: int) -> str:
     """What makes rows comparable beside what stands in them."""
     models = {"model": model, "evaluator": evaluator, "relabelled": relabelled}
     told = {name: fingerprint(None if one is None else unwrap(one)) for name, one in models.items()}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mhex.cli import bench, demo, explain, methods, metrics, models, report, train
+from mhex.cli import bench, demo, explain, methods, metrics, models, recommend, report, train
 from mhex.cli._console import complain
 from mhex.errors import MhexError
 
@@ -94,4 +94,5 @@ app.command("metrics")(metrics.metrics)
 app.command("report", epilog=f"Examples:\n\n{report.EXAMPLES}")(report.report)
 app.add_typer(models.app, name="models")
 app.command("bench", epilog=f"Examples:\n\n{bench.EXAMPLES}")(bench.bench)
+app.command("recommend", epilog=f"Examples:\n\n{recommend.EXAMPLES}")(recommend.recommend)
 app.command("train", epilog=f"Examples:\n\n{train.EXAMPLES}")(train.train)

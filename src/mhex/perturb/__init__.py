@@ -13,6 +13,7 @@ from mhex.perturb.ranks import counts, generator_for, ranks
 from mhex.perturb.references import gaussian_blur, reference
 from mhex.perturb.runner import Runner
 from mhex.perturb.shares import SharePasses, ShareResult
+from mhex.perturb.steadiness import SteadyPass, SteadyResult
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.sweep import PerturbationSweep
 from mhex.perturb.units import at_size, check_map, text_units
@@ -37,6 +38,8 @@ __all__ = [
     "Runner",
     "SharePasses",
     "ShareResult",
+    "SteadyPass",
+    "SteadyResult",
     "Subject",
     "SweepResult",
     "area",

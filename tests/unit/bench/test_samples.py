@@ -244,7 +244,7 @@ def test_needs_are_checked_before_the_first_map(monkeypatch: pytest.MonkeyPatch)
     def never(*args: Any, **options: Any) -> None:
         raise AssertionError("a batch was judged")
 
-    monkeypatch.setattr(judging, "_judge_batch", never)
+    monkeypatch.setattr(judging, "judge_batch", never)
     model = tiny("cnn")
     for metrics, words in {
         "deletion:mhex": r"'deletion:mhex' needs a label for each sample, .* give items as \(inputs, label\)",

@@ -47,6 +47,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {  # where something else than the d
     "max-sensitivity": [{"draws": 3}],
     "randomization": [{}, {"preset": "logit"}, {"preset": "labels"}],
     "compactness": [{"share": 0.3}],
+    "balanced": [{"steps": 10}],
     "token-f1": [{"k": (1, 12)}],
 }
 OTHERS: dict[str, tuple[Any, ...]] = {  # by part
@@ -76,6 +77,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # by part
     "grid": (4,),
     "kind": ("square", "gaussian"),
     "draws": (2,),
+    "noise": (0.3,),
     "blur": (3.0,),
     "radius": (0.1,),
     "units": ("raw", "model"),

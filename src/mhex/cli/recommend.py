@@ -1,0 +1,105 @@
+"""`mhex recommend`: which method to use on a model and its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mhex.cli._console import busy, complain, printable, steps
+from mhex.cli._output import output_folder, writing
+from mhex.cli._parse import check_device, parse_methods
+from mhex.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXAMPLES = """
+mhex recommend --model zoo:pets-vit --data pets --budget 120
+
+mhex recommend --model timm:resnet18:weights.safetensors --data folder:photos --budget "5 min" --out out/recommend
+
+mhex recommend --model zoo:pets-vit --data csv:photos.csv --score faithfulness=1,stability=1 --method gae,lrp,gradcam
+
+mhex recommend --model zoo:pets-vit --data pets --score insertion
+"""
+
+
+def recommend(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER.")
+    ],
+    data: Annotated[
+        str, typer.Option("--data", help="A data set by name, a folder of photos by class, or a CSV file.")
+    ],
+    budget: Annotated[str, typer.Option("--budget", help='Seconds, or "2 min".')] = "120",
+    score: Annotated[
+        str, typer.Option("--score", help="balanced, weights of its parts as NAME=WEIGHT,..., or a metric.")
+    ] = "balanced",
+    method: Annotated[str, typer.Option("--method", help="Methods to race, with commas between, or all.")] = "all",
+    images: Annotated[
+        int | None, typer.Option("--images", min=1, help="The most images.", show_default="as the budget allows")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Of the data set.", show_default="the one to judge by")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the answer and all rows.")] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option("--seed", help="Of the sample, and of whatever is drawn.")] = 0,
+) -> None:
+    """Race the methods on a model and a sample of its data, and say which one to use, how sure that is and its cost."""
+    with busy(f"Loading {model}"):
+        import mhex
+        from mhex.bench.budget import seconds_of
+
+        seconds_of(budget)
+        chosen = "all" if method.strip() == "all" else parse_methods(method)
+        wanted = parse_score(score)
+        check_device(device)
+        if out is not None:
+            output_folder(out)
+        items = items_of(data, split)
+        bundle = mhex.load(model)
+        bundle.model.to(device)
+    with steps(1) as step:
+        found = mhex.recommend(bundle, items, budget, methods=chosen, score=wanted, images=images, seed=seed, say=step)
+    typer.echo(printable(found))
+    if out is not None:
+        with writing(out):
+            found.save(out)
+        complain(f"Written to {out}: recommendation.txt, .json and .html, rows.parquet.")
+
+
+def parse_score(text: str) -> str | Mapping[str, float]:
+    """A metric by name, or weights, `faithfulness=1,stability=0.5`."""
+    if "=" not in text:
+        return text.strip()
+    found: dict[str, float] = {}
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise ArgumentError(
+                f"Expected weights as NAME=WEIGHT with commas between after --score, but got {pair.strip()!r}."
+            ) from None
+    return found
+
+
+def items_of(name: str, split: str | None = None) -> Any:
+    """Samples of a data set by name, of a folder, or of a CSV file.
+
+    Args:
+        name: Of the catalogue, `folder:PATH`, `csv:PATH`, or a path that is there.
+        split: Of the data set; by default the one to judge by, or all of one's own data.
+    """
+    from mhex.data import data_entry, load_csv, load_folder
+
+    kind, _, rest = name.partition(":")
+    path = Path(rest if rest and kind in ("folder", "csv") else name).expanduser()
+    if path.is_dir():
+        return load_folder(path, split or "all").items()
+    if path.is_file():
+        return load_csv(path, split or "all").items()
+    return data_entry(name).items(split)

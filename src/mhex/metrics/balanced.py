@@ -1,0 +1,133 @@
+"""Balanced: faithfulness both ways, class sensitivity and stability, measured together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.metrics._base import PerImage
+from mhex.metrics.case import Case
+from mhex.metrics.fidelity import fidelity
+from mhex.metrics.protocols import SweepProtocol
+from mhex.metrics.registry import register_metric
+from mhex.perturb import SteadyPass, SteadyResult, Subject, SweepResult
+
+
+@dataclass(frozen=True)
+class BalancedProtocol(SweepProtocol):
+    """Of curves of two classes, and of noise.
+
+    Attributes:
+        noise: Spread of the noise beside the range of the numbers of an image.
+        draws: Noisy copies of each image; 0 for none, as for texts, and then there is no stability.
+    """
+
+    steps: int = 5
+    noise: float = 0.02
+    draws: int = 1
+
+    @property
+    def idle(self) -> dict[str, str]:
+        without = {} if self.draws else {"noise": "there are no noisy copies, because draws is 0"}
+        return {**super().idle, **without}
+
+    @property
+    def steady(self) -> SteadyPass | None:
+        """The passes of its noise."""
+        return SteadyPass(self.noise, self.draws, self.seed) if self.draws else None
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.sweep,) if self.steady is None else (self.sweep, self.steady)
+
+
+def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None = None) -> Tensor:
+    """Faithfulness, class sensitivity and stability of each image, (B, 3); (B, 2) without the last.
+
+    With `F_c(S)` the area `A_LIF - A_MIF` under the centred logit of class `c` along map `S`: faithfulness is
+    `F_c(S_c)`. Class sensitivity is `(F_c(S_c) - F_c(S_d) + F_d(S_d) - F_d(S_c)) / 2`, `d` the highest other class:
+    exactly 0 for maps that do not depend on the class. Stability is the mean rank correlation of the map with those of
+    noisy copies. All three are 0 on average for maps that are drawn at random for each input.
+
+    Args:
+        own: Curves along maps of `c`, with `d` as the other class.
+        other: Curves along maps of `d`, with `c` as the other class.
+        steady: Maps of noisy copies.
+    """
+    right = [fidelity(one, "explained", "unit", centred=True)[:, 0] for one in (own, other)]
+    wrong = [fidelity(one, "other", "unit", centred=True)[:, 0] for one in (other, own)]
+    columns = [right[0], (right[0] - wrong[0] + right[1] - wrong[1]) / 2]
+    return torch.stack([*columns, *([] if steady is None else [steady.rho.mean(1).to(right[0])])], 1)
+
+
+@register_metric(
+    "balanced",
+    function=balanced,
+    title="Does the map order what the model uses, tell classes apart, and stay under noise?",
+    paper="Ours, for mhex.recommend; of fidelity and class discrimination: Brocki, Binda & Chung, CDAM, 2024, "
+    "arXiv:2312.02364",
+    passes="4 T - 2 F + 2 E; 2 T - 1 F + 2 E where maps do not depend on the class",
+    traps="Three numbers in units of their own: `mhex.recommend` weighs them by their spread over methods. A map that "
+    "ignores the input is perfectly stable, and a method that ignores the class can be right about the one predicted.",
+    explains=True,
+    presets={
+        "default": BalancedProtocol(),
+        "text": BalancedProtocol("drop", granularity="token", draws=0),
+    },
+)
+class Balanced(PerImage):
+    """Faithfulness, class sensitivity and, of images, stability; higher is better."""
+
+    columns: tuple[str, ...] = ("faithfulness", "class_sensitivity", "stability")
+    outputs: tuple[str, ...] = ("faithfulness", "class_sensitivity", "stability")
+    better: tuple[bool | None, ...] = (True, True, True)
+    protocol: BalancedProtocol
+
+    def __init__(self, preset: str = "default", **changes: Any) -> None:
+        super().__init__(preset, **changes)
+        if not self.protocol.draws:
+            self.columns, self.outputs, self.better = self.columns[:2], self.outputs[:2], self.better[:2]
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        """Curves along maps of two classes, and maps of noisy copies."""
+        again = case.needs("again", "a way to explain again (again=)")
+        subject, sweep = case.subject, self.protocol.sweep
+        classes = subject.predicted if case.explained is None else case.explained.to(subject.device)
+        second = runner_up(subject, classes)
+        maps = again(_inputs(subject), second)
+        own = sweep.ask(subject, case.saliency, classes, second)
+        # Maps that do not depend on the class need no passes of their own.
+        same = torch.equal(maps, case.saliency)
+        curves = (own, _exchanged(own) if same else sweep.ask(subject, maps, second, classes))
+        steady = self.protocol.steady
+        return curves if steady is None else (*curves, steady.ask(subject, case.saliency, again, classes))
+
+    def score(self, own: SweepResult, other: SweepResult, steady: SteadyResult | None = None) -> Tensor:
+        """Per image."""
+        return balanced(own, other, steady)
+
+
+def runner_up(subject: Subject, classes: Tensor) -> Tensor:
+    """The class with the highest score among all others than the given ones (B,)."""
+    if subject.logits.shape[1] == 1:
+        return 1 - classes
+    return subject.logits.scatter(1, classes[:, None], -torch.inf).argmax(1)
+
+
+def _exchanged(result: SweepResult) -> SweepResult:
+    """The same curves, with the explained and the other class in each other's place."""
+    places = [3, 1, 2, 0]
+    tables = {name: getattr(result, name)[..., places] for name in ("classes", "z", "norm", "rest")}
+    return replace(result, **tables)
+
+
+def _inputs(subject: Subject) -> Any:
+    """Samples as `mhex.explain` takes them."""
+    kwargs = subject.batch.kwargs
+    if subject.batch.modality == "text":
+        return {**kwargs, "special_tokens_mask": subject.batch.special}
+    pixels = subject.batch.pixels
+    return {"pixel_values": pixels, **kwargs} if kwargs else pixels

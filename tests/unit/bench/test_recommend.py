@@ -1,0 +1,254 @@
+"""The race: the best where it is known in closed form, the budget, controls, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mhex
+from mhex.bench.budget import seconds_of, spoken
+from mhex.bench.sampling import Pieces, shuffled
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
+
+ZERO: Any = ("balanced", {"reference": "zero", "steps": 4})
+GRADIENT: Any = ("smoothgrad", {"n": 2, "times_input": False})  # of a linear model, the weights
+GRADIENT_NAME = "smoothgrad (n=2, times_input=False)"
+METHODS: Any = [GRADIENT, "input-x-gradient", ("occlusion", {"window": 4, "stride": 4})]
+
+
+class Clock:
+    """A clock that runs by what the model is asked, and a little by itself."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-4
+        return self.now
+
+
+class Linear(nn.Module):
+    """Scores that are sums over pixels, so that pixel times gradient is exact; all classes together score 0."""
+
+    def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
+        super().__init__()
+        weight = torch.randn(4, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        self.weight = nn.Parameter(weight - weight.mean(0))
+        self.clock, self.seconds = clock, seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.clock is not None:
+            self.clock.now += self.seconds * len(x)
+        return x.flatten(1) @ self.weight.T
+
+
+def images(count: int = 12) -> Tensor:
+    return torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def run(model: nn.Module | None = None, **changes: Any) -> mhex.Recommendation:
+    given: dict[str, Any] = {"budget": 120, "methods": METHODS, "score": ZERO, "clock": Clock(), **changes}
+    return mhex.recommend(model or Linear(), given.pop("data", images()), **given)
+
+
+def test_pixel_times_gradient_wins_where_it_is_exact() -> None:
+    found = run()
+    assert (found.method, dict(found.options)) == ("input-x-gradient", {})
+    assert found.table[0].images == 12
+    assert found.sure > 0.99
+    assert found.indistinguishable == ()
+    assert found.margin is not None
+    assert found.margin[1] > 0
+    text = str(found)
+    assert text.startswith("Use input-x-gradient: the best of 3 methods on 12 images of your data.")
+    assert "All others are worse." in text
+
+
+def test_faithfulness_is_the_closed_form() -> None:
+    """Sorted contributions: no order of pixels has more between the two curves."""
+    found = run(images=8)
+    model, x = Linear(), torch.as_tensor(images())
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))[:8]
+    x = x[order]
+    top = model(x).argmax(1)
+    shares = (x.flatten(1) * model.weight[top].detach()).sort(1, descending=True).values
+    curves = [
+        torch.stack([one.sum(1) - one[:, : 16 * step].sum(1) for step in range(5)], 1)
+        for one in (shares, shares.flip(1))
+    ]
+    exact = (torch.trapezoid(curves[1], dx=0.25) - torch.trapezoid(curves[0], dx=0.25)).mean()
+    assert found.table[0].parts["faithfulness"] == pytest.approx(float(exact), rel=1e-9)
+    others = [line.parts["faithfulness"] for line in found.table[1:]]
+    assert max(others) < found.table[0].parts["faithfulness"]
+
+
+def test_controls_take_part_and_are_never_recommended() -> None:
+    """The model looks at the middle alone, so that the centred map is the best of all, and still no answer."""
+    model = Linear()
+    u = torch.arange(8, dtype=torch.float64) - 3.5
+    hill = torch.exp(-(u[:, None].square() + u.square()) / 8).flatten()
+    model.weight.data = torch.stack([hill, -hill / 3, -hill / 3, -hill / 3])
+    found = run(model, methods=[("rise", {"n": 2}), ("rise", {"n": 3})], data=images().abs() + 0.5)
+    lines = {line.method: line for line in found.table}
+    assert lines["control:gaussian"].behind < 0
+    assert found.method == "rise"
+    assert found.sentences()[0].startswith("Use rise") or "is first" in found.sentences()[0]
+    assert all(line.worse is None for name, line in lines.items() if name.startswith("control:"))
+    assert not any(name.startswith("control:") for name in (*found.indistinguishable, *found.not_better_than_random))
+    with pytest.raises(ArgumentError, match="never recommended"):
+        run(methods=["control:random"])
+    assert run(methods=["control:sobel", "input-x-gradient"], images=3).method == "input-x-gradient"
+
+
+def test_the_zero_of_all_parts_is_chance() -> None:
+    random = next(
+        line for line in run(methods=["input-x-gradient"], data=images(40)).table if line.method == "control:random"
+    )
+    assert random.parts["class_sensitivity"] == 0
+    assert abs(random.parts["stability"]) < 0.06
+    assert abs(random.parts["faithfulness"]) < 1
+
+
+def test_methods_as_bad_as_random_are_flagged() -> None:
+    """A gradient says nothing of pixels that may have either sign; pixel times gradient says it all."""
+    found = run(methods=[GRADIENT, "input-x-gradient"], data=images(16))
+    assert found.not_better_than_random == (GRADIENT_NAME,)
+    assert f"No better than random maps here, as far as these images tell: {GRADIENT_NAME}." in found.sentences()
+    alone = run(methods=[GRADIENT], data=images(16))
+    assert alone.sentences()[0].startswith("No method is shown to beat random maps")
+    assert (alone.margin, alone.sure) == (None, 1.0)
+
+
+@pytest.mark.parametrize("budget", [40.0, 80.0])
+def test_the_budget_is_kept(budget: float) -> None:
+    clock = Clock()
+    methods = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
+    found = run(Linear(clock, 0.02), budget=budget, methods=methods, clock=clock, data=images(500))
+    assert 0.5 * budget < found.used <= 1.2 * budget
+    assert [methods for methods, _ in found.rounds] == [4, 2]
+    assert found.rounds[1][1] > found.rounds[0][1] > 1
+
+
+def test_a_machine_that_slows_down_is_noticed() -> None:
+    clock = Clock()
+    model = Linear(clock, 0.05)
+    told: list[str] = []
+
+    def say(text: str) -> None:
+        told.append(text)
+        if text.startswith("round 1"):
+            model.seconds = 1.0
+
+    methods = [GRADIENT, *(("rise", {"n": n}) for n in range(1, 7))]
+    found = run(model, budget=100, methods=methods, clock=clock, data=images(500), say=say)
+    # Twenty times slower at once: what is under way, two images by one method, is the last.
+    assert 100 < found.used <= 150
+    assert told[0] == "trying control:random"
+
+
+def test_slow_methods_are_left_out_with_a_sentence() -> None:
+    clock = Clock()
+    found = run(
+        Linear(clock, 0.01), methods=["input-x-gradient", ("rise", {"n": 5000})], budget=60, clock=clock, data=images(9)
+    )
+    assert list(found.left_out) == ["rise (n=5000)"]
+    assert "5000 forward passes" in found.left_out["rise (n=5000)"]
+    assert "Left out: rise (n=5000)" in str(found)
+    # And what was guessed too low is seen on the first image.
+    clock = Clock()
+    methods = ["input-x-gradient", ("rise", {"n": 180})]
+    found = run(Linear(clock, 0.01), methods=methods, budget=60, clock=clock, data=images(9))
+    assert found.left_out["rise (n=180)"].startswith("an image takes 5.")
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_other_images() -> None:
+    def plain(found: mhex.Recommendation) -> list[Any]:
+        return [(line.method, line.behind, line.images, dict(line.parts)) for line in found.table]
+
+    assert plain(run(images=6)) == plain(run(images=6))
+    assert plain(run(images=6)) != plain(run(images=6, seed=1))
+
+
+def test_a_metric_is_a_score_also_where_lower_is_better() -> None:
+    found = run(score=("deletion", {"reference": "zero", "steps": 4}))
+    assert found.method == "input-x-gradient"
+    assert found.score.startswith("Score: deletion")
+    assert "lower is better" in found.score
+    assert list(found.table[0].parts) == ["value"]
+    best, random = (next(one for one in found.table if one.method == name) for name in (found.method, "control:random"))
+    assert best.parts["value"] < random.parts["value"]
+    assert random.behind > 0
+
+
+def test_weights_decide() -> None:
+    """Of a linear model the gradient never changes: all else is less stable."""
+    assert run(score={"stability": 1}, methods=METHODS[:2]).options == GRADIENT[1]
+    assert run(score={"faithfulness": 1}).score.startswith("Score: 1 faithfulness")
+
+
+def test_it_is_saved(tmp_path: Any) -> None:
+    found = run(images=5)
+    found.save(tmp_path / "new")
+    assert (tmp_path / "new" / "recommendation.txt").read_text("utf-8") == f"{found}\n"
+    assert "<td>input-x-gradient</td>" in (tmp_path / "new" / "recommendation.html").read_text("utf-8")
+    rows = mhex.Report.load(tmp_path / "new" / "rows.parquet")
+    assert rows.rows.num_rows == found.report.rows.num_rows
+    assert "control:sobel" in rows.methods
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"budget": "soon"}, "'2 min'"),
+        ({"budget": 0}, "more than 0 seconds"),
+        ({"score": "fidelty"}, "Did you mean 'fidelity'"),
+        ({"score": {"faith": 1}}, "Unknown part of the score 'faith'"),
+        ({"score": {"stability": -1}}, "a weight from 0 on"),
+        ({"score": {"stability": 0}}, "a weight above 0"),
+        ({"score": 3}, "the name of a metric"),
+        ({"score": "pointing-game"}, "needs a mask"),
+        ({"methods": ["gae"]}, "cannot explain"),
+        ({"methods": [("rise", {"n": 10**9})]}, "all were left out: rise"),
+        ({"data": images(0)}, "at least one sample"),
+        ({"images": 0}, "from 1 on"),
+        ({"task": "regression"}, "metrics judge classes"),
+    ],
+)
+def test_wrong_arguments_are_told(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(MhexError, match=words):
+        run(**changes)
+
+
+def test_budgets_are_read() -> None:
+    texts = {"90": 90, "2 min": 120, "2m": 120, "1.5 h": 5400, "30 seconds": 30, 7.5: 7.5}
+    assert {text: seconds_of(text) for text in texts} == texts
+    assert [spoken(one) for one in (0.0351, 1.24, 75, 150)] == ["35 ms", "1.2 s", "75 s", "2.5 min"]
+    for wrong in (True, None, "-3", "2 days"):
+        with pytest.raises((ArgumentError, ArgumentTypeError)):
+            seconds_of(wrong)  # type: ignore[arg-type]
+
+
+def test_data_is_sampled_where_it_can_be() -> None:
+    items = list(range(20))
+    pairs = [(torch.full((1, 4, 4), float(n)), n) for n in items]
+    ids = [samples.label.item() for samples in _singles(Pieces(shuffled(pairs, 3)))]
+    assert ids != items
+    assert sorted(ids) == items
+    loader = torch.utils.data.DataLoader(pairs, batch_size=5)  # type: ignore[arg-type]
+    assert [samples.label.item() for samples in _singles(Pieces(shuffled(loader, 3)))] == items
+    both = shuffled({"inputs": torch.arange(20.0).view(20, 1, 1, 1), "label": torch.arange(20)}, 3)
+    assert both["inputs"].flatten().tolist() == both["label"].tolist() != items
+
+
+def _singles(pieces: Pieces) -> Any:
+    from mhex.bench.sampling import _part
+
+    place = 0
+    while (piece := pieces.get(place)) is not None:
+        assert len(piece.ids) == (1 if place == 0 else len(piece.ids)) <= 2
+        for n in range(len(piece.ids)):
+            yield _part(piece, slice(n, n + 1))
+        place += 1
