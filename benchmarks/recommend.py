@@ -23,9 +23,10 @@ import torch
 
 import mhex
 from mhex.bench.budget import Watch
+from mhex.bench.controls import RANDOM
 from mhex.bench.judging import judge_batch
 from mhex.bench.outcome import LEVEL, Outcome, above, outcome_of, tested
-from mhex.bench.race import RANDOM, Race
+from mhex.bench.race import Race
 from mhex.bench.recommending import entered
 from mhex.bench.sampling import Pieces
 from mhex.data import data_entry

@@ -13,8 +13,15 @@ from torch import Tensor
 from mhex.errors import ArgumentError, unknown_name
 from mhex.perturb import Subject, generator_for
 
+PREFIX = "control:"  # of their names among methods
+RANDOM = f"{PREFIX}random"
 _PURPOSE = 1001  # of random numbers, so that maps and ties of an image are drawn apart
 _SPREAD = 4  # the side of an image over the spread of the centred map
+
+
+def is_control(name: str) -> bool:
+    """Whether a name of a table is that of a control map."""
+    return name.startswith(PREFIX)
 
 
 def random(subject: Subject, seed: int = 0) -> Tensor:

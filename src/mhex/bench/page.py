@@ -16,17 +16,17 @@ from mhex.errors import ArgumentError
 _ARROWS = "An arrow beside a metric says whether higher (\u2191) or lower (\u2193) is better."
 _CONTROLS = "Controls, in grey, know nothing of the model; a method that is not above them has shown nothing."
 _CURVES = (
-    "Means over images; bands are 95 % bootstrap intervals of the mean, point by point, over images. MIF removes the "
+    "Means over samples; bands are 95 % bootstrap intervals of the mean, point by point, over samples. MIF removes the "
     "most important units first, so that a good map falls early; LIF the least important, so that it falls late. "
     "Insertion puts the most important ones in first."
 )
 _BOXES = (
-    "One value per image. Boxes are the middle half, lines medians, diamonds means; whiskers reach to the last image "
-    "within 1.5 box lengths, dots are images beyond. A metric with two orders shows the difference that methods are "
+    "One value per sample. Boxes are the middle half, lines medians, diamonds means; whiskers reach to the last sample "
+    "within 1.5 box lengths, dots are samples beyond. A metric with two orders shows the difference that methods are "
     "ranked by."
 )
 _COST = (
-    "Median over images of the time that a map took, in batches, on the machine of the evaluation. The axis counts in "
+    "Median over samples of the time that a map took, in batches, on the machine of the evaluation. The axis counts in "
     "powers of ten."
 )
 
@@ -58,7 +58,7 @@ def _intro(found: Sequence[Evaluation]) -> str:
         counted = (
             _count(len(one.methods), "method"),
             _count(len(one.controls), "control"),
-            _count(one.images, "image"),
+            _count(one.images, "sample"),
         )
         lines.append(f"{name}{counted[0]} and {counted[1]}, judged on {counted[2]}.")
     return "\n\n".join(lines)
@@ -74,7 +74,7 @@ def _parts(one: Evaluation, images: Sequence[int] | None) -> Iterator[tuple[str,
     if drawn := curves(one):
         yield "Curves", drawn, _CURVES
     if drawn := boxes(one):
-        yield "Values per image", drawn, _BOXES
+        yield "Values per sample", drawn, _BOXES
     if drawn := pictures(one, images):
         yield "Maps side by side", drawn, "Each map is scaled on its own. Controls have dashed frames."
     yield "Cost per explanation", cost(one), _COST

@@ -17,7 +17,7 @@ def facts(one: Evaluation) -> str:
         (name, str(one.told[name])) for name in ("evaluator", "relabelled") if one.told.get(name) not in (None, "none")
     ]
     rows += [(name, str(one.told.get(name, ""))) for name in ("target", "task", "seed")]
-    rows += [("images", str(one.images)), ("skipped", _skipped(one))]
+    rows += [("samples", str(one.images)), ("skipped", _skipped(one))]
     if not one.calls:
         rows.append(("versions", "not written down: the rows are of an earlier version"))
     for number, call in enumerate(one.calls, 1):

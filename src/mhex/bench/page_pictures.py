@@ -8,7 +8,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhex.bench.runs import Evaluation, is_control
+from mhex.bench.controls import PREFIX, is_control
+from mhex.bench.runs import Evaluation
 from mhex.explanation import Explanation
 
 _SIDE = 256
@@ -60,7 +61,7 @@ def _figure(pixels: Any, name: str, alt: str, control: bool = False) -> str:
     small.save(file, "JPEG", quality=82)
     data = base64.b64encode(file.getvalue()).decode("ascii")
     mark = ' class="control"' if control else ""
-    shown = f"{name.removeprefix('control:')} (control)" if control else name
+    shown = f"{name.removeprefix(PREFIX)} (control)" if control else name
     said = html.escape(f"{name}: {alt}" if alt else name)
     return (
         f'<figure{mark}><img src="data:image/jpeg;base64,{data}" alt="{said}">'

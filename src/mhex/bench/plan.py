@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex.bench.controls import CONTROLS
+from mhex.bench.controls import CONTROLS, PREFIX, is_control
 from mhex.capture import Anatomy
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.metrics._base import PerImage
@@ -37,7 +37,7 @@ class Judged:
     @property
     def control(self) -> str:
         """Name of the control map; empty for a method."""
-        return self.name.removeprefix("control:") if self.name.startswith("control:") else ""
+        return self.name.removeprefix(PREFIX) if is_control(self.name) else ""
 
     @property
     def written(self) -> str:
@@ -115,7 +115,7 @@ def judged(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: boo
     if not found:
         raise ArgumentError("Expected at least one method, but got none.")
     names = CONTROLS if anatomy.modality == "image" else ("random",)
-    found += [Judged(f"control:{name}") for name in names if controls]
+    found += [Judged(f"{PREFIX}{name}") for name in names if controls]
     twice = [one.label for k, one in enumerate(found) if one.label in [other.label for other in found[:k]]]
     if twice:
         raise ArgumentError(f"Expected each method once, but got {twice[0]} twice.")
@@ -126,8 +126,8 @@ def _judged(given: MethodGiven, anatomy: Anatomy) -> Judged:
     name, options = (given, {}) if isinstance(given, str) else given
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Expected a method's name, or a name and its options, but got {given!r}.")
-    if name.startswith("control:"):
-        if name.removeprefix("control:") not in CONTROLS:
+    if is_control(name):
+        if name.removeprefix(PREFIX) not in CONTROLS:
             raise ArgumentError(f"Expected a control map among {', '.join(CONTROLS)}, but got {name!r}.")
         return Judged(name)
     method = get_method(name)

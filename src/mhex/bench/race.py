@@ -10,6 +10,7 @@ import torch
 
 from mhex.bench.budget import Watch, spoken
 from mhex.bench.cases import Run
+from mhex.bench.controls import RANDOM
 from mhex.bench.judging import judge_batch
 from mhex.bench.plan import Judged
 from mhex.bench.report import Report
@@ -20,7 +21,6 @@ from mhex.errors import CaptureError, MissingExtraError, UnsupportedModelError
 from mhex.perturb import Subject
 from mhex.registry import get_method
 
-RANDOM = "control:random"
 _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 _TRYING = 0.3  # of the budget at most is spent on the first image, by which costs are learnt
 _ONE = 0.1  # of the budget is the most that so many images by one method may cost, where there are many methods

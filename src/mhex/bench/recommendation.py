@@ -15,7 +15,7 @@ from mhex.bench.layout import in_columns
 from mhex.bench.report import Report
 
 _WIDTH = 110
-_HEADS = ("method", "behind the best", "worse?", "above random?", "images", "a map takes")
+_HEADS = ("method", "behind the best", "worse?", "above random?", "samples", "a map takes")
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class Recommendation:
             following = self.table[1].method
             mean, low, high = self.margin
             found.append(
-                f"In {100 * self.sure:.0f} % of resamples of the images no other was ahead; {following} is next, "
+                f"In {100 * self.sure:.0f} % of bootstrap resamples no other was ahead; {following} is next, "
                 f"{mean:.2f} behind (95 % interval {low:.2f} to {high:.2f})."
             )
         found.append(f"One explanation takes {spoken(self.seconds)}.")
         if self.indistinguishable:
-            found.append(f"As good, as far as these images tell: {', '.join(self.indistinguishable)}.")
+            found.append(f"As good, as far as these samples tell: {', '.join(self.indistinguishable)}.")
             cheap = min((line for line in self.table if line.worse == "no"), key=lambda line: line.seconds)
             if 2 * cheap.seconds < self.seconds:
                 found.append(f"The quickest of these is {cheap.method}, with {spoken(cheap.seconds)}.")
@@ -110,13 +110,13 @@ class Recommendation:
             found.append(f"All others are {'' if sure else 'likely '}worse.")
         beaten = [name for name in self.not_better_than_random if not weak or name != named]
         if beaten:
-            found.append(f"No better than random maps here, as far as these images tell: {', '.join(beaten)}.")
+            found.append(f"No better than random maps here, as far as these samples tell: {', '.join(beaten)}.")
         for reason, names in _by_reason(self.left_out).items():
             found.append(f"Left out: {', '.join(names)} ({reason}).")
         return found
 
     def __str__(self) -> str:
-        rounds = ", ".join(f"{methods} methods on {images} images" for methods, images in self.rounds)
+        rounds = ", ".join(f"{methods} methods on {images} samples" for methods, images in self.rounds)
         notes = f"{self.score} Rounds: {rounds}. {spoken(self.used)} of {spoken(self.budget)} used."
         return "\n".join([*self.sentences(), "", in_columns([self._heads, *self._cells()], _WIDTH), "", notes])
 
@@ -180,7 +180,7 @@ def _count(table: Sequence[Line]) -> int:
 
 
 def _many(images: int) -> str:
-    return f"{images} image{'' if images == 1 else 's'}"
+    return f"{images} sample{'' if images == 1 else 's'}"
 
 
 def _by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from mhex.bench.budget import Clock, Watch, seconds_of
 from mhex.bench.cases import Run
 from mhex.bench.classes import ClassNumbers
+from mhex.bench.controls import PREFIX, RANDOM
 from mhex.bench.judging import told_of
 from mhex.bench.outcome import above, outcome_of, said
 from mhex.bench.plan import MethodGiven, judged, label
-from mhex.bench.race import RANDOM, Race
+from mhex.bench.race import Race
 from mhex.bench.recommendation import Line, Recommendation
 from mhex.bench.report import Report
 from mhex.bench.samples import look_for
@@ -120,7 +121,7 @@ def entered(
     numbers = ClassNumbers(inner, class_names or bundle.class_names, lambda: subject.logits)
     pieces.change(lambda samples: samples.numbered(numbers))
     given = methods if isinstance(methods, str) else list(methods)
-    wanted = [one for one in ([given] if isinstance(given, str) else given) if not str(one).startswith("control:")]
+    wanted = [one for one in ([given] if isinstance(given, str) else given) if not str(one).startswith(PREFIX)]
     if given and not wanted:
         raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
     entrants = judged("all" if given == "all" else wanted, anatomy, controls=True)

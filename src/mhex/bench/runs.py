@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from mhex.bench import about, store
+from mhex.bench.controls import is_control
 from mhex.bench.plan import label
 from mhex.bench.report import Report
 from mhex.bench.shown import kept
@@ -65,11 +66,6 @@ class Evaluation:
             own = longest.setdefault(label(method, options), {})
             own[tuple(image)] = max(took, own.get(tuple(image), 0.0))
         return {name: float(torch.tensor(list(longest[name].values())).median()) for name in self.methods}
-
-
-def is_control(name: str) -> bool:
-    """Whether a name of a table is that of a control map."""
-    return name.startswith("control:")
 
 
 def evaluations(folder: Path) -> list[Evaluation]:

@@ -44,7 +44,7 @@ class Score:
             for name, weight in self.weights.items()
         )
         return (
-            f"Score: {parts}, each in units of its spread over methods on the images of the first round; "
+            f"Score: {parts}, each in units of its spread over methods on the samples of the first round; "
             f"{self.judge.metric.protocol}."
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex.bench.controls import is_control
 from mhex.bench.plan import Judged, label
 from mhex.bench.store import Kind, Parts, read
 from mhex.errors import ArgumentError
@@ -115,7 +116,7 @@ def _explanation(row: dict[str, Any], picture: Any) -> Explanation:
     """A map as `mhex.viz` draws it: a batch of one sample with one class."""
     told = json.loads(row["tokens"]) if row["tokens"] else None
     scores = torch.tensor(row["scores"]).view(1, row["height"], row["width"])
-    control = row["method"].startswith("control:")
+    control = is_control(row["method"])
     share = torch.tensor([[row["probability"]]])
     made = Explanation(
         scores if told is None else scores[0],

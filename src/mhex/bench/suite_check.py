@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 
-from mhex.bench.controls import CONTROLS
+from mhex.bench.controls import CONTROLS, PREFIX, is_control
 from mhex.bench.plan import Judge, judges
 from mhex.bench.suite import EVERY, DataPart, Entry, MethodPart, MetricPart, ModelPart, Suite, method_label
 from mhex.data import DataEntry, data_entry
@@ -121,14 +121,14 @@ def _check_data(part: DataPart) -> DataEntry:
 def _check_methods(methods: Sequence[MethodPart], data: DataEntry, source: str, key: str) -> set[str]:
     """Names in tables; with `all`, of every method for such data."""
     fitting = {name for name, one in all_methods().items() if data.kind in one.modalities}
-    controls = {f"control:{name}" for name, one in CONTROLS.items() if data.kind in one.modalities}
+    controls = {f"{PREFIX}{name}" for name, one in CONTROLS.items() if data.kind in one.modalities}
     names: list[str] = []
     for place, part in enumerate(methods):
         with _at(source, f"{key}[{place}]"):
             if part.name == EVERY:
                 if part.options:
                     raise ArgumentError("'all' takes no options; name the methods that have them beside it.")
-            elif part.name.startswith("control:"):
+            elif is_control(part.name):
                 _known("control map", [part.name], sorted(controls))
             else:
                 get_method(part.name).check_options(part.options)

@@ -58,7 +58,7 @@ def seconds_of(report: Report) -> dict[str, float]:
 
 
 def _models(records: Mapping[str, Any]) -> str:
-    lines = ["| model | accuracy (card) | data | images | explained | outputs read of |", "|---|---|---|---|---|---|"]
+    lines = ["| model | accuracy (card) | data | samples | explained | outputs read of |", "|---|---|---|---|---|---|"]
     for label, one in records.items():
         data = one["data"]
         split = "" if data["split"] is None else f", {data['split']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mhex.bench.controls import is_control
 from mhex.bench.plan import MethodGiven, judged
 from mhex.bench.suite import EVERY, DataPart, Entry, Suite
 from mhex.bench.suite_check import check_suite
@@ -109,7 +110,7 @@ def _methods(entry: Entry, bundle: Bundle, items: Items) -> list[MethodGiven]:
     if named:
         judged([part.given for part in named], anatomy, controls=False)
     for part in named:
-        if not part.name.startswith("control:"):
+        if not is_control(part.name):
             get_method(part.name).check_serves(anatomy, tokens)
     found = [part.given if part.options else part.name for part in named]
     if EVERY in [part.name for part in entry.methods]:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mhex.bench.controls import RANDOM, is_control
 from mhex.bench.layout import in_columns
 from mhex.bench.verdicts import Verdict
 from mhex.errors import ArgumentError
@@ -126,11 +127,11 @@ class Grid:
             told = [_counts([cell for cell in self.cells if cell.metric == metric]), protocol]
             found.append(f"{metric}: {'; '.join(part for part in told if part)}")
         found.append(
-            "± is half of the 95 % interval over images (bootstrap; exact for hits). Marked: the best, and all that no "
-            "other method is shown to be better than; control maps are never marked."
+            "± is half of the 95 % interval over samples (bootstrap; exact for hits). Marked: the best, and all that "
+            "no other method is shown to be better than; control maps are never marked."
         )
         if any(cell.doubtful for cell in self.cells):
-            found.append(f"{DAGGER} not shown to be better than control:random.")
+            found.append(f"{DAGGER} not shown to be better than {RANDOM}.")
         return found
 
 
@@ -149,11 +150,11 @@ def _counts(cells: Sequence[Cell]) -> str:
     if any(cell.tested is not None and cell.tested[0] < cell.n for cell in cells):
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         told.append(
-            f"pairs were tested on {low} images" if low == high else f"pairs were tested on {low} to {high} images"
+            f"pairs were tested on {low} samples" if low == high else f"pairs were tested on {low} to {high} samples"
         )
     few = {cell.verdict.few for cell in cells if cell.verdict is not None and cell.verdict.few is not None}
     if few:
-        told.append(f"{max(few)} {'image is' if max(few) == 1 else 'images are'} too few to show any difference")
+        told.append(f"{max(few)} {'sample is' if max(few) == 1 else 'samples are'} too few to show any difference")
     return "; ".join(told)
 
 
@@ -228,7 +229,7 @@ def _html(grid: Grid) -> str:
             f"<td><b>{number}</b></td>" if cell is not None and cell.marked else f"<td>{number}</td>"
             for number, cell in zip(numbers, cells, strict=True)
         ]
-        kind = ' class="control"' if method.startswith("control:") else ""
+        kind = ' class="control"' if is_control(method) else ""
         body.append(f"<tr{kind}><td>{html.escape(method)}</td>{''.join(shown)}</tr>")
     notes = "".join(f"<li>{html.escape(remark)}</li>" for remark in grid.remarks())
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><ul>{notes}</ul>"

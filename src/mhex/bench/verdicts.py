@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mhex.bench.controls import RANDOM, is_control
 from mhex.metrics.comparison import PairTests, least_p
 from mhex.metrics.marking import marked
 
-CONTROL = "control:"
-RANDOM = f"{CONTROL}random"
 _LEVEL = 0.05
 
 
@@ -41,7 +40,7 @@ def verdicts(names: Sequence[str], tested: PairTests, higher: bool) -> Verdict:
         tested: Of them.
         higher: Whether higher is better.
     """
-    methods = [m for m, name in enumerate(names) if not name.startswith(CONTROL) and bool(tested.counts[m])]
+    methods = [m for m, name in enumerate(names) if not is_control(name) and bool(tested.counts[m])]
     spans = tested.n[tested.n > 0].tolist()
     images = (min(spans), max(spans)) if spans else None
     if not methods or images is None:

@@ -13,13 +13,13 @@ from mhex.metrics._base import PerImage
 from mhex.metrics.box_sensitivity import box_area, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.protocols import SweepProtocol, check_area
+from mhex.metrics.protocols import AreaProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import BoxResult, BoxSweep, SweepResult
 
 
 @dataclass(frozen=True)
-class DiscriminationProtocol(SweepProtocol):
+class DiscriminationProtocol(AreaProtocol):
     """Of curves and boxes of two classes.
 
     Attributes:
@@ -33,10 +33,6 @@ class DiscriminationProtocol(SweepProtocol):
     sizes: tuple[int, ...] | int = 8
     count: int = 100
     grid: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_area(self.area, self.steps)
 
     @property
     def boxes(self) -> BoxSweep:

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import SweepProtocol, check_area
+from mhex.metrics.protocols import AreaProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
-
-
-@dataclass(frozen=True)
-class AccuracyProtocol(SweepProtocol):
-    """Of metrics of accuracy along a sweep; a hit is always the label.
-
-    Attributes:
-        area: How the area under the curve is taken; see `mhex.perturb.area`.
-    """
-
-    area: str = "unit"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_area(self.area, self.steps)
 
 
 def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
@@ -48,11 +31,11 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     "count as 0: `on_correct` leaves them out. Accuracy knows no margin.",
     data=("label",),
     presets={
-        "default": AccuracyProtocol("black", 20),
-        "text": AccuracyProtocol("drop", 20, "token"),
-        "che": AccuracyProtocol("black", 10, area="che"),
-        "gt": AccuracyProtocol("black", 10, area="che"),
-        "tm": AccuracyProtocol("black", 20),
+        "default": AreaProtocol("black", 20),
+        "text": AreaProtocol("drop", 20, "token"),
+        "che": AreaProtocol("black", 10, area="che"),
+        "gt": AreaProtocol("black", 10, area="che"),
+        "tm": AreaProtocol("black", 20),
     },
 )
 class PerturbationAUC(CurveMetric):
@@ -61,7 +44,7 @@ class PerturbationAUC(CurveMetric):
     columns = ("positive", "negative", "correct")
     outputs = ("difference", "positive", "negative", "positive_on_correct", "negative_on_correct")
     better = (True, False, True, False, True)
-    protocol: AccuracyProtocol
+    protocol: AreaProtocol
 
     @property
     def output(self) -> str:

@@ -112,18 +112,23 @@ class ScoredProtocol(SweepProtocol):
 
 
 @dataclass(frozen=True)
-class CurveProtocol(ScoredProtocol):
-    """Of metrics of the area under a curve.
+class AreaProtocol(SweepProtocol):
+    """Of metrics of areas along a sweep that need not be told whose output is read.
 
     Attributes:
-        area: How the area under the curve is taken; see `mhex.perturb.area`.
+        area: How the area under a curve is taken; see `mhex.perturb.area`.
     """
 
     area: str = "unit"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_area(self.area, self.steps)
+        _check_area(self.area, self.steps)
+
+
+@dataclass(frozen=True)
+class CurveProtocol(AreaProtocol, ScoredProtocol):
+    """Of metrics of the area under a curve of one class."""
 
 
 def blur_only(reference: str, *names: str) -> dict[str, str]:
@@ -149,7 +154,7 @@ def check_units(reference: str, granularity: str) -> None:
         )
 
 
-def check_area(rule: str, steps: int) -> None:
+def _check_area(rule: str, steps: int) -> None:
     """Refuse rules that are not known, or that such a grid has no points for, before any pass is made."""
     area(torch.zeros(1, steps + 1), rule)
 

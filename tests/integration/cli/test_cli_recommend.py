@@ -25,7 +25,7 @@ def test_a_folder_and_what_is_written(run: Run, zoo: Path, photos: Path, tmp_pat
     out = tmp_path / "out"
     result = run("recommend", *WANTED, "--data", photos, "--out", out, "--score", "faithfulness=3,stability=1")
     assert result.exit_code == 0
-    assert "methods on 2 images" in result.stdout
+    assert "methods on 2 samples" in result.stdout
     assert "Score: 0.75 faithfulness" in result.stdout
     assert "control:random" in result.stdout
     told = json.loads((out / "recommendation.json").read_text("utf-8"))

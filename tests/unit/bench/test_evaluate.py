@@ -194,7 +194,7 @@ def test_tables(model: Small, data: Any) -> None:
     text = report.table(width=200)
     assert f"{DELETION} ↓" in text
     assert "perturbation-auc (reference=zero, steps=10) difference ↑" in text
-    assert "n = 5; 5 images are too few to show any difference; reference=zero, steps=10" in text
+    assert "n = 5; 5 samples are too few to show any difference; reference=zero, steps=10" in text
     assert report.compare("deletion")["gradcam", "layercam"].n == 5  # the only deletion is found by its name alone
     assert report.table("markdown").count("|---") == 3
     assert r"\begin{tabular}{lrr}" in report.table("latex")

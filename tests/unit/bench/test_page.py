@@ -90,7 +90,7 @@ def test_a_page_is_whole_and_fetches_nothing(folder: Path) -> None:
     assert "https:" not in page
     assert not re.search(r"@import|url\(|<script|<link", page)
     assert 'name="viewport"' in page
-    heads = ("Table", "Curves", "Values per image", "Maps side by side", "Cost per explanation", "How it was made")
+    heads = ("Table", "Curves", "Values per sample", "Maps side by side", "Cost per explanation", "How it was made")
     assert re.findall(r"<h2>(.*?)</h2>", page) == list(heads)
 
 
@@ -202,7 +202,7 @@ def test_how_it_was_made_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     cells = read(page_of(folder)).cells
     facts = dict(zip(cells[-20:], cells[-19:], strict=False))
     assert facts["seed"] == "0"
-    assert facts["images"] == "6"
+    assert facts["samples"] == "6"
     assert facts["skipped"] == "none"
     assert f"torch {torch.__version__}" in facts["versions"]
     assert facts["methods"].startswith("gradcam, lrp (rule=gamma), control:random")

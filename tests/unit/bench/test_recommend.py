@@ -63,7 +63,7 @@ def test_pixel_times_gradient_wins_where_it_is_exact() -> None:
     assert found.margin is not None
     assert found.margin[1] > 0
     text = str(found)
-    assert text.startswith("Use input-x-gradient: the best of 3 methods on 12 images of your data.")
+    assert text.startswith("Use input-x-gradient: the best of 3 methods on 12 samples of your data.")
     assert "All others are worse." in text
 
 
@@ -116,7 +116,7 @@ def test_methods_as_bad_as_random_are_flagged() -> None:
     """A gradient says nothing of pixels that may have either sign; pixel times gradient says it all."""
     found = run(methods=[GRADIENT, "input-x-gradient"], data=images(16))
     assert found.not_better_than_random == (GRADIENT_NAME,)
-    assert f"No better than random maps here, as far as these images tell: {GRADIENT_NAME}." in found.sentences()
+    assert f"No better than random maps here, as far as these samples tell: {GRADIENT_NAME}." in found.sentences()
     alone = run(methods=[GRADIENT], data=images(16))
     assert alone.sentences()[0].startswith("No method is shown to beat random maps")
     assert (alone.margin, alone.sure) == (None, 1.0)

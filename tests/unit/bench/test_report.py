@@ -99,7 +99,7 @@ def test_pairs_have_their_own_images() -> None:
     assert {name for name, cell in cells.items() if cell.marked} == {"cdam", "sparse"}
     assert (cells["sparse"].n, cells["sparse"].skipped, cells["cdam"].tested) == (4, 56, (4, 60))
     text = report.table(width=300)
-    assert "insertion: n = 60; n = 4 (56 skipped) of sparse; pairs were tested on 4 to 60 images; reference=" in text
+    assert "insertion: n = 60; n = 4 (56 skipped) of sparse; pairs were tested on 4 to 60 samples; reference=" in text
     assert "pairs were tested" not in report.only(["gae", "cdam"]).table(width=300)
 
 
@@ -109,7 +109,7 @@ def test_a_number_of_some_images_alone_says_on_how_many_it_was_tested() -> None:
         name: torch.cat([draw(30, 2, seed=k), right[:, None].double()], 1) for k, name in enumerate(("gae", "cdam"))
     }
     report = report_of({"perturbation-auc": numbers})
-    assert "pairs were tested on 18 to 30 images" in report.table(outputs="all", width=300)
+    assert "pairs were tested on 18 to 30 samples" in report.table(outputs="all", width=300)
     assert "pairs were tested" not in report.table(width=300)
 
 

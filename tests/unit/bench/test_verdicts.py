@@ -51,7 +51,7 @@ def test_higher_is_better_turns_it_round() -> None:
 def test_too_few_images_mark_nothing(n: int, few: bool) -> None:
     """Three methods have three pairs: the least p of six images, 3 / 32, is above 0.05, and of seven below."""
     report = report_of({"deletion": numbers(n)})
-    assert (f"{n} images are too few to show any difference" in report.table(width=200)) is few
+    assert (f"{n} samples are too few to show any difference" in report.table(width=200)) is few
     assert any(cell.marked for cell in report.summary()) is not few
 
 
