@@ -38,6 +38,23 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
     return torch.tensor([image for image, _ in at_sample]), dict(zip(at_name, found, strict=True))
 
 
+def explain_seconds(rows: Any) -> dict[str, float]:
+    """What an explanation took, by method: the median over samples.
+
+    A sample may have been explained more than once; what was read from a cache took next to nothing, so the longest
+    counts.
+
+    Args:
+        rows: An arrow table of rows.
+    """
+    names = ("method", "options", "image", "input", "explain_seconds")
+    longest: dict[str, dict[Any, float]] = {}
+    for method, options, *sample, took in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
+        own = longest.setdefault(label(method, options), {})
+        own[tuple(sample)] = max(took, own.get(tuple(sample), 0.0))
+    return {name: float(torch.tensor(list(own.values())).median()) for name, own in longest.items()}
+
+
 def curves_of(
     table: Any, metric: str, made: PerImage, order: str | None, methods: Sequence[str]
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mhex.bench.budget import Clock, Watch, seconds_of
 from mhex.bench.cases import Run
 from mhex.bench.classes import ClassNumbers
 from mhex.bench.controls import PREFIX, RANDOM
+from mhex.bench.gathering import explain_seconds
 from mhex.bench.judging import told_of
 from mhex.bench.outcome import above, outcome_of, said
-from mhex.bench.plan import MethodGiven, judged, label
+from mhex.bench.plan import MethodGiven, judged
 from mhex.bench.race import Race
 from mhex.bench.recommendation import Line, Recommendation
-from mhex.bench.report import Report
 from mhex.bench.samples import look_for
 from mhex.bench.sampling import Pieces, shuffled
 from mhex.bench.scoring import Given, score_of
@@ -159,7 +158,7 @@ def told(race: Race, seed: int) -> Recommendation:
     higher = above(faithful, RANDOM, names)
     controls = [one.label for one in raced if one.control]
     beside = outcome_of({found.best: values[found.best], **{one: values[one] for one in controls}}, [found.best], seed)
-    seconds, parts = _explaining(report), race.score.judge.metric.columns
+    seconds, parts = explain_seconds(report.rows), race.score.judge.metric.columns
     rows = report.values(race.score.judge.label)[1]
 
     def line(name: str) -> Line:
@@ -193,11 +192,3 @@ def told(race: Race, seed: int) -> Recommendation:
         budget=race.watch.budget,
         report=report,
     )
-
-
-def _explaining(report: Report) -> dict[str, float]:
-    """Median seconds of one explanation, by method; the first image, which loads things, decides nothing then."""
-    found: dict[str, list[float]] = {}
-    for row in report.rows.to_pylist():
-        found.setdefault(label(row["method"], row["options"]), []).append(row["explain_seconds"])
-    return {name: float(torch.tensor(values).median()) for name, values in found.items()}

@@ -9,11 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mhex.bench import about, store
 from mhex.bench.controls import is_control
-from mhex.bench.plan import label
+from mhex.bench.gathering import explain_seconds
 from mhex.bench.report import Report
 from mhex.bench.shown import kept
 from mhex.errors import ArgumentError
@@ -55,17 +53,8 @@ class Evaluation:
         return [name for name in self.report.methods if is_control(name)]
 
     def seconds(self) -> dict[str, float]:
-        """For each method, what an explanation took: the median over images, controls left out.
-
-        An image may have been explained more than once; what was read from a cache took next to nothing, so the longest
-        counts.
-        """
-        names = ("method", "options", "image", "input", "explain_seconds")
-        longest: dict[str, dict[Any, float]] = {}
-        for method, options, *image, took in zip(*(self.report.rows.column(n).to_pylist() for n in names), strict=True):
-            own = longest.setdefault(label(method, options), {})
-            own[tuple(image)] = max(took, own.get(tuple(image), 0.0))
-        return {name: float(torch.tensor(list(longest[name].values())).median()) for name in self.methods}
+        """What an explanation took, by method; controls are left out."""
+        return {name: took for name, took in explain_seconds(self.report.rows).items() if not is_control(name)}
 
 
 def evaluations(folder: Path) -> list[Evaluation]:

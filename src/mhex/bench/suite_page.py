@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from mhex.bench.gathering import explain_seconds
 from mhex.bench.report import Report
 from mhex.bench.suite import PublishedPart
 from mhex.bench.suite_run import SuiteResult
@@ -44,17 +45,6 @@ def suite_page(result: SuiteResult) -> str:
     if suite.reading:
         parts.append(f"## Reading\n\n{suite.reading.strip()}")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
-
-
-def seconds_of(report: Report) -> dict[str, float]:
-    """Median seconds that each method took for one image, shared passes left out where they could be."""
-    rows = report.rows.select(["method", "options", "image", "input", "explain_seconds"]).to_pylist()
-    from mhex.bench.plan import label
-
-    found: dict[str, dict[Any, float]] = {}
-    for row in rows:
-        found.setdefault(label(row["method"], row["options"]), {})[row["image"], row["input"]] = row["explain_seconds"]
-    return {name: float(torch.tensor(list(one.values())).median()) for name, one in found.items()}
 
 
 def _models(records: Mapping[str, Any]) -> str:
@@ -134,6 +124,6 @@ def _order(published: PublishedPart, column: str, methods: Sequence[str], place:
 
 def _costs(report: Report, record: Mapping[str, Any]) -> str:
     lines = ["| method | seconds per explanation |", "|---|---|"]
-    found = seconds_of(report)
+    found = explain_seconds(report.rows)
     lines += [f"| {name} | {found[name]:.4f} |" for name in sorted(found, key=lambda name: found[name])]
     return "\n".join([*lines, "", f"Median over samples, in batches, on {record['device']}."])

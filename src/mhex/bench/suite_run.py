@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 
 from mhex.bench import store
+from mhex.bench.about import versions
 from mhex.bench.judging import evaluate
 from mhex.bench.report import Report
 from mhex.bench.suite import Suite
@@ -23,7 +22,6 @@ from mhex.bench.suite_plan import Ready, make_ready
 from mhex.errors import ArgumentError
 
 TOLD = "suite.json"
-_PACKAGES = ("mhex", "torch", "timm", "transformers")
 _OF_THE_WORK = ("device", "versions", "command")  # they belong to the call that made the rows
 
 
@@ -85,11 +83,6 @@ def run_suite(
         told = _told(suite, quick, records)
         _write(out / TOLD, told)
     return SuiteResult(suite, quick, reports, told, added)
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that numbers depend on."""
-    return {**{name: metadata.version(name) for name in _PACKAGES}, "Python": platform.python_version()}
 
 
 def _judge(suite: Suite, one: Ready, folder: Path, device: str, progress: bool) -> Report:

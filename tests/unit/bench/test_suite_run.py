@@ -13,9 +13,10 @@ import pytest
 
 import mhex
 from mhex.bench import cases
+from mhex.bench.gathering import explain_seconds
 from mhex.bench.suite import Suite
 from mhex.bench.suite_files import read_suite
-from mhex.bench.suite_page import seconds_of, suite_page
+from mhex.bench.suite_page import suite_page
 from mhex.bench.suite_run import run_suite
 from mhex.errors import ArgumentError
 from mhex.registry import all_methods
@@ -55,7 +56,7 @@ def test_every_model_has_a_report_and_is_told_of(tmp_path: Path) -> None:
         assert values_of(mhex.Report.load(tmp_path / "out" / label)).keys() == values_of(report).keys()
     told = json.loads((tmp_path / "out" / "suite.json").read_text())
     assert told == result.told
-    assert {"mhex", "torch", "timm", "transformers", "Python"} == told["versions"].keys()
+    assert {"mhex", "torch", "timm", "transformers", "python"} <= told["versions"].keys()
     assert (told["seed"], told["quick"], told["command"]) == (3, False, "mhex bench mine.yaml")
     assert told["device"].startswith("cpu")
     assert told["wall_seconds"] > 0
@@ -200,6 +201,6 @@ def test_the_page_has_our_numbers_beside_the_published_ones(tmp_path: Path) -> N
     ours = {(cell.method, cell.output): cell.text for cell in result.reports["tiny-vit"].summary()}
     assert "| method | segmentation miou | published | segmentation pacc | published |" in page
     assert f"| gae | {ours['gae', 'miou']} | 0.615 | {ours['gae', 'pacc']} | — |" in page
-    costs = seconds_of(result.reports["tiny-vit"])
+    costs = explain_seconds(result.reports["tiny-vit"].rows)
     assert costs.keys() == set(result.reports["tiny-vit"].methods)
     assert all(value > 0 for value in costs.values())
