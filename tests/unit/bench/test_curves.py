@@ -187,3 +187,17 @@ def test_other_grids_are_not_mixed(tmp_path: Path) -> None:
     store.write(other, tmp_path / "curves-000999.parquet")
     with pytest.raises(ArgumentError, match="some of 1 and 4 steps"):
         mhex.Report.load(tmp_path).curves(report.metrics[0])
+
+
+def test_what_all_methods_share_is_in_nobodys_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, before = judging.case_of, []
+
+    def watched(run: Any, samples: Any, marks: Any, method: Any, subject: Any, gaps: Any) -> Any:
+        before.append((subject.passes, "explained" in subject.shared))
+        case = real(run, samples, marks, method, subject, gaps)
+        assert subject.passes == before[-1][0]
+        return case
+
+    monkeypatch.setattr(judging, "case_of", watched)
+    judged([("deletion", SHORT)], target="predicted")
+    assert all(passes >= 2 and known for passes, known in before)
