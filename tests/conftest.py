@@ -22,6 +22,12 @@ def _known_random_state() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_models_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What somebody built on this machine decides nothing."""
+    monkeypatch.setenv("MHEX_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the slow tests out unless a marker expression or a test id asks for them."""
     if config.option.markexpr or any("::" in argument for argument in config.args):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,12 +39,11 @@ def models(
         return
     show_table(
         f"{len(rows)} models",
-        ("name", "what", "classes", "accuracy", "parameters", "size", "licence"),
+        ("name", "what", "accuracy", "parameters", "size", "licence of the data"),
         [
             (
                 row["name"],
                 row["title"],
-                row["classes"],
                 accuracy_words(row["accuracy"]),
                 f"{row['parameters'] / 1e6:.2f} M",
                 "to be built" if row["megabytes"] is None else f"{row['megabytes']} MB",
@@ -65,15 +66,14 @@ def build(
     The same command goes on where a broken run stopped. Most recipes want a GPU; models of texts do without.
     """
     with busy("Loading the training"):
-        from pathlib import Path
-
         from mhex.train.build import build as make
         from mhex.train.machine import Pace
-        from mhex.zoo._places import models_folder
+        from mhex.zoo._places import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")
-    folder = Path("out") / "smoke" / "models" if smoke else models_folder()
-    card = make(name, pace=Pace(progress=sys.stderr.isatty(), say=complain), folder=folder, smoke=smoke)
-    typer.echo(printable(f"zoo:{name}: {accuracy_words(card['accuracy'])}; in {folder}"))
+    if smoke:  # models of a trial must not be found by those who load the real ones
+        os.environ[MODELS_VARIABLE] = str(Path("out") / "smoke" / "models")
+    card = make(name, pace=Pace(progress=sys.stderr.isatty(), say=complain), smoke=smoke)
+    typer.echo(printable(f"zoo:{name}: {accuracy_words(card['accuracy'])}; in {models_folder()}"))
 
 
 def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:
@@ -86,7 +86,6 @@ def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:
 
 
 def licence_words(data: Any, licence: str) -> str:
-    """A card's licence: its first sentence, and the licence of the data where the card names it."""
-    first = licence.split(". ")[0].rstrip(".")
+    """The licence of the data that a model learned from; the card's own words where it names none."""
     named = data.get("licence") if isinstance(data, Mapping) else None
-    return f"{first}; data {named}" if named and named not in first else first
+    return named or licence.split(". ")[0].rstrip(".")

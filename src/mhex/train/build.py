@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 from mhex.errors import unknown_name
@@ -14,7 +13,7 @@ from mhex.train.needs import with_needs
 from mhex.train.recipe import Recipe
 from mhex.train.recipe_files import packaged_recipes, read_recipe
 from mhex.train.run import train
-from mhex.zoo._places import models_folder
+from mhex.zoo._places import folder_of, models_folder
 
 
 def buildable() -> dict[str, Recipe]:
@@ -23,13 +22,14 @@ def buildable() -> dict[str, Recipe]:
     return {name: recipe for name, recipe in recipes.items() if recipe.ship is not None}
 
 
-def build(name: str, *, pace: Pace | None = None, folder: Path | None = None, smoke: bool = False) -> dict[str, Any]:
+def build(name: str, *, pace: Pace | None = None, smoke: bool = False) -> dict[str, Any]:
     """Train a model of the zoo, with everything that it rests on; what was broken off goes on.
+
+    The files go to the folder where `mhex.load` looks for models that were built, and the runs to its folder `runs`.
 
     Args:
         name: Of a recipe that ships, without the prefix `zoo:`.
         pace: How often to write checkpoints, and where to talk.
-        folder: Where `mhex.load` looks for models that were built; the runs are in its folder `runs`.
         smoke: A few steps on a few samples, to try whether everything fits together.
 
     Returns:
@@ -42,8 +42,10 @@ def build(name: str, *, pace: Pace | None = None, folder: Path | None = None, sm
     known = buildable()
     if name not in known:
         raise unknown_name("model to build", name, known)
-    folder = folder or models_folder()
-    recipe = known[name]
+    folder, recipe = models_folder(), known[name]
+    base = recipe.model.architecture if recipe.model.source == "zoo" else None
+    if base is not None and folder_of(base) is None:  # heads are fitted to a model that is not here either
+        build(base, pace=pace, smoke=smoke)
     for one in with_needs(recipe, packaged_recipes()[name].parent):
         train(one.smoke() if smoke else one, folder / "runs" / one.name, pace=pace, source=one.name)
     made = folder / "runs" / name / SHIPPED

@@ -12,7 +12,8 @@ from torch import nn
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
-from mhex.zoo._places import WEIGHTS, folder_of, home_of, models_folder, names_in
+from mhex.zoo import _places
+from mhex.zoo._places import folder_of, home_of, models_folder, names_in
 from mhex.zoo._squash import Squash
 from mhex.zoo._weights import fill, read_weights
 from mhex.zoo.minilm import load_minilm
@@ -40,7 +41,7 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
     """
     names = names_in(folder) if folder else _all_names()
     if not names:
-        raise ArgumentError(f"The zoo is empty: {folder or WEIGHTS} holds no cards; install mhex again.")
+        raise ArgumentError(f"The zoo is empty: {folder or _places.WEIGHTS} holds no cards; install mhex again.")
     # Only names of cards that exist pass, so a name cannot lead out of the folder.
     if name not in names:
         raise unknown_name("zoo model", name, names)
@@ -76,7 +77,7 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
 
 def resident_card(name: str) -> dict[str, Any]:
     """The card of a resident: that of the weights that are here, or else what is expected of them."""
-    return _card(name, folder_of(name) or WEIGHTS)
+    return _card(name, folder_of(name) or _places.WEIGHTS)
 
 
 def _base(base: str, name: str, folder: Path) -> nn.Module:
@@ -103,11 +104,11 @@ def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
     """
     if folder is not None:
         return [_row(name, _card(name, folder), folder) for name in names_in(folder)]
-    return [_row(name, resident_card(name), folder_of(name) or WEIGHTS) for name in _all_names()]
+    return [_row(name, resident_card(name), folder_of(name) or _places.WEIGHTS) for name in _all_names()]
 
 
 def _all_names() -> list[str]:
-    return sorted({*names_in(WEIGHTS), *names_in(models_folder())})
+    return sorted({*names_in(_places.WEIGHTS), *names_in(models_folder())})
 
 
 def _row(name: str, card: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def zoo(data, tmp_path, monkeypatch):
         for n in range(7)
     ]
     pq.write_table(pa.Table.from_pylist(rows), data / "pets.parquet")
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", tmp_path / "zoo")
+    monkeypatch.setattr("mhex.zoo._places.WEIGHTS", tmp_path / "zoo")
     return write_zoo(tmp_path / "zoo")
 
 
@@ -109,7 +109,7 @@ def test_a_base_with_a_base_is_refused(zoo, tmp_path):
     ("changes", "words"),
     [
         ({"model": {"source": "timm", "architecture": "resnet10t"}}, "model.source should be zoo, not timm"),
-        ({"model": {"source": "zoo", "architecture": "pets-resnet"}}, "Did you mean 'pets-resnet10t'"),
+        ({"model": {"source": "zoo", "architecture": "pets-resnet10"}}, "Did you mean 'pets-resnet10t'"),
         ({"model": {**FIT["model"], "start": "other"}}, "model.start does not go with fit"),
         ({"heads": None}, "add the section heads"),
         ({"heads": {"preset": "paper"}}, "heads.preset should be probe"),
