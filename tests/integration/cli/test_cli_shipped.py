@@ -9,7 +9,7 @@ import pytest
 import mhex
 from mhex.cli import _demo_heads, _demo_news, demo
 from mhex.zoo import list_models
-from mhex.zoo.residents import WEIGHTS
+from mhex.zoo._places import WEIGHTS
 
 NAMES = sorted(f"zoo:{card.stem}" for card in WEIGHTS.glob("*.json"))
 
