@@ -46,6 +46,6 @@ def test_mistakes(run: Run, suite: Path) -> None:
     assert "Expected cpu or cuda" in one_sentence(run("bench", suite, "--device", "tpu"))
     write_suite(suite, metrics=["deletio"])
     assert "small.yaml: metrics[0]: Unknown metric 'deletio'" in one_sentence(run("bench", suite))
-    write_suite(suite, models=["zoo:cifar10-vit"])
-    assert "mhex models build cifar10-vit" in one_sentence(run("bench", suite))
+    write_suite(suite, models=["zoo:pets-resnet34"])
+    assert "mhex models build pets-resnet34" in one_sentence(run("bench", suite))
     assert not Path("out/bench/small/suite.json").exists()

@@ -30,8 +30,8 @@ def test_photos_and_masks_come_in_batches(write, rows):
     first, second = in_samples(data_entry("pets").items(), 2)
     assert [photo.size for photo in first.inputs] == [(12, 12)] * 2
     assert first.label.tolist() == [0, 1]
-    assert first.mask.shape == (2, 12, 12)
-    assert first.mask.unique().tolist() == [0, 1]
+    assert [mask.shape for mask in first.mask] == [(12, 12)] * 2
+    assert torch.stack(list(first.mask)).unique().tolist() == [0, 1]
     assert (second.ids, second.label.tolist()) == ((2,), [2])
 
 

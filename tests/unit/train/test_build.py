@@ -79,10 +79,8 @@ def test_every_model_that_can_be_built_has_a_card_or_needs_data_from_elsewhere()
     assert {name for name in without if buildable()[name].data.name not in elsewhere} <= {"pets-mhex-vit"}
 
 
-def test_what_ships_is_small_and_loads():
+def test_what_ships_is_small_and_has_a_card():
     files = sorted(WEIGHTS.glob("*.safetensors"))
     assert sum(path.stat().st_size for path in files) < 30_000_000
     assert {path.stem for path in files} >= {"pets-vit", "pets-resnet10t", "blood-vit", "cifar10-vit"}
-    for path in files:
-        bundle = mhex.load(f"zoo:{path.stem}")
-        assert sum(p.numel() for p in bundle.model.parameters()) == CARDS[path.stem]["parameters"]
+    assert {path.stem for path in files} <= set(CARDS)
