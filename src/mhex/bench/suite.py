@@ -140,6 +140,9 @@ class Suite:
         evaluator: Another network whose outputs are read in the place of the explained one's.
         batch_size: Samples that are explained at once.
         seed: Of methods, ties, boxes, noise and pictures of two classes.
+        curves: Keep the curves of metrics that have some, for the pages.
+        pictures: Of so many samples, the first, keep the maps by all methods, for the HTML page.
+        charts: Draw the curves on the page in Markdown too, as SVG files beside it.
         about: A few sentences for the page.
         published: Numbers of papers.
         reading: What reproduces and what does not, and why.
@@ -159,6 +162,9 @@ class Suite:
     evaluator: str | None = None
     batch_size: int = setting(16, low=1)
     seed: int = setting(0, low=0)
+    curves: bool = True
+    pictures: int = setting(4, low=0)
+    charts: bool = False
     about: str = ""
     published: tuple[PublishedPart, ...] = ()
     reading: str = ""
@@ -169,6 +175,8 @@ class Suite:
         for key in ("models", "metrics", "methods"):
             if not getattr(self, key):
                 raise ArgumentError(f"{key} should not be empty.")
+        if self.charts and not self.curves:
+            raise ArgumentError("charts draw curves, so curves should be true beside charts.")
 
     def entries(self, quick: bool = False) -> list[Entry]:
         """The models with all that is asked of each.
