@@ -70,13 +70,14 @@ class ModelPart:
     Attributes:
         name: As for `mhex.load`.
         label: What its folder and its table are called; by default the name without what precedes the colon.
-        data, methods, metrics, target, evaluator: In the place of the suite's.
+        data, methods, leave_out, metrics, target, evaluator: In the place of the suite's.
     """
 
     name: str
     label: str | None = None
     data: DataPart | None = None
     methods: Methods | None = None
+    leave_out: tuple[str, ...] | None = None
     metrics: Metrics | None = None
     target: str | int | None = None
     evaluator: str | None = None
@@ -194,13 +195,14 @@ class Suite:
         if faster is not None:
             methods, metrics = faster.methods or methods, faster.metrics or metrics
         data = model.data or self.data
+        leave_out = self.leave_out if model.leave_out is None else model.leave_out
         return Entry(
             label=model.label or _plain(model.name),
             model=model.name,
             data=data if faster is None else replace(data, limit=faster.limit),
             methods=_parts(model.methods or methods),
             metrics=tuple(MetricPart(one) if isinstance(one, str) else one for one in model.metrics or metrics),
-            leave_out=self.leave_out if faster is None else (*self.leave_out, *faster.leave_out),
+            leave_out=leave_out if faster is None else (*leave_out, *faster.leave_out),
             target=self.target if model.target is None else model.target,
             evaluator=model.evaluator or self.evaluator,
         )

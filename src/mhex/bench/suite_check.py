@@ -35,7 +35,11 @@ def check_suite(suite: Suite, source: str) -> None:
     for quick in (False, True):
         with _at(source, "quick.models" if quick else "models"):
             _known("model", suite.quick.models if quick else (), [one.label for one in entries])
-    for key, names in (("leave_out", suite.leave_out), ("quick.leave_out", suite.quick.leave_out)):
+    left_out = {"leave_out": suite.leave_out, "quick.leave_out": suite.quick.leave_out}
+    for place, model in enumerate(suite.models):
+        if isinstance(model, ModelPart):
+            left_out[f"models[{place}].leave_out"] = model.leave_out or ()
+    for key, names in left_out.items():
         with _at(source, key):
             _known("method", names, all_methods())
     found: dict[str, tuple[set[str], set[str]]] = {}
