@@ -66,7 +66,8 @@ def chart(name: str, report: Report) -> str:
     said = html.escape(f"Mean curves of {name}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {below:g}" width="{width:g}" '
-        f'height="{below:g}" role="img" aria-label="{said}"><style>{_STYLE}</style><rect width="100%" height="100%" fill="#ffffff"/>'
+        f'height="{below:g}" role="img" aria-label="{said}"><style>{_STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>'
         f"{''.join(parts)}{''.join(key)}</svg>\n"
     )
 
