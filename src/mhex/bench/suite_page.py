@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mhex.bench.controls import is_control
 from mhex.bench.gathering import explain_seconds
 from mhex.bench.report import Report
 from mhex.bench.suite_beside import beside
@@ -75,14 +76,18 @@ def suite_page(result: SuiteResult) -> str:
 def tables(report: Report, cells: Sequence[Cell]) -> str:
     """Methods by metrics with at most four columns a table, metrics in one piece where they fit; remarks below all.
 
+    Counts that are 0 for every method, such as those of samples that a model is not sure of, are left out.
+
     Args:
         report: Whose protocols are told.
         cells: Of its summary.
     """
     groups: list[list[str]] = []
     by_metric: dict[str, dict[str, None]] = {}
+    told = {cell.column for cell in cells if cell.higher is not None or cell.value != 0}
     for cell in cells:
-        by_metric.setdefault(cell.metric, {})[cell.column] = None
+        if cell.column in told:
+            by_metric.setdefault(cell.metric, {})[cell.column] = None
     for own in map(list, by_metric.values()):
         if groups and len(groups[-1]) + len(own) <= _COLUMNS:
             groups[-1] += own
@@ -138,5 +143,6 @@ def _words(record: Mapping[str, Any]) -> str:
 def _costs(report: Report, record: Mapping[str, Any]) -> str:
     lines = ["| method | seconds per explanation |", "|---|---|"]
     found = explain_seconds(report.rows)
-    lines += [f"| {name} | {found[name]:.4f} |" for name in sorted(found, key=lambda name: found[name])]
+    methods = sorted((name for name in found if not is_control(name)), key=lambda name: found[name])
+    lines += [f"| {name} | {found[name]:.4f} |" for name in methods]
     return "\n".join([*lines, "", f"Median over samples, in batches, on {record['device']}."])
