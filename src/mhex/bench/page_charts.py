@@ -20,7 +20,7 @@ _INSERTED = "share put in, most important first"
 
 def curves(one: Evaluation) -> str:
     """Mean curves of every metric that reads a sweep, as HTML; empty if none was kept."""
-    found = list(_curves(one))
+    found = list(curve_drawings(one))
     if not found:
         return ""
     names = {name for _, shown in found for name in shown}
@@ -30,7 +30,8 @@ def curves(one: Evaluation) -> str:
     return f'{key(styles)}<div class="charts">{"".join(svg for svg, _ in found)}</div>{more}'
 
 
-def _curves(one: Evaluation) -> Iterator[tuple[str, list[str]]]:
+def curve_drawings(one: Evaluation) -> Iterator[tuple[str, list[str]]]:
+    """A drawing for every metric and order that curves were kept of, and the names of its lines."""
     for metric in one.report.metrics:
         made = one.report.metric(metric)
         if not isinstance(made, CurveMetric) or not one.report.has_curves(metric):

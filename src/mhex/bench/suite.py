@@ -70,13 +70,14 @@ class ModelPart:
     Attributes:
         name: As for `mhex.load`.
         label: What its folder and its table are called; by default the name without what precedes the colon.
-        data, methods, metrics, target, evaluator: In the place of the suite's.
+        data, methods, leave_out, metrics, target, evaluator: In the place of the suite's.
     """
 
     name: str
     label: str | None = None
     data: DataPart | None = None
     methods: Methods | None = None
+    leave_out: tuple[str, ...] | None = None
     metrics: Metrics | None = None
     target: str | int | None = None
     evaluator: str | None = None
@@ -140,6 +141,9 @@ class Suite:
         evaluator: Another network whose outputs are read in the place of the explained one's.
         batch_size: Samples that are explained at once.
         seed: Of methods, ties, boxes, noise and pictures of two classes.
+        curves: Keep the curves of metrics that have some, for the pages.
+        pictures: Of so many samples, the first, keep the maps by all methods, for the HTML page.
+        charts: Draw the curves on the page in Markdown too, as SVG files beside it.
         about: A few sentences for the page.
         published: Numbers of papers.
         reading: What reproduces and what does not, and why.
@@ -159,6 +163,9 @@ class Suite:
     evaluator: str | None = None
     batch_size: int = setting(16, low=1)
     seed: int = setting(0, low=0)
+    curves: bool = True
+    pictures: int = setting(4, low=0)
+    charts: bool = False
     about: str = ""
     published: tuple[PublishedPart, ...] = ()
     reading: str = ""
@@ -169,6 +176,8 @@ class Suite:
         for key in ("models", "metrics", "methods"):
             if not getattr(self, key):
                 raise ArgumentError(f"{key} should not be empty.")
+        if self.charts and not self.curves:
+            raise ArgumentError("charts draw curves, so curves should be true beside charts.")
 
     def entries(self, quick: bool = False) -> list[Entry]:
         """The models with all that is asked of each.
@@ -186,13 +195,14 @@ class Suite:
         if faster is not None:
             methods, metrics = faster.methods or methods, faster.metrics or metrics
         data = model.data or self.data
+        leave_out = self.leave_out if model.leave_out is None else model.leave_out
         return Entry(
             label=model.label or _plain(model.name),
             model=model.name,
             data=data if faster is None else replace(data, limit=faster.limit),
             methods=_parts(model.methods or methods),
             metrics=tuple(MetricPart(one) if isinstance(one, str) else one for one in model.metrics or metrics),
-            leave_out=self.leave_out if faster is None else (*self.leave_out, *faster.leave_out),
+            leave_out=leave_out if faster is None else (*leave_out, *faster.leave_out),
             target=self.target if model.target is None else model.target,
             evaluator=model.evaluator or self.evaluator,
         )

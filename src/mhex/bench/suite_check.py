@@ -12,6 +12,8 @@ from mhex.bench.plan import Judge, judges
 from mhex.bench.suite import EVERY, DataPart, Entry, MethodPart, MetricPart, ModelPart, Suite, method_label
 from mhex.data import DataEntry, data_entry
 from mhex.errors import ArgumentError, MhexError, unknown_name
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.registry import get_metric
 from mhex.registry import all_methods, get_method
 
 _LABELLED = ("classes", "ordered classes")
@@ -33,7 +35,11 @@ def check_suite(suite: Suite, source: str) -> None:
     for quick in (False, True):
         with _at(source, "quick.models" if quick else "models"):
             _known("model", suite.quick.models if quick else (), [one.label for one in entries])
-    for key, names in (("leave_out", suite.leave_out), ("quick.leave_out", suite.quick.leave_out)):
+    left_out = {"leave_out": suite.leave_out, "quick.leave_out": suite.quick.leave_out}
+    for place, model in enumerate(suite.models):
+        if isinstance(model, ModelPart):
+            left_out[f"models[{place}].leave_out"] = model.leave_out or ()
+    for key, names in left_out.items():
         with _at(source, key):
             _known("method", names, all_methods())
     found: dict[str, tuple[set[str], set[str]]] = {}
@@ -41,11 +47,17 @@ def check_suite(suite: Suite, source: str) -> None:
         for entry in suite.entries(quick):
             made = _check_entry(entry, source, _keys(suite, entry, quick))
             found.setdefault(entry.label, made)
+    if suite.charts and not any(_has_curves(part) for entry in entries for part in entry.metrics):
+        raise ArgumentError(f"{source}: charts: they draw curves, and no metric of the suite has any; leave it out.")
     for place, published in enumerate(suite.published):
         with _at(source, f"published[{place}]"):
             _known("model", published.models, found)
             scope = [found[name] for name in published.models or found]
             _check_values(published.values, set().union(*(m for m, _ in scope)), set().union(*(c for _, c in scope)))
+
+
+def _has_curves(part: MetricPart) -> bool:
+    return issubclass(get_metric(part.name.partition(":")[0]).metric, CurveMetric)
 
 
 def _keys(suite: Suite, entry: Entry, quick: bool) -> dict[str, str]:

@@ -2,49 +2,114 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
-
+from mhex.bench.controls import is_control
 from mhex.bench.gathering import explain_seconds
 from mhex.bench.report import Report
-from mhex.bench.suite import PublishedPart
+from mhex.bench.suite_beside import beside
+from mhex.bench.suite_charts import is_drawn, suite_charts
 from mhex.bench.suite_run import SuiteResult
-from mhex.bench.tables import Cell
-from mhex.perturb.correlation import rank_correlation
+from mhex.bench.tables import Cell, Grid, render
 
-_FEW = 3  # methods, below which an order says nothing
+_COLUMNS = 4  # of numbers in one table: more do not fit beside each other on a page
+_IMAGES = "images"  # the folder of charts beside a page
+
+
+def write_page(result: SuiteResult, path: Path) -> list[Path]:
+    """Write the page, and its charts into the folder `images` beside it.
+
+    Args:
+        result: Of `run_suite` or `stored_result`.
+        path: Of the page.
+
+    Returns:
+        All files, the page first.
+    """
+    drawn = suite_charts(result)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(suite_page(result), encoding="utf-8")
+    if drawn:
+        (path.parent / _IMAGES).mkdir(exist_ok=True)
+    for label, svg in drawn.items():
+        (path.parent / _chart(result, label)).write_text(svg, encoding="utf-8")
+    return [path, *(path.parent / _chart(result, label) for label in drawn)]
 
 
 def suite_page(result: SuiteResult) -> str:
     """The page: command, seed, images, models with their accuracies, tables, protocols, costs, and how to read it.
 
+    Charts, where the suite asks for them, are linked as files in a folder `images` beside the page.
+
     Args:
-        result: Of `run_suite`.
+        result: Of `run_suite` or `stored_result`.
     """
     suite, told = result.suite, result.told
     form = ", in its quick form, which is for trying it" if result.quick else ""
     made = " · ".join(f"{name} {version}" for name, version in told["versions"].items())
+    records = {label: told["models"][label] for label in result.reports}
+    seconds = sum(one["seconds"] for one in records.values())
     parts = [
         f"# {suite.title}",
         suite.about,
-        f"Made by `{told['command']}`{form}: seed {told['seed']}, {told['wall_seconds']:.0f} s on "
-        f"{told['device']}; {made}. Rows per image, from which all of this follows, are kept by the run.",
-        _models(told["models"]),
+        f"Made by `{told['command']}`{form}: seed {told['seed']}, {seconds:.0f} s on {told['device']}; {made}. Rows "
+        "per image, from which all of this follows, are kept by the run.",
+        _models(records),
     ]
     for label, report in result.reports.items():
-        record = told["models"][label]
+        record = records[label]
         cells = report.summary()
-        parts += [f"## {label}", _words(record), report.table("markdown", "all")]
+        parts += [f"## {label}", _words(record), tables(report, cells)]
         for published in suite.published:
             if not published.models or label in published.models:
-                parts.append(_beside(published, cells, suite.seed))
+                parts.append(beside(published, cells, suite.seed))
+        if is_drawn(result, label):
+            parts.append(f"### Curves\n\n![Mean curves of {label}]({_chart(result, label)})")
         parts.append(f"### What an explanation costs\n\n{_costs(report, record)}")
     if suite.reading:
         parts.append(f"## Reading\n\n{suite.reading.strip()}")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def tables(report: Report, cells: Sequence[Cell]) -> str:
+    """Methods by metrics with at most four columns a table, metrics in one piece where they fit; remarks below all.
+
+    Counts that are 0 for every method, such as those of samples that a model is not sure of, are left out.
+
+    Args:
+        report: Whose protocols are told.
+        cells: Of its summary.
+    """
+    groups: list[list[str]] = []
+    by_metric: dict[str, dict[str, None]] = {}
+    told = {cell.column for cell in cells if cell.higher is not None or cell.value != 0}
+    for cell in cells:
+        if cell.column in told:
+            by_metric.setdefault(cell.metric, {})[cell.column] = None
+    for own in map(list, by_metric.values()):
+        if groups and len(groups[-1]) + len(own) <= _COLUMNS:
+            groups[-1] += own
+        else:
+            groups += [own[at : at + _COLUMNS] for at in range(0, len(own), _COLUMNS)]
+    drawn: list[str] = []
+    remarks: dict[str, None] = {}
+    for columns in groups:
+        shown = [cell for cell in cells if cell.column in columns]
+        notes = {name: report.protocol(name) for name in dict.fromkeys(cell.metric for cell in shown)}
+        table, _, below = render(Grid(report.methods, shown, notes), "markdown").strip().partition("\n\n")
+        drawn.append(table)
+        remarks |= dict.fromkeys(below.splitlines())
+    general = [line for line in remarks if not any(line.startswith(f"- {name}:") for name in by_metric)]
+    own_first = [line for line in remarks if line not in general]
+    return "\n\n".join([*drawn, "\n".join([*own_first, *general])])
+
+
+def _chart(result: SuiteResult, label: str) -> str:
+    """Where the chart of a model is, seen from the page."""
+    quick = "-quick" if result.quick else ""
+    return f"{_IMAGES}/{result.suite.name}{quick}-{label}.svg"
 
 
 def _models(records: Mapping[str, Any]) -> str:
@@ -54,6 +119,8 @@ def _models(records: Mapping[str, Any]) -> str:
         split = "" if data["split"] is None else f", {data['split']}"
         form = "" if data["form"] == "single" else f", {data['form']}"
         read = one["evaluator"] or "itself"
+        if size := one.get("evaluator_size"):
+            read += f", inputs resized to {size[0]} x {size[1]}"
         lines.append(
             f"| {label} (`{one['model']}`) | {_accuracy(one['accuracy'])} | {data['name']}{split}{form} | "
             f"{one['images']} | {one['target']} | {read} |"
@@ -73,57 +140,9 @@ def _words(record: Mapping[str, Any]) -> str:
     return f"{record['images']} samples, target {record['target']}; {record['seconds']:.0f} s on {record['device']}."
 
 
-def _beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
-    """Our numbers beside those of a paper, for the methods and columns that both have; empty without any."""
-    place = {(cell.method, _without_seed(cell.column, seed)): cell for cell in cells}
-    methods = [name for name in published.values if any(method == name for method, _ in place)]
-    asked = dict.fromkeys(column for name in methods for column in published.values[name])
-    columns = [name for name in asked if any(column == name for _, column in place)]
-    if not methods or not columns:
-        return ""
-    heads = [f"{name} | published" for name in columns]
-    lines = [f"| method | {' | '.join(heads)} |", "|---" * (1 + 2 * len(columns)) + "|"]
-    for method in methods:
-        row = []
-        for column in columns:
-            cell, value = place.get((method, column)), published.values[method].get(column)
-            row += ["" if cell is None else cell.text, "—" if value is None else f"{_scaled(published, value):.4g}"]
-        lines.append(f"| {method} | {' | '.join(row)} |")
-    orders = [_order(published, column, methods, place) for column in columns]
-    head = f"### Beside {published.paper}, {published.table}"
-    note = (
-        f"{' '.join(published.note.split())}{' Published per cent are shown as shares.' if published.percent else ''}"
-    )
-    listed = "\n".join(f"- {one}" for one in orders if one)
-    return "\n\n".join(part for part in (head, note, "\n".join(lines), listed) if part)
-
-
-def _without_seed(column: str, seed: int) -> str:
-    """A column as it is called where the seed is 0, which names it for all seeds."""
-    return column.replace(f"(seed={seed}, ", "(").replace(f" (seed={seed})", "")
-
-
-def _scaled(published: PublishedPart, value: float) -> float:
-    return value / 100 if published.percent else float(value)
-
-
-def _order(published: PublishedPart, column: str, methods: Sequence[str], place: Mapping[tuple[str, str], Cell]) -> str:
-    """Whether both put methods in the same order."""
-    pairs = [
-        (place[method, column].value, float(published.values[method][column]))
-        for method in methods
-        if (method, column) in place and column in published.values[method]
-    ]
-    pairs = [pair for pair in pairs if not math.isnan(pair[0])]
-    if len(pairs) < _FEW:
-        return ""
-    ours, theirs = torch.tensor(pairs, dtype=torch.float64).mT
-    rho = float(rank_correlation(ours, theirs))
-    return "" if math.isnan(rho) else f"{column}: order of {len(pairs)} methods, Spearman's rho {rho:.2f}."
-
-
 def _costs(report: Report, record: Mapping[str, Any]) -> str:
     lines = ["| method | seconds per explanation |", "|---|---|"]
     found = explain_seconds(report.rows)
-    lines += [f"| {name} | {found[name]:.4f} |" for name in sorted(found, key=lambda name: found[name])]
+    methods = sorted((name for name in found if not is_control(name)), key=lambda name: found[name])
+    lines += [f"| {name} | {found[name]:.4f} |" for name in methods]
     return "\n".join([*lines, "", f"Median over samples, in batches, on {record['device']}."])

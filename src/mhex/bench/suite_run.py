@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,9 @@ from mhex.bench.about import versions
 from mhex.bench.judging import evaluate
 from mhex.bench.report import Report
 from mhex.bench.suite import Suite
+from mhex.bench.suite_evaluator import Resized
 from mhex.bench.suite_plan import Ready, make_ready
+from mhex.bench.suite_shelf import Shelf
 from mhex.errors import ArgumentError
 
 TOLD = "suite.json"
@@ -52,6 +54,8 @@ def run_suite(
     quick: bool = False,
     progress: bool = False,
     command: str | None = None,
+    shelf: Shelf | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> SuiteResult:
     """Judge all that a suite asks for. The same call goes on where a broken one stopped; what is there stays.
 
@@ -62,33 +66,40 @@ def run_suite(
         quick: In the quick form.
         progress: Draw progress bars with the time that is left.
         command: What made the result, for pages; by default this call in words.
+        shelf: Where models and data are kept for other suites.
+        say: Told in a line when a model is done, and how long it took.
 
     Raises:
         ArgumentError: Something is wrong with the suite, a model or the folder; nothing has been judged then.
     """
     out = Path(out)
-    ready = make_ready(suite, quick)
+    ready = make_ready(suite, quick, shelf)
     command = command or f"run_suite({suite.name!r}, quick={quick})"
-    before = _told_before(out)
-    reports, records, added = {}, {}, 0
+    before = records_in(out)
+    # What an earlier call told of models whose turn has not come stays, should this one be broken off.
+    records = {one.entry.label: before[one.entry.label] for one in ready if one.entry.label in before}
+    reports, added = {}, 0
     for one in ready:
         folder, started = out / one.entry.label, time.perf_counter()
         had = _parts(folder)
         reports[one.entry.label] = _judge(suite, one, folder, device, progress)
         new = len(_parts(folder) - had)
         work = {"device": _device(device), "versions": versions(), "command": command}
-        record = _record(one, reports[one.entry.label], work, time.perf_counter() - started, bool(had))
+        seconds = time.perf_counter() - started
+        record = _record(one, reports[one.entry.label], work, seconds, bool(had))
         records[one.entry.label] = _joined(before.get(one.entry.label), record, new)
         added += new
         told = _told(suite, quick, records)
         _write(out / TOLD, told)
+        if say is not None:
+            say(f"{suite.name}: {one.entry.label}: {_spoken(record, new)} in {seconds:.1f} s.")
     return SuiteResult(suite, quick, reports, told, added)
 
 
 def _judge(suite: Suite, one: Ready, folder: Path, device: str, progress: bool) -> Report:
     one.bundle.model.to(device)
     if one.evaluator is not None:
-        one.evaluator.model.to(device)
+        one.evaluator.to(device)
     return evaluate(
         one.bundle,
         one.items,
@@ -97,11 +108,19 @@ def _judge(suite: Suite, one: Ready, folder: Path, device: str, progress: bool) 
         target=one.entry.target,
         controls=suite.controls,
         batch_size=suite.batch_size,
-        evaluator=None if one.evaluator is None else one.evaluator.model,
+        evaluator=one.evaluator,
         seed=suite.seed,
         out=folder,
+        curves=suite.curves,
+        pictures=suite.pictures,
         progress=progress,
     )
+
+
+def _spoken(record: Mapping[str, Any], new: int) -> str:
+    """What was done, in a line."""
+    done = f"{len(record['methods'])} methods on {record['images']} samples"
+    return done if new else f"{done}, which were there,"
 
 
 def _record(one: Ready, report: Report, work: Mapping[str, Any], seconds: float, resumed: bool) -> dict[str, Any]:
@@ -109,6 +128,7 @@ def _record(one: Ready, report: Report, work: Mapping[str, Any], seconds: float,
     return {
         "model": one.entry.model,
         "evaluator": one.entry.evaluator,
+        "evaluator_size": list(one.evaluator.size) if isinstance(one.evaluator, Resized) else None,
         "data": asdict(one.entry.data),
         "target": one.entry.target,
         "images": len(one.items),
@@ -144,15 +164,27 @@ def _told(suite: Suite, quick: bool, records: Mapping[str, Any]) -> dict[str, An
     return dict(json.loads(json.dumps(told, default=str)))  # as it will be read
 
 
-def _told_before(out: Path) -> dict[str, Any]:
-    """Records of the models from earlier calls."""
+def records_in(out: Path) -> dict[str, Any]:
+    """What is told of each model in the folder of a suite, by label; empty if nothing is."""
+    return dict(told_in(out)["models"]) if (out / TOLD).is_file() else {}
+
+
+def told_in(out: Path) -> dict[str, Any]:
+    """What `suite.json` in the folder of a suite holds.
+
+    Raises:
+        ArgumentError: There is none, or it is damaged.
+    """
     path = out / TOLD
     if not path.is_file():
-        return {}
+        raise ArgumentError(f"Expected {TOLD} in {out}, which `mhex bench` writes beside its rows, but there is none.")
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["models"])
+        told = dict(json.loads(path.read_text(encoding="utf-8")))
+        if not all(isinstance(told[key], Mapping) for key in ("suite", "models")):
+            raise TypeError("suite and models should be mappings")
     except (ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"{path} is damaged ({error}); delete it: rows are kept apart from it.") from error
+    return told
 
 
 def _parts(folder: Path) -> set[str]:

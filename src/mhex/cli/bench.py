@@ -1,20 +1,15 @@
-"""`mhex bench`: methods by metrics by models by data, from a suite file."""
+"""`mhex bench`: methods by metrics by models by data, from suite files."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mhex.cli._console import busy, complain, printable, show_table
-from mhex.cli._output import output_folder, writing
+from mhex.cli._console import busy, complain, show_table
 from mhex.cli._parse import check_device
 from mhex.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from mhex.bench.suite_run import SuiteResult
 
 EXAMPLES = """
 mhex bench --list
@@ -22,72 +17,82 @@ mhex bench --list
 mhex bench gradtoken-segmentation --quick
 
 mhex bench my-suite.yaml --device cuda --page results.md
+
+mhex bench all --device cuda --out runs --no-tables
+
+mhex bench all --from runs --page-folder pages
 """
 
 
 def bench(
-    suite: Annotated[str | None, typer.Argument(help="A suite file, or the name of a packaged suite.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The suite's quick form: few samples, in minutes.")] = False,
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SUITE]...", help="Suite files, names of packaged suites, or all.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The quick form: few samples, in minutes.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run. [default: out/bench/NAME]", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder of the run; of several suites, the folder that theirs are in. [default: out/bench/NAME]",
+            show_default=False,
+        ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:1.")] = "cpu",
+    stored: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Judge nothing: tables and pages from rows that are in this folder, or in folders of it. "
+            "Needs neither models nor data.",
+            show_default=False,
+        ),
+    ] = None,
     page: Annotated[Path | None, typer.Option("--page", help="Also write a page in Markdown.")] = None,
+    page_folder: Annotated[
+        Path | None, typer.Option("--page-folder", help="Also write NAME.md for each suite.", show_default=False)
+    ] = None,
+    no_tables: Annotated[
+        bool, typer.Option("--no-tables", help="Judge alone; tables and pages can be made later with --from.")
+    ] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the packaged suites and leave.")] = False,
 ) -> None:
-    """Judge methods by a suite. The same command goes on where a broken run stopped.
+    """Judge methods by suites. The same command goes on where a broken run stopped.
 
-    Prints a table with intervals for each model; rows per image stay in the folder.
+    Prints a table with intervals for each model, and writes report.html beside the rows, which stay in the folder. Of
+    several suites, one that fails does not stop the next; it is named at the end, and the exit code is 1.
     """
     if listed:
         _list()
         return
-    if suite is None:
-        raise ArgumentError("Expected a suite: a file, or a name of `mhex bench --list`.")
-    with busy("Loading the suite"):
-        from mhex.bench.suite_files import find_suite, read_suite
-        from mhex.bench.suite_page import suite_page
-        from mhex.bench.suite_run import run_suite
-    wanted = read_suite(find_suite(suite))
+    if not suites:
+        raise ArgumentError("Expected a suite: a file, a name of `mhex bench --list`, or all.")
+    with busy("Loading the suites"):
+        from mhex.cli._bench import Bench, Job, jobs_of
+    if no_tables and (page or page_folder or stored):
+        raise ArgumentError("Expected --no-tables without pages; make them later with --from.")
+    jobs = jobs_of(suites)
+    if page is not None and len(jobs) > 1:
+        raise ArgumentError("Expected one suite beside --page; of several, --page-folder takes the pages.")
     check_device(device)
-    folder = output_folder(out or Path("out") / "bench" / (f"{wanted.name}-quick" if quick else wanted.name))
-    if page is not None:
-        output_folder(page.parent)
-    result = run_suite(
-        wanted,
-        folder,
-        device=device,
-        quick=quick,
-        progress=sys.stderr.isatty(),
-        command=_command(suite, quick, device),
-    )
-    _show(result)
-    complain(f"Rows of {len(result.reports)} models are in {folder}.")
-    if page is not None:
-        with writing(page):
-            page.write_text(printable(suite_page(result)), encoding="utf-8")
-        complain(f"Wrote {page}.")
 
+    def folder_of(job: Job) -> Path:
+        name = f"{job.suite.name}-quick" if quick else job.suite.name
+        if stored is not None:
+            return stored if (stored / "suite.json").is_file() and len(jobs) == 1 else stored / name
+        if out is None:
+            return Path("out") / "bench" / name
+        return out if len(jobs) == 1 else out / name
 
-def _command(suite: str, quick: bool, device: str) -> str:
-    """The command that makes the same numbers again; where they are written to changes none."""
-    name = Path(suite).name
-    return f"mhex bench {name}{' --quick' if quick else ''}{'' if device == 'cpu' else f' --device {device}'}"
+    def page_of(job: Job) -> Path | None:
+        return page if page is not None else None if page_folder is None else page_folder / f"{job.suite.name}.md"
 
-
-def _show(result: SuiteResult) -> None:
-    from mhex.cli.models import accuracy_words
-
-    for label, report in result.reports.items():
-        record = result.told["models"][label]
-        read = f", outputs of {record['evaluator']}" if record["evaluator"] else ""
-        typer.echo(
-            printable(
-                f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
-                f"{record['data']['name']}, target {record['target']}{read}\n"
-            )
-        )
-        typer.echo(printable(f"{report.table()}\n"))
+    desk = Bench(quick=quick, device=device, stored=stored is not None, tables=not no_tables)
+    failed = desk.work(jobs, folder_of, page_of)
+    if failed:
+        told = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        complain(f"{len(failed)} of {len(jobs)} suites failed: {told}")
+        raise typer.Exit(1)
 
 
 def _list() -> None:

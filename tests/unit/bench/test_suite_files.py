@@ -76,6 +76,13 @@ def test_a_suite_says_what_is_asked_of_each_model(tmp_path: Path) -> None:
         ({"quick": {"limit": 2, "models": ["tiny"]}}, "quick.models: Unknown model 'tiny'"),
         ({"quick": {}}, "the key quick.limit is missing"),
         ({"seed": -1}, "seed should be at least 0"),
+        ({"pictures": -1}, "pictures should be at least 0"),
+        ({"charts": True, "curves": False}, "charts draw curves, so curves should be true"),
+        ({"charts": True, "metrics": ["segmentation"]}, "charts: they draw curves, and no metric .* has any"),
+        (
+            {"models": [{"name": "zoo:tiny-vit", "leave_out": ["gea"]}]},
+            r"models\[0\].leave_out: Unknown method 'gea'",
+        ),
     ],
 )
 def test_mistakes_are_told_with_file_and_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

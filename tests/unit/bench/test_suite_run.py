@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mhex
-from mhex.bench import cases
-from mhex.bench.gathering import explain_seconds
+from mhex.bench import cases, suite_shelf
+from mhex.bench.runs import evaluations
 from mhex.bench.suite import Suite
+from mhex.bench.suite_evaluator import evaluator_of
 from mhex.bench.suite_files import read_suite
 from mhex.bench.suite_page import suite_page
 from mhex.bench.suite_run import run_suite
+from mhex.bench.suite_shelf import Shelf
 from mhex.errors import ArgumentError
 from mhex.registry import all_methods
 from support.suites import write_models, write_pets, write_suite
@@ -117,6 +121,44 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         assert (math.isnan(value) and math.isnan(found[key])) or math.isclose(value, found[key], rel_tol=1e-6)
 
 
+def test_models_and_data_are_loaded_once_for_several_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    load, items = suite_shelf.load, suite_shelf._items
+    monkeypatch.setattr(suite_shelf, "load", lambda name: (seen.append(name), load(name))[1])
+    monkeypatch.setattr(suite_shelf, "_items", lambda *given: (seen.append("data"), items(*given))[1])
+    shelf, lines = Shelf(), []
+    known = {"name": "zoo:tiny-vit", "label": "known", "target": "label"}
+    for name in ("one", "two"):
+        suite = suite_of(tmp_path, name=name, models=["zoo:tiny-vit", known], metrics=["compactness"], curves=False)
+        run_suite(suite, tmp_path / name, shelf=shelf, say=lines.append)
+    assert seen == ["data", "zoo:tiny-vit"]
+    assert [line.split(" in ")[0] for line in lines] == [
+        f"{name}: {label}: 5 methods on 6 samples" for name in ("one", "two") for label in ("tiny-vit", "known")
+    ]
+    assert all(re.search(r"in \d+\.\d s\.$", line) for line in lines)
+
+
+def test_curves_and_pictures_are_kept_as_the_suite_says(tmp_path: Path) -> None:
+    run_suite(suite_of(tmp_path, pictures=1), tmp_path / "some")
+    report = mhex.Report.load(tmp_path / "some" / "tiny-vit")
+    assert report.has_curves(DELETION)
+    (one,) = evaluations(tmp_path / "some")
+    assert list(one.drawn) == [0]
+    assert {"gae", "rollout (start_block=2)", "control:random"} <= one.drawn[0].keys()
+    run_suite(suite_of(tmp_path, pictures=0, curves=False), tmp_path / "none")
+    (bare,) = evaluations(tmp_path / "none")
+    assert not bare.drawn
+    assert not bare.report.has_curves(DELETION)
+
+
+def test_a_model_may_leave_out_other_methods(tmp_path: Path) -> None:
+    own = {"name": "zoo:tiny-vit", "label": "own", "leave_out": ["gae"]}
+    changes = {"methods": ["gae", "rollout"], "metrics": ["compactness"], "controls": False}
+    suite = suite_of(tmp_path, **changes, models=["zoo:tiny-vit", own], leave_out=["rollout"])
+    found = run_suite(suite, tmp_path / "out").reports
+    assert {label: report.methods for label, report in found.items()} == {"tiny-vit": ["gae"], "own": ["rollout"]}
+
+
 def test_quick_and_all_and_what_is_left_out(tmp_path: Path) -> None:
     result = run_suite(suite_of(tmp_path), tmp_path / "quick", quick=True)
     assert result.reports["tiny-vit"].methods[0] == "rollout"
@@ -140,22 +182,41 @@ def test_what_a_model_does_not_allow_is_refused_before_any_work(tmp_path: Path) 
         run_suite(suite_of(tmp_path, leave_out=["gae", "rollout"]), tmp_path / "out")
 
 
+def changed_resnet(folder: Path, **changes: Any) -> str:
+    """Models whose residual network was trained on other inputs."""
+    models = write_models(folder)
+    card = json.loads((models / "tiny-resnet.json").read_text())
+    card["preprocess"].update(changes)
+    (models / "tiny-resnet.json").write_text(json.dumps(card))
+    return str(models)
+
+
 def test_an_evaluator_must_see_the_same_inputs(
     tmp_path: Path, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = write_models(tmp_path / "models")
-    card = json.loads((models / "tiny-resnet.json").read_text())
-    card["preprocess"]["size"] = 64
-    (models / "tiny-resnet.json").write_text(json.dumps(card))
-    monkeypatch.setenv("MHEX_MODELS", str(models))
     drop = {"evaluator": "zoo:tiny-resnet", "metrics": ["average-drop:mhex"]}
+    monkeypatch.setenv("MHEX_MODELS", changed_resnet(tmp_path / "models", mean=[0.5, 0.5, 0.5]))
     with pytest.raises(ArgumentError, match="the evaluator zoo:tiny-resnet was trained on other inputs"):
         run_suite(suite_of(tmp_path, **drop), tmp_path / "out")
     monkeypatch.setenv("MHEX_MODELS", str(folders[0]))
     result = run_suite(suite_of(tmp_path, **drop), tmp_path / "out")
-    assert result.told["models"]["tiny-vit"]["evaluator"] == "zoo:tiny-resnet"
+    record = result.told["models"]["tiny-vit"]
+    assert (record["evaluator"], record["evaluator_size"]) == ("zoo:tiny-resnet", None)
     own = run_suite(suite_of(tmp_path, metrics=["average-drop"]), tmp_path / "own")
     assert set(values_of(own.reports["tiny-vit"]).values()) != set(values_of(result.reports["tiny-vit"]).values())
+
+
+def test_an_evaluator_of_another_size_has_inputs_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MHEX_MODELS", changed_resnet(tmp_path / "models", size=64))
+    drop = {"evaluator": "zoo:tiny-resnet", "metrics": ["average-drop:mhex"]}
+    result = run_suite(suite_of(tmp_path, **drop), tmp_path / "out")
+    assert "zoo:tiny-resnet, inputs resized to 64 x 64 |" in suite_page(result)
+    explained, other = mhex.load("zoo:tiny-vit"), mhex.load("zoo:tiny-resnet")
+    pixels, seen = torch.rand(2, 3, 32, 32), []
+    hook = other.model.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape))
+    evaluator_of(explained, other)(pixels)
+    hook.remove()
+    assert seen == [(2, 3, 64, 64)]
 
 
 @pytest.mark.parametrize("form", ["side-by-side", "mosaic"])
@@ -173,34 +234,3 @@ def test_maps_that_ignore_the_class_discriminate_nothing(tmp_path: Path, form: s
     numbers = report.values(report.metrics[0])[1]
     assert numbers["rollout"].abs().max() == 0
     assert numbers["gae"].abs().max() > 0
-
-
-def test_the_page_has_our_numbers_beside_the_published_ones(tmp_path: Path) -> None:
-    published = {
-        "paper": "A paper",
-        "table": "Table 9",
-        "note": "Another model.",
-        "percent": True,
-        "values": {"gae": {"segmentation miou": 61.5}, "rollout (start_block=2)": {"segmentation pacc": 70}},
-    }
-    suite = suite_of(tmp_path, published=[published], reading="What follows.", about="What it is.")
-    result = run_suite(suite, tmp_path / "out", command="mhex bench mine.yaml")
-    page = suite_page(result)
-    for words in (
-        "# A small suite",
-        "What it is.",
-        "Made by `mhex bench mine.yaml`: seed 3, ",
-        "| tiny-vit (`zoo:tiny-vit`) | breed 16.7 %, cat dog 50.0 % (test) | pets, test | 6 | predicted | itself |",
-        "### Beside A paper, Table 9",
-        "Published per cent are shown as shares",
-        "reference=zero, steps=4",
-        "| method | seconds per explanation |",
-        "## Reading\n\nWhat follows.",
-    ):
-        assert words in page, words
-    ours = {(cell.method, cell.output): cell.text for cell in result.reports["tiny-vit"].summary()}
-    assert "| method | segmentation miou | published | segmentation pacc | published |" in page
-    assert f"| gae | {ours['gae', 'miou']} | 0.615 | {ours['gae', 'pacc']} | — |" in page
-    costs = explain_seconds(result.reports["tiny-vit"].rows)
-    assert costs.keys() == set(result.reports["tiny-vit"].methods)
-    assert all(value > 0 for value in costs.values())

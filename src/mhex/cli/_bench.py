@@ -1,0 +1,153 @@
+"""The work of `mhex bench`: suites one after the other, with tables and pages of each."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+
+from mhex.bench import page_of as html_page
+from mhex.bench.suite import Suite
+from mhex.bench.suite_files import find_suite, packaged_suites, read_suite
+from mhex.bench.suite_page import write_page
+from mhex.bench.suite_run import SuiteResult, run_suite
+from mhex.bench.suite_shelf import Shelf
+from mhex.bench.suite_stored import stored_result
+from mhex.cli._console import complain, printable
+from mhex.cli._output import output_folder, writing
+from mhex.cli.models import accuracy_words
+from mhex.errors import ArgumentError, MhexError
+
+EVERY = "all"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A suite, and what the user called it."""
+
+    given: str
+    suite: Suite
+
+
+def jobs_of(given: Sequence[str]) -> list[Job]:
+    """Suites that are asked for, each read and checked.
+
+    Args:
+        given: Files, names, or `all` for every packaged one.
+
+    Raises:
+        ArgumentError: One of them is wrong, or two have the same name, and would have the same folder.
+    """
+    names = [name for one in given for name in (packaged_suites() if one == EVERY else [one])]
+    jobs = [Job(name, read_suite(find_suite(name))) for name in dict.fromkeys(names)]
+    called = [job.suite.name for job in jobs]
+    for name in called:
+        if called.count(name) > 1:
+            raise ArgumentError(f"Expected suites of different names, but {name} is there twice.")
+    return jobs
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How suites are run.
+
+    Attributes:
+        quick: In their quick form.
+        device: Where models run.
+        stored: Read rows that are there, and judge nothing.
+        tables: Print tables, and write pages.
+        shelf: Models and data that suites share.
+    """
+
+    quick: bool
+    device: str
+    stored: bool
+    tables: bool
+    shelf: Shelf = field(default_factory=Shelf)
+
+    def work(
+        self, jobs: Sequence[Job], folder_of: Callable[[Job], Path], page_of: Callable[[Job], Path | None]
+    ) -> dict[str, str]:
+        """Do all suites; one that fails does not stop the next.
+
+        Args:
+            jobs: The suites.
+            folder_of: Where the rows of a suite are.
+            page_of: Where its page in Markdown goes; None for none.
+
+        Returns:
+            For each suite that failed, why. If it is the only suite, its error is raised.
+        """
+        failed: dict[str, str] = {}
+        for job in jobs:
+            try:
+                self._one(job, folder_of(job), page_of(job))
+            except (MhexError, RuntimeError, OSError) as error:  # what a machine or a suite can lack; not our bugs
+                if len(jobs) == 1:
+                    raise
+                if not isinstance(error, MhexError):
+                    traceback.print_exc()
+                failed[job.suite.name] = " ".join(str(error).split()) or type(error).__name__
+                complain(f"{job.suite.name} failed: {failed[job.suite.name]}")
+        return failed
+
+    def _one(self, job: Job, folder: Path, page: Path | None) -> None:
+        started = time.perf_counter()
+        if page is not None:
+            output_folder(page.parent)
+        if self.stored:
+            result = stored_result(folder, job.suite)
+        else:
+            result = run_suite(
+                job.suite,
+                output_folder(folder),
+                device=self.device,
+                quick=self.quick,
+                progress=sys.stderr.isatty(),
+                command=_command(job.given, self.quick, self.device),
+                shelf=self.shelf,
+                say=None if sys.stdout.isatty() else complain,
+            )
+            complain(f"Rows of {len(result.reports)} models are in {folder}.")
+        if self.tables:
+            _show(result)
+            _write(result, folder, page)
+        if not sys.stdout.isatty():
+            complain(f"{job.suite.name}: {time.perf_counter() - started:.1f} s in all.")
+
+
+def _command(given: str, quick: bool, device: str) -> str:
+    """The command that makes the same numbers again; where they are written to changes none."""
+    name = Path(given).name
+    return f"mhex bench {name}{' --quick' if quick else ''}{'' if device == 'cpu' else f' --device {device}'}"
+
+
+def _show(result: SuiteResult) -> None:
+    for label, report in result.reports.items():
+        record = result.told["models"][label]
+        read = f", outputs of {record['evaluator']}" if record["evaluator"] else ""
+        typer.echo(
+            printable(
+                f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
+                f"{record['data']['name']}, target {record['target']}{read}\n"
+            )
+        )
+        typer.echo(printable(f"{report.table()}\n"))
+
+
+def _write(result: SuiteResult, folder: Path, page: Path | None) -> None:
+    """The HTML page beside the rows, and the one in Markdown where it was asked for."""
+    whole = folder / "report.html"
+    with writing(whole):
+        whole.write_text(printable(html_page(folder, result.suite.title)), encoding="utf-8")
+    complain(f"Wrote {whole}.")
+    if page is not None:
+        with writing(page):
+            files = write_page(result, page)
+        charts = f", and {len(files) - 1} charts beside it" if len(files) > 1 else ""
+        complain(f"Wrote {page}{charts}.")

@@ -1,0 +1,175 @@
+"""Pages of suites: numbers beside published ones, narrow tables, charts, and pages from rows alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhex.bench import suite_shelf
+from mhex.bench.gathering import explain_seconds
+from mhex.bench.suite import Suite
+from mhex.bench.suite_files import read_suite
+from mhex.bench.suite_page import suite_page, write_page
+from mhex.bench.suite_run import SuiteResult, run_suite
+from mhex.bench.suite_stored import stored_result
+from mhex.errors import ArgumentError
+from support.suites import write_models, write_pets, write_suite
+
+SWEEP = {"reference": "zero", "steps": 4}
+MANY = [
+    *({"name": name, "changes": SWEEP} for name in ("deletion", "fidelity", "insertion")),
+    "average-drop",
+    "segmentation",
+    "compactness",
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_models(tmp_path_factory.mktemp("models")), write_pets(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(autouse=True)
+def _places(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MHEX_MODELS", str(folders[0]))
+    monkeypatch.setenv("MHEX_DATA", str(folders[1]))
+
+
+def suite_of(tmp_path: Path, **changes: Any) -> Suite:
+    return read_suite(write_suite(tmp_path / "mine.yaml", **changes))
+
+
+@pytest.fixture(scope="module")
+def many(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SuiteResult]:
+    """A run of many columns with charts, and its folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MHEX_MODELS", str(folders[0]))
+        patch.setenv("MHEX_DATA", str(folders[1]))
+        folder = tmp_path_factory.mktemp("many")
+        suite = suite_of(folder, metrics=MANY, charts=True, seed=0)
+        return folder / "out", run_suite(suite, folder / "out", command="mhex bench mine.yaml")
+
+
+def test_the_page_has_our_numbers_beside_the_published_ones(tmp_path: Path) -> None:
+    published = {
+        "paper": "A paper",
+        "table": "Table 9",
+        "note": "Another model.",
+        "percent": True,
+        "values": {"gae": {"segmentation miou": 61.5}, "rollout (start_block=2)": {"segmentation pacc": 70}},
+    }
+    suite = suite_of(tmp_path, published=[published], reading="What follows.", about="What it is.")
+    result = run_suite(suite, tmp_path / "out", command="mhex bench mine.yaml")
+    page = suite_page(result)
+    for words in (
+        "# A small suite",
+        "What it is.",
+        "Made by `mhex bench mine.yaml`: seed 3, ",
+        "| tiny-vit (`zoo:tiny-vit`) | breed 16.7 %, cat dog 50.0 % (test) | pets, test | 6 | predicted | itself |",
+        "### Beside A paper, Table 9",
+        "Published per cent are shown as shares",
+        "reference=zero, steps=4",
+        "| method | seconds per explanation |",
+        "## Reading\n\nWhat follows.",
+    ):
+        assert words in page, words
+    ours = {(cell.method, cell.output): cell.text for cell in result.reports["tiny-vit"].summary()}
+    assert "| method | segmentation miou | published | segmentation pacc | published |" in page
+    assert f"| gae | {ours['gae', 'miou']} | 0.615 | {ours['gae', 'pacc']} | — |" in page
+    costs = explain_seconds(result.reports["tiny-vit"].rows)
+    assert costs.keys() == set(result.reports["tiny-vit"].methods)
+    assert all(value > 0 for value in costs.values())
+
+
+def test_tables_are_narrow_and_hold_every_number(many: tuple[Path, SuiteResult]) -> None:
+    page = suite_page(many[1])
+    cells = many[1].reports["tiny-vit"].summary()
+    empty = {cell.column for cell in cells if cell.higher is None} - {cell.column for cell in cells if cell.value != 0}
+    columns = [name for name in dict.fromkeys(cell.column for cell in cells) if name not in empty]
+    assert empty
+    assert len(columns) > 8
+    heads = [line for line in page.splitlines() if line.startswith("| method |") and "seconds" not in line]
+    shown = [re.sub(r" [\u2191\u2193]$", "", name.strip()) for line in heads for name in line.split("|")[2:-1]]
+    assert shown == columns
+    assert all(len(line.split("|")) - 3 <= 4 for line in heads)
+    for cell in cells:
+        assert cell.text in page or cell.column in empty
+    for metric in many[1].reports["tiny-vit"].metrics:
+        assert sum(line.startswith(f"- {metric}: n = 6") for line in page.splitlines()) == 1, metric
+    assert page.count("is half of the 95 % interval") == 1
+
+
+def test_charts_are_files_beside_the_page(many: tuple[Path, SuiteResult], tmp_path: Path) -> None:
+    files = write_page(many[1], tmp_path / "results" / "mine.md")
+    assert [path.relative_to(tmp_path / "results").as_posix() for path in files] == [
+        "mine.md",
+        "images/small-tiny-vit.svg",
+    ]
+    assert "![Mean curves of tiny-vit](images/small-tiny-vit.svg)" in files[0].read_text(encoding="utf-8")
+    drawn = ElementTree.fromstring(files[1].read_text(encoding="utf-8"))
+    svg = "{http://www.w3.org/2000/svg}"
+    # Deletion, both orders of fidelity, and insertion.
+    assert len(drawn.findall(f"{svg}svg")) == 4
+    names = [text.text for text in drawn.findall(f"{svg}text") if text.get("class") != "title"]
+    assert names[:2] == ["gae", "rollout (start_block=2)"]
+    assert "control:random" in names
+    width, height = float(drawn.get("width", 0)), float(drawn.get("height", 0))
+    for panel in drawn.findall(f"{svg}svg"):
+        assert float(panel.get("x", -1)) + float(panel.get("width", 0)) <= width
+        assert float(panel.get("y", -1)) + float(panel.get("height", 0)) <= height
+
+
+def test_a_page_is_made_from_rows_alone(
+    many: tuple[Path, SuiteResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(many[0], tmp_path / "copied")
+    for name in ("MHEX_MODELS", "MHEX_DATA"):
+        monkeypatch.setenv(name, str(tmp_path / "nothing"))
+    monkeypatch.setattr(suite_shelf, "load", lambda name: pytest.fail("loaded a model"))
+    monkeypatch.setattr(suite_shelf, "_items", lambda *given: pytest.fail("loaded data"))
+    again = stored_result(tmp_path / "copied")
+    assert again.suite == many[1].suite
+    assert suite_page(again) == suite_page(many[1])
+    other = stored_result(tmp_path / "copied", suite_of_words(many[1].suite, reading="Other words."))
+    assert "Other words." in suite_page(other)
+
+
+def suite_of_words(suite: Suite, **changes: Any) -> Suite:
+    return replace(suite, **changes)
+
+
+def test_rows_that_do_not_belong_are_refused(many: tuple[Path, SuiteResult], tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"Expected suite\.json in .*nowhere"):
+        stored_result(tmp_path / "nowhere")
+    folder = tmp_path / "copied"
+    shutil.copytree(many[0], folder)
+    with pytest.raises(ArgumentError, match=r"rows of the suite other in .*but they are of small"):
+        stored_result(folder, suite_of_words(many[1].suite, name="other"))
+    told = json.loads((folder / "suite.json").read_text())
+    for key, value, words in (
+        ("images", 5, "Expected rows of 5 samples .*there are 6"),
+        ("methods", ["gae", "lrp"], "Expected rows of lrp"),
+    ):
+        record = {**told["models"]["tiny-vit"], key: value}
+        (folder / "suite.json").write_text(json.dumps({**told, "models": {"tiny-vit": record}}))
+        with pytest.raises(ArgumentError, match=words):
+            stored_result(folder)
+    (folder / "suite.json").write_text("{}")
+    with pytest.raises(ArgumentError, match="is damaged"):
+        stored_result(folder)
+
+
+def test_only_what_is_told_of_is_shown(many: tuple[Path, SuiteResult], tmp_path: Path) -> None:
+    folder = tmp_path / "copied"
+    shutil.copytree(many[0], folder)
+    told = json.loads((folder / "suite.json").read_text())
+    told["models"]["tiny-vit"]["methods"] = ["gae", "control:random"]
+    (folder / "suite.json").write_text(json.dumps(told))
+    assert stored_result(folder).reports["tiny-vit"].methods == ["gae", "control:random"]
