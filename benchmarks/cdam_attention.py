@@ -90,8 +90,8 @@ def zeros(found: Beside) -> str:
     least = float((attention / attention.mean(1, keepdim=True)).min())
     if not bool(none.any()):
         return (
-            f"No patch of these photos has an attention of exactly 0 (a softmax gives none unless it underflows): the least "
-            f"is {least:.2g} of its photo's mean."
+            "No patch of these photos has an attention of exactly 0 (a softmax gives none unless it underflows): the "
+            f"least is {least:.2g} of its photo's mean."
         )
     scored = int((scores[none] != 0).sum())
     return f"{int(none.sum())} patches have an attention of exactly 0; {scored} of them have a score that is not 0."

@@ -21,9 +21,7 @@ SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26)
 BATCH = 20
 
 
-def box_curves(
-    bundle: mhex.Bundle, photos: Sequence[Image.Image], boxes: int, seed: int
-) -> dict[str, Tensor]:
+def box_curves(bundle: mhex.Bundle, photos: Sequence[Image.Image], boxes: int, seed: int) -> dict[str, Tensor]:
     """Correlation of box sums and losses of the predicted class's logit, (N, sizes), by method.
 
     Args:

@@ -54,7 +54,7 @@ def concept(bundle: mhex.Bundle, pets: Pets, rows: Tensor, name: str, seed: int)
 
 
 def energy_on(scores: Tensor, right: Tensor) -> Tensor:
-    """Share of the positive part of maps (B, h, w) on the right half, or on the left, (B,); NaN without a positive part.
+    """Share of the positive part of maps (B, h, w) on the right half, or on the left, (B,); NaN without one.
 
     Args:
         scores: Maps on a grid with an even number of columns.

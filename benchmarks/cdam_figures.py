@@ -43,10 +43,11 @@ def concept_part(bundle: mhex.Bundle, count: int, seed: int, out: Path) -> tuple
     lines = [[words, f"`{method}`", *found, found[-1].count] for words, method, found in rows]
     parts = [
         "## Concept maps",
-        f"{len(pairs.photos)} pictures of the middle halves of a cat's and a dog's photo (test split). A concept is the mean "
-        f"latent vector of {EXAMPLES} photos of the training split; scores are by the dot product with the picture's. "
-        "*Share*: of the positive part of a map, how much lies on the half that shows its target; 0.5 is chance. *Both* is "
-        "the mean over the two maps of a picture, which is 0.5 for every map that does not depend on the target.",
+        f"{len(pairs.photos)} pictures of the middle halves of a cat's and a dog's photo (test split). A concept is "
+        f"the mean latent vector of {EXAMPLES} photos of the training split; scores are by the dot product with the "
+        "picture's. *Share*: of the positive part of a map, how much lies on the half that shows its target; 0.5 is "
+        "chance. *Both* is the mean over the two maps of a picture, which is 0.5 for every map that does not depend "
+        "on the target.",
         table(["target", "method", "share, cats", "share, dogs", "both", "pictures"], lines),
         picture,
     ]
@@ -71,25 +72,27 @@ def attention_part(found: Beside, seed: int, out: Path) -> tuple[list[str], str]
     """The scatter and its numbers, and the reading."""
     rho = correlations(found, seed)
     rows = [
-        [f"{k + 1}", f"{share:.2f}", f"{middle:.3f}", f"{most:.3f}"] for k, (share, middle, most) in enumerate(tenths(found))
+        [f"{k + 1}", f"{share:.2f}", f"{middle:.3f}", f"{most:.3f}"]
+        for k, (share, middle, most) in enumerate(tenths(found))
     ]
     sheet = scatter(found.attention, found.cdam, title="CDAM against attention")
     parts = [
         "## Attention against CDAM",
-        f"{len(found.cdam.scores)} test photos, predicted class, attention of the class token in the last block (mean of "
-        "heads). Spearman's rho over the patches of each photo: "
+        f"{len(found.cdam.scores)} test photos, predicted class, attention of the class token in the last block (mean "
+        "of heads). Spearman's rho over the patches of each photo: "
         + "; ".join(f"attention with the {name} {one}" for name, one in rho.items())
         + f". {zeros(found)}",
         save_picture(sheet, out / "cdam-attention.png", "CDAM against attention, a dot per patch"),
-        "By tenths of each photo's patches, from the least attention to the most: mean attention (in means of the photo), and "
-        "the size of scores beside the largest of the photo.",
+        "By tenths of each photo's patches, from the least attention to the most: mean attention (in means of the "
+        "photo), and the size of scores beside the largest of the photo.",
         table(["tenth", "attention", "median size of a score", "largest size"], rows),
     ]
     first, last = tenths(found)[0], tenths(found)[-1]
     words = (
-        f"- The paper sees no score where attention is 0. Here scores of the tenth with the least attention have at most "
-        f"{first[2]:.2f} of the size of their photo's largest (median {first[1]:.3f}), those with the most attention a median of "
-        f"{last[1]:.3f}. The size of a score goes with attention (rho {rho['size of the score']}), its sign is the class's."
+        "- The paper sees no score where attention is 0. Here scores of the tenth with the least attention have at "
+        f"most {first[2]:.2f} of the size of their photo's largest (median {first[1]:.3f}), those with the most "
+        f"attention a median of {last[1]:.3f}. The size of a score goes with attention (rho "
+        f"{rho['size of the score']}), its sign is the class's."
     )
     return parts, words
 
@@ -110,15 +113,18 @@ def box_part(bundle: mhex.Bundle, photos: Sequence[Any], boxes: int, seed: int, 
     )
     parts = [
         "## Box sensitivity",
-        f"{len(photos)} test photos, predicted class, {boxes} boxes of each size, the same for all methods: Pearson's r of the sum "
-        "of the map over a box with what the logit loses when the box is blurred.",
+        f"{len(photos)} test photos, predicted class, {boxes} boxes of each size, the same for all methods: Pearson's "
+        "r of the sum of the map over a box with what the logit loses when the box is blurred.",
         save_picture(sheet, out / "cdam-boxes.png", "Curves of box sensitivity of seven methods and random maps"),
-        table(["map", "mean r over sizes", "photos"], [[f"`{n}`" if n != RANDOM else n, means[n], means[n].count] for n in order]),
+        table(
+            ["map", "mean r over sizes", "photos"],
+            [[f"`{n}`" if n != RANDOM else n, means[n], means[n].count] for n in order],
+        ),
     ]
     clear = [name for name in order if name != RANDOM and means[name].low > means[RANDOM].high]
     words = (
-        f"- Box sensitivity: highest `{order[0]}` ({means[order[0]]}); the intervals of {len(clear)} of {len(means) - 1} methods lie "
-        f"above that of random maps ({means[RANDOM]})."
+        f"- Box sensitivity: highest `{order[0]}` ({means[order[0]]}); the intervals of {len(clear)} of "
+        f"{len(means) - 1} methods lie above that of random maps ({means[RANDOM]})."
     )
     return parts, words
 
@@ -129,8 +135,14 @@ def variant_part(bundle: mhex.Bundle, photos: Sequence[Any], seed: int, out: Pat
     target = mhex.explain(bundle, batch, method="cdam").target
     maps = [mhex.explain(bundle, batch, method=name, target=target, seed=seed) for name in ("attention", *VARIANTS)]
     sheet = comparison(maps, samples=range(len(batch)), title="Attention and the variants of CDAM")
-    words = "The predicted class of four photos, 50 draws (noise 0.1 of the tokens' spread) and 50 steps (Gauss-Legendre)."
-    return ["## Variants", words, save_picture(sheet, out / "cdam-variants.jpg", "Attention and three variants of CDAM")]
+    words = (
+        "The predicted class of four photos, 50 draws (noise 0.1 of the tokens' spread) and 50 steps (Gauss-Legendre)."
+    )
+    return [
+        "## Variants",
+        words,
+        save_picture(sheet, out / "cdam-variants.jpg", "Attention and three variants of CDAM"),
+    ]
 
 
 def main() -> None:
@@ -148,9 +160,9 @@ def main() -> None:
     variants = variant_part(bundle, photos, wanted.seed, images)
     accuracy = bundle.card["accuracy"]
     intro = (
-        f"`{MODEL}`: a linear classifier on a frozen ViT that learned without labels, the paper's setting in small (breeds "
-        f"{100 * accuracy['breed']:.1f} %, cat or dog {100 * accuracy['cat_dog']:.1f} % of the test split). Tables of CDAM's metrics "
-        "are made by `mhex bench cdam`."
+        f"`{MODEL}`: a linear classifier on a frozen ViT that learned without labels, the paper's setting in small "
+        f"(breeds {100 * accuracy['breed']:.1f} %, cat or dog {100 * accuracy['cat_dog']:.1f} % of the test split). "
+        "Tables of CDAM's metrics are made by `mhex bench cdam`."
     )
     count = f"{wanted.images} pictures and as many photos of the pets' test split"
     facts = made_by(wanted, count, time.perf_counter() - started)
@@ -158,7 +170,16 @@ def main() -> None:
     write_page(
         wanted.out,
         "cdam-figures",
-        ["# Concepts, attention and boxes: CDAM's figures", intro, facts, *concepts, *scattered, *boxed, *variants, *reading],
+        [
+            "# Concepts, attention and boxes: CDAM's figures",
+            intro,
+            facts,
+            *concepts,
+            *scattered,
+            *boxed,
+            *variants,
+            *reading,
+        ],
     )
 
 

@@ -34,7 +34,7 @@ EVALUATOR = "zoo:blood-resnet34"
 SAD = "SAD"
 LAST = 3
 # Stored runs behind the figure, PathMNIST validation split, 10,004 images: blocks 5, 6, 7 of 7, runs A and B.
-PUBLISHED = {SAD: ("0.171, 0.006", "0.058, 0.039", "0.121, 0.057"), CONFIDENCE: ("−0.027", "−0.156", "−0.130")}
+PUBLISHED = {SAD: ("0.171, 0.006", "0.058, 0.039", "0.121, 0.057"), CONFIDENCE: ("-0.027", "-0.156", "-0.130")}
 SIGNS = {SAD: 1, CONFIDENCE: -1}
 BATCH = 64
 
@@ -92,7 +92,7 @@ def correlations(study: Study) -> str:
         lines.append([f"`{row.first}`", row.second, found, chance, PUBLISHED[row.second][place], published_sign(row)])
     rest = next(row for row in study.rows if (row.first, row.second) == (SAD, CONFIDENCE))
     lines.append(
-        [SAD, CONFIDENCE, f"{rest.coefficient:.3f} ({rest.low:.3f} to {rest.high:.3f})", "", "−0.176, −0.066", ""]
+        [SAD, CONFIDENCE, f"{rest.coefficient:.3f} ({rest.low:.3f} to {rest.high:.3f})", "", "-0.176, -0.066", ""]
     )
     return table(["of", "with", "Pearson's r (Fisher's z)", "p", "published runs", "sign"], lines)
 
@@ -124,21 +124,35 @@ def grid_figure(bundle: mhex.Bundle, data: ImageSet, x: Tensor, shown: Sequence[
     labels = data.labels[chosen].to(x.device)
     photos = [data.items()[row]["image"] for row in chosen]
     own = mhex.explain(bundle, photos, method="mhex", target=labels, preset="figure8")
-    maps = {mode: scaffold.confidence_map(x[chosen], labels, mode=mode) for mode in ("keep", "occlude")}  # type: ignore[arg-type]
+    maps = {mode: scaffold.confidence_map(x[chosen], labels, mode=mode) for mode in ("keep", "occlude")}
     rows = []
     for place, row in enumerate(chosen):
         photo = photo_pixels(own, place)
+        assert photo is not None
         first = place == 0
-        panels = [Panel(photo, "input" if first else ""), Panel(overlay(own, place), "map of the heads" if first else "")]
+        panels = [
+            Panel(photo, "input" if first else ""),
+            Panel(overlay(own, place), "map of the heads" if first else ""),
+        ]
         for mode, title in (("keep", "one square kept"), ("occlude", "one square hidden")):
             low, high = (float(end(maps[mode].raw[place])) for end in (torch.min, torch.max))
-            panels.append(Panel(squares(maps[mode].map[place], photo), title, f"{low:.2f} to {high:.2f}".replace("-", "−")))
+            panels.append(
+                Panel(
+                    squares(maps[mode].map[place], photo),
+                    title,
+                    f"{low:.2f} to {high:.2f}".replace("-", "\N{MINUS SIGN}"),
+                )
+            )
         rows.append(Row(panels, data.classes[int(data.labels[row])]))
     notes = [
-        "Squares: sum of the cosines of gate and head over all blocks while only this one is visible, or by how much the "
-        "sum falls while this one is hidden; least and largest sum above each map. Every map is scaled on its own.",
+        "Squares: sum of the cosines of gate and head over all blocks while only this one is visible, or by how much "
+        "the sum falls while this one is hidden; least and largest sum above each map. Every map is scaled on its "
+        "own.",
     ]
-    bars = [Legend(False, "squares: least", "most agreement of gate and head"), Legend(True, "map: against", "for the class")]
+    bars = [
+        Legend(False, "squares: least", "most agreement of gate and head"),
+        Legend(True, "map: against", "for the class"),
+    ]
     return draw_rows(rows, "Grid confidence maps", bars, notes)
 
 
@@ -147,7 +161,7 @@ def main() -> None:
     wanted = parser_of(__doc__, 2557, "test images").parse_args()
     started, data = time.perf_counter(), load_blood("test", limit=wanted.images)
     studies, parts = {}, []
-    shown = [int((data.labels == kind).nonzero()[0]) for kind in data.labels.unique().tolist()][:4]
+    shown = [int((data.labels == kind).nonzero()[0]) for kind in sorted(set(data.labels.tolist()))][:4]
     for name in MODELS:
         bundle, x, study = study_of(name, data, wanted.device, wanted.seed)
         studies[name], stem = study, name.removeprefix("zoo:")
@@ -163,10 +177,10 @@ def main() -> None:
     parts += ["## Where in an image gate and head agree (figure 8)", _grid_words(wanted.out, grid)]
     count = f"{len(data)} test images of the blood cells"
     intro = (
-        "MHEX, figure 7: does the cosine of gate and head (collaboration) go with how much an explanation removes (SAD), "
-        "and with the model's probability of the label (`p_orig`)? The paper shows the last three blocks on PathMNIST and "
-        "says: with SAD positively, with `p_orig` negatively. SAD is of the map of the label with the settings of the "
-        f"paper's table (`preset=table3`), read of `{EVALUATOR}`."
+        "MHEX, figure 7: does the cosine of gate and head (collaboration) go with how much an explanation removes "
+        "(SAD), and with the model's probability of the label (`p_orig`)? The paper shows the last three blocks on "
+        "PathMNIST and says: with SAD positively, with `p_orig` negatively. SAD is of the map of the label with the "
+        f"settings of the paper's table (`preset=table3`), read of `{EVALUATOR}`."
     )
     facts = made_by(wanted, count, time.perf_counter() - started)
     write_page(
@@ -177,16 +191,16 @@ def main() -> None:
 
 
 _CAVEAT = (
-    "Intervals are not corrected for the number of blocks. Published numbers are of other cells of another kind of image, "
-    "so only signs compare; two stored runs behind the published figure disagree in size."
+    "Intervals are not corrected for the number of blocks. Published numbers are of other cells of another kind of "
+    "image, so only signs compare; two stored runs behind the published figure disagree in size."
 )
 
 
 def _grid_words(out: Path, grid: Sheet) -> str:
     shown = save_picture(grid, out / "images" / "collaboration-grid.jpg", "Grid confidence maps of blood cells")
     return (
-        f"`{MODELS[0]}`, the first test image of four kinds of cells. The published helper that masks squares is not known; "
-        f"both readings are shown.\n\n{shown}"
+        f"`{MODELS[0]}`, the first test image of four kinds of cells. The published helper that masks squares is not "
+        f"known; both readings are shown.\n\n{shown}"
     )
 
 

@@ -43,9 +43,9 @@ class Joined:
     """Attention of the blocks below the last, joined in one way.
 
     Attributes:
-        readout: Row of the class token over the patches, (B, S), summing to 1: what multiplies relevance element by element.
-        spread: Rows of the patches over the patches, (B, S, S), each summing to 1: what spreads relevance as a matrix. In
-            the rollout blocks are multiplied in the reverse order for it, as published.
+        readout: Row of the class token over the patches, (B, S), which multiplies relevance element by element.
+        spread: Rows of the patches over the patches, (B, S, S), which spread relevance as a matrix. In the rollout
+            blocks are multiplied in the reverse order for it, as published.
         grid: Rows and columns of the patches.
     """
 
@@ -122,7 +122,9 @@ def numbers(bundle: mhex.Bundle, photos: Sequence[Any], seed: int) -> tuple[list
         for name, e in maps.items():
             same[name].append(rank_correlation(e.scores.flatten(1), maps[DEFAULT].scores.flatten(1)).cpu())
         print(f"{start + len(batch)} of {len(photos)} photos", flush=True)
-    found = {name: (interval_of(torch.cat(alike[name]), seed), interval_of(torch.cat(own[name]), seed)) for name in alike}
+    found = {
+        name: (interval_of(torch.cat(alike[name]), seed), interval_of(torch.cat(own[name]), seed)) for name in alike
+    }
     ranks = {name: interval_of(torch.cat(parts), seed) for name, parts in same.items()}
     return (
         [[name, *pair] for name, pair in found.items()],
@@ -138,11 +140,11 @@ def reading(found: dict[str, tuple[Interval, Interval]], ranks: dict[str, Interv
     apart = "" if rollout.low > average.high or average.low > rollout.high else ", with intervals that overlap"
     least = min((name for name in ranks if name != DEFAULT), key=lambda name: ranks[name].mean)
     return (
-        f"- Rows of different patches are more alike in the {more} (mean cosine {average} in the average, {rollout} in the "
-        f"rollout{apart}): the more alike they are, the less a multiplication by them tells patches apart. Of its own row a patch "
-        f"keeps {own} in the average and {kept} in the rollout, which counts skip connections.\n"
-        f"- The map least like the default's is of *{least}* (rank correlation {ranks[least]}). Which scheme is best is measured by "
-        "`mhex bench gradtoken-ablations`."
+        f"- Rows of different patches are more alike in the {more} (mean cosine {average} in the average, {rollout} in "
+        f"the rollout{apart}): the more alike they are, the less a multiplication by them tells patches apart. Of its "
+        f"own row a patch keeps {own} in the average and {kept} in the rollout, which counts skip connections.\n- The "
+        f"map least like the default's is of *{least}* (rank correlation {ranks[least]}). Which scheme is best is "
+        "measured by `mhex bench gradtoken-ablations`."
     )
 
 
@@ -171,15 +173,18 @@ def main() -> None:
     attentions, schemes, said = numbers(bundle, photos, wanted.seed)
     shown = [photos[k * len(photos) // SHOWN] for k in range(min(SHOWN, len(photos)))]
     maps = maps_of(bundle, shown)
-    sheet = comparison(list(maps.values()), samples=range(len(shown)), labels=list(maps), title="GradToken's five schemes")
+    sheet = comparison(
+        list(maps.values()), samples=range(len(shown)), labels=list(maps), title="GradToken's five schemes"
+    )
     parts = [
         "## What the schemes look like (figure 9)",
         save_picture(sheet, images / "gradtoken-schemes.jpg", "Maps of five schemes of GradToken on four photos"),
         "Spearman's rho of each scheme's map with the default's, over the patches of a photo:",
         table(["scheme", "rank correlation with the default"], schemes),
         "## What is joined",
-        "The class token's row of the joined attention multiplies relevance element by element; the rows of patches spread it "
-        "as a matrix. *Peak* is the patch with the highest relevance, whose own share is left out of the picture.",
+        "The class token's row of the joined attention multiplies relevance element by element; the rows of patches "
+        "spread it as a matrix. *Peak* is the patch with the highest relevance, whose own share is left out of the "
+        "picture.",
         save_picture(rows_figure(bundle, shown, maps), images / "gradtoken-rows.jpg", "Rows of the joined attention"),
         table(["joined by", "mean cosine of two patches' rows", "share of a row that is the patch's own"], attentions),
     ]

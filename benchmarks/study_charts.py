@@ -23,7 +23,7 @@ Band = tuple[Sequence[float], Sequence[float], Sequence[float]]  # middle, low, 
 
 def bands_of(curves: Mapping[str, Tensor], seed: int = 0) -> dict[str, Band]:
     """Mean and bootstrap interval at each point of curves (n, S)."""
-    found = {}
+    found: dict[str, Band] = {}
     for name, values in curves.items():
         points = [interval_of(column, seed) for column in values.mT]
         found[name] = ([p.mean for p in points], [p.low for p in points], [p.high for p in points])
@@ -61,9 +61,13 @@ def band_figure(
         axes = _axes(sheet, left, top, below, beside)
         for name, (middle, low, high) in bands.items():
             style = styles[name]
-            axes.fill_between(x, low, high, color=style.colour, alpha=max(0.06, 0.3 / len(bands)), linewidth=0, zorder=2)
+            axes.fill_between(
+                x, low, high, color=style.colour, alpha=max(0.06, 0.3 / len(bands)), linewidth=0, zorder=2
+            )
             dashes = (0, tuple(float(one) / 2 for one in style.dash.split())) if style.dash else "-"
-            axes.plot(x, middle, color=style.colour, linestyle=dashes, linewidth=1.8, marker="o", markersize=2.6, zorder=3)
+            axes.plot(
+                x, middle, color=style.colour, linestyle=dashes, linewidth=1.8, marker="o", markersize=2.6, zorder=3
+            )
         axes.set_xlim(min(x), max(x))
         if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
             axes.axhline(0, color=MUTED, linewidth=0.8, zorder=1)

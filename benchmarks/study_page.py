@@ -1,4 +1,4 @@
-"""What the pages of studies share: arguments, how a page was made, intervals, tables, and pictures of a bounded size."""
+"""What the pages of studies share: arguments, how a page was made, intervals, tables, pictures of a bounded size."""
 
 from __future__ import annotations
 

@@ -49,8 +49,9 @@ def explained(bundle: mhex.Bundle, texts: Sequence[str], seed: int) -> dict[str,
 
 
 def agreement(found: dict[str, mhex.Explanation]) -> dict[str, list[list[float]]]:
-    """For each text, rank correlation with the heads' scores, and the share of their three top words that are common."""
-    own, numbers = found["mhex"], {name: [] for name in METHODS[1:]}  # type: dict[str, list[list[float]]]
+    """For each text, rank correlation with the heads' scores, and the share of their top words that are common."""
+    own = found["mhex"]
+    numbers: dict[str, list[list[float]]] = {name: [] for name in METHODS[1:]}
     words = [own.word_scores(sample) for sample in range(len(own.scores))]
     for name in numbers:
         for sample, mine in enumerate(words):
@@ -90,9 +91,9 @@ def reading(found: dict[str, tuple[Interval, Interval]]) -> str:
     if none:
         words += f" For {', '.join(f'`{name}`' for name in none)} the interval does not lie above 0."
     return words + (
-        " Agreement is no proof of being right: which scores are faithful is measured by "
-        "`mhex bench mhex-agnews`. The heads' scores are sums over the first three blocks, where a token has seen little "
-        "of the others, as in the paper."
+        " Agreement is no proof of being right: which scores are faithful is measured by `mhex bench mhex-agnews`. "
+        "The heads' scores are sums over the first three blocks, where a token has seen little of the others, as in "
+        "the paper."
     )
 
 
@@ -105,7 +106,9 @@ def main() -> None:
     found = study(bundle, data, count, wanted.seed)
     rows = chosen_rows(data, SHOWN, MOST_WORDS)
     seen = explained(bundle, [data.texts[row] for row in rows], wanted.seed)
-    sheet = comparison([seen[name] for name in DRAWN], samples=range(len(rows)), title="Which words speak for the topic?")
+    sheet = comparison(
+        [seen[name] for name in DRAWN], samples=range(len(rows)), title="Which words speak for the topic?"
+    )
     picture = save_picture(
         sheet, wanted.out / "images" / "agnews-tokens.png", "Words of three news items coloured by four methods"
     )
@@ -120,11 +123,12 @@ def main() -> None:
             "# Tokens of news items",
             f"Scores of words for the predicted topic by `{MODEL}`: its heads (`mhex`) beside methods that need none.",
             made_by(wanted, f"{count} test items of AG News", time.perf_counter() - started),
-            f"The first test item of at most {MOST_WORDS} words of the first {SHOWN} topics (label of each sample: {shown}):",
+            f"The first test item of at most {MOST_WORDS} words of the first {SHOWN} topics (label of each sample: "
+            f"{shown}):",
             picture,
             "## How far methods agree with the heads",
-            f"Per text: Spearman's rho of the scores of words, and the share of the heads' {TOP} highest words that are among "
-            f"the {TOP} highest of the method.",
+            f"Per text: Spearman's rho of the scores of words, and the share of the heads' {TOP} highest words that "
+            f"are among the {TOP} highest of the method.",
             table(["method", "rank correlation", f"common of top {TOP}", "texts"], lines),
             "## Reading",
             reading(found),
