@@ -54,10 +54,10 @@ class Joined:
     grid: tuple[int, int]
 
 
-def joined(bundle: mhex.Bundle, photos: Sequence[Any]) -> dict[str, Joined]:
+def joined(bundle: mhex.Bundle, photos: Any) -> dict[str, Joined]:
     """The attention of photos, joined by the average and by rollout."""
     model = unwrap(bundle.model)
-    batch = prepare(model, list(photos), bundle.preprocess, bundle.tokenizer).batch
+    batch = prepare(model, photos, bundle.preprocess, bundle.tokenizer).batch
     anatomy = find_anatomy(model, batch)
     with torch.no_grad(), observe(model, anatomy, batch, Needs(keep={"attention": "all"})) as trace:
         below = [block.attention().mean(1) for block in trace.blocks[:-1]]
@@ -67,7 +67,7 @@ def joined(bundle: mhex.Bundle, photos: Sequence[Any]) -> dict[str, Joined]:
     mean = torch.stack(below).mean(0)
     found = {"average": (mean, mean), "rollout": (_product(reversed(below)), _product(below))}
     return {
-        name: Joined(_scaled(upward[:, 0, first:]), _scaled(spread[:, first:, first:]), (side, side))
+        name: Joined(upward[:, 0, first:], spread[:, first:, first:], (side, side))
         for name, (upward, spread) in found.items()
     }
 
@@ -82,10 +82,6 @@ def _product(matrices: Iterable[Tensor]) -> Tensor:
     return found
 
 
-def _scaled(rows: Tensor) -> Tensor:
-    return rows / rows.sum(-1, keepdim=True)
-
-
 def likeness(spread: Tensor) -> Tensor:
     """How alike the rows of patches (B, S, S) are, (B,): the mean cosine of two of them, from 0 to 1."""
     rows = torch.nn.functional.normalize(spread.double(), dim=-1)
@@ -94,8 +90,8 @@ def likeness(spread: Tensor) -> Tensor:
 
 
 def stays(spread: Tensor) -> Tensor:
-    """The share of a patch's row that is its own, mean over patches, (B,)."""
-    return spread.diagonal(dim1=1, dim2=2).double().mean(1)
+    """The share of a patch's row (B, S, S) that is its own, mean over patches, (B,)."""
+    return (spread.diagonal(dim1=1, dim2=2) / spread.sum(2)).double().mean(1)
 
 
 def maps_of(bundle: mhex.Bundle, photos: Sequence[Any], target: Any = None) -> dict[str, mhex.Explanation]:
