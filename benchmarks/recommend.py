@@ -7,9 +7,9 @@ python benchmarks/recommend.py --seeds-only --budget 120 --seeds 10      the rac
 Every method that serves the model is judged on `--images` test photos (`--slow-images` for those of many passes), by
 `mhex.evaluate` with the metric `balanced`; then the race is run with each seed on photos that the benchmark has not
 seen. All is kept in `--out`, in a folder of each model: `full` holds the rows, which may be made on another machine,
-and `seed-N.json` the races, so that what was broken off goes on. `--clock cpu` counts seconds of the processor instead of
-those of the wall, for machines that others use too. Needs the data (`MHEX_DATA`). The page is made of all models that
-are in `--out`.
+and `seed-N.json` the races, so that what was broken off goes on. `--clock cpu` counts seconds of the processor instead
+of those of the wall, for machines that others use too. Needs the data (`MHEX_DATA`). The page is made of all models
+that are in `--out`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import mhex
 from mhex.bench import about, store
 from mhex.bench.controls import RANDOM, is_control
-from mhex.bench.outcome import Outcome, Tested, above, outcome_of
+from mhex.bench.outcome import Difference, Outcome, above, outcome_of
 from mhex.bench.scoring import Score, score_of
 from mhex.errors import ArgumentError
 
@@ -28,7 +28,7 @@ class Full:
     """
 
     outcome: Outcome
-    higher: Mapping[str, Tested]
+    higher: Mapping[str, Difference]
     score: Score
     images: int
     calls: Sequence[Mapping[str, Any]]

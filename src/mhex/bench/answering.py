@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mhex.bench.controls import RANDOM
 from mhex.bench.gathering import explain_seconds
-from mhex.bench.outcome import Outcome, Tested, above, outcome_of
+from mhex.bench.outcome import Difference, Outcome, above, outcome_of
 from mhex.bench.race import Race
 from mhex.bench.recommendation import Line, Recommendation
 from mhex.errors import ArgumentError
@@ -79,19 +81,17 @@ def answer_of(race: Race, made: Mapping[str, Any], seed: int = 0) -> Recommendat
     )
 
 
-def _standing(name: str, found: Outcome, higher: Tested) -> str:
+def _standing(name: str, found: Outcome, higher: Difference) -> str:
     place = "best" if name == found.best else _STANDING[found.worse[name].said]
     return f"{place}, not above random" if higher.said == "no" else place
 
 
 def _means(numbers: Mapping[str, Tensor], seed: int) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Mean of each number over the images that have it, and ends of its interval."""
-    means, spans = {}, {}
-    for name, values in numbers.items():
-        rows = values[values.isfinite()][:, None]
-        if not len(rows):
-            means[name], spans[name] = float("nan"), (float("nan"), float("nan"))
-            continue
-        ends = bootstrap(rows, lambda drawn: drawn.mean(-2), seed=seed)
-        means[name], spans[name] = float(rows.mean()), (float(ends.low), float(ends.high))
-    return means, spans
+    """Mean of each number (n,) over the images that have all, and ends of its interval."""
+    table = torch.stack([values.double().cpu() for values in numbers.values()], 1)
+    rows = table[table.isfinite().all(1)]
+    if not len(rows):
+        return dict.fromkeys(numbers, math.nan), dict.fromkeys(numbers, (math.nan, math.nan))
+    ends = bootstrap(rows, lambda drawn: drawn.mean(-2), seed=seed)
+    spans = zip(ends.low.tolist(), ends.high.tolist(), strict=True)
+    return dict(zip(numbers, rows.mean(0).tolist(), strict=True)), dict(zip(numbers, spans, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from mhex.bench.budget import spoken
@@ -12,7 +13,7 @@ AIM = 10  # samples for all before the first leave: flips of fewer signs show no
 _DOUBT = 2  # a guess may be so far off
 _LIMIT = 0.2  # of the budget is the most that so many samples by one method may cost, where there are many methods
 _ALL = 0.8  # and so much where it is the only one
-_FAR = 4  # times the mean cost of the others is more than a fair share
+_FAR = 2.5  # times the mean cost of the others is more than a fair share
 _MAPS = 3  # of each sample: of its class, of another, and with noise
 _UNKNOWN = 400.0  # forward passes that a method is taken to need for a map, if it does not say
 
@@ -55,6 +56,16 @@ class Costs:
         """Whether a method is too slow to be tried, if a guess is worth anything."""
         return guess > _DOUBT * self.limit
 
+    def over(self, methods: list[Judged]) -> list[Judged]:
+        """Methods that take longer than one may, and far longer than the others: on a slow machine all take long."""
+        found = []
+        for one in methods:
+            others = [other for other in methods if other is not one]
+            fair = _FAR * self.total(others) / len(others) if others else math.inf
+            if self.seconds[one.label] > max(self.limit, fair):
+                found.append(one)
+        return found
+
     def crowding(self, methods: list[Judged], time: float) -> list[Judged]:
         """Slow methods that keep all others from having enough samples, the slowest first.
 
@@ -76,13 +87,20 @@ class Costs:
         """A budget, in seconds, that is enough for a method with so many seconds for a sample."""
         return seconds * self.budget / self.limit
 
-    def too_slow(self, seconds: float, tried: bool = True) -> str:
-        """A sentence on a method that is."""
-        about = "takes" if tried else "would take about"
-        return (
-            f"a sample {about} {spoken(seconds)} to explain and judge; {AIM} of them need a budget of about "
-            f"{spoken(self.needed(seconds))}"
-        )
+
+def too_slow(seconds: float, needed: float, tried: bool = True) -> str:
+    """A sentence on a method that is.
+
+    Args:
+        seconds: For a sample.
+        needed: A budget that would do, in seconds.
+        tried: Whether that was measured.
+    """
+    about = "takes" if tried else "would take about"
+    return (
+        f"a sample {about} {spoken(seconds)} to explain and judge; {AIM} of them, beside the others, need a budget of "
+        f"about {spoken(needed)}"
+    )
 
 
 def guessed(one: Judged, forward: float) -> float:

@@ -18,7 +18,7 @@ _RESAMPLES = 4000
 
 
 @dataclass(frozen=True)
-class Tested:
+class Difference:
     """A difference that should be above 0, on the images that two methods have in common.
 
     Attributes:
@@ -55,7 +55,7 @@ class Outcome:
 
     order: tuple[str, ...]
     behind: Mapping[str, tuple[float, float, float]]
-    worse: Mapping[str, Tested]
+    worse: Mapping[str, Difference]
     sure: float
     images: Mapping[str, int]
 
@@ -100,7 +100,7 @@ def outcome_of(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0)
     return Outcome((best, *order), behind, dict(zip(others, shown, strict=True)), sure, counts)
 
 
-def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str], seed: int = 0) -> dict[str, Tested]:
+def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str], seed: int = 0) -> dict[str, Difference]:
     """Whether methods are better than a control map, by name.
 
     Args:
@@ -112,7 +112,7 @@ def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str], seed
     return dict(zip(methods, above_zero([values[name] - values[floor] for name in methods], seed), strict=True))
 
 
-def above_zero(differences: Sequence[Tensor], seed: int = 0) -> list[Tested]:
+def above_zero(differences: Sequence[Tensor], seed: int = 0) -> list[Difference]:
     """Tests of differences, (n,) each, that should be above 0; NaN does not count.
 
     The same as in tables: two-sided sign flips, corrected for all, and then whether the mean is above 0.
@@ -124,7 +124,7 @@ def above_zero(differences: Sequence[Tensor], seed: int = 0) -> list[Tested]:
     counts, d = there.sum(0), table.where(there, 0.0)
     own = sign_flip(d, seed).tolist()
     means = (d.sum(0) / counts).tolist()
-    return [Tested(*one) for one in zip(means, own, holm(own), counts.tolist(), strict=True)]
+    return [Difference(*one) for one in zip(means, own, holm(own), counts.tolist(), strict=True)]
 
 
 def _mean(values: Tensor) -> float:

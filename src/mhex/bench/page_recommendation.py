@@ -20,7 +20,7 @@ from mhex.bench.shown import drawn_from
 if TYPE_CHECKING:
     from mhex.bench.recommendation import Line, Recommendation
 
-_BEST, _WORST = 3, 2  # methods whose maps are shown, from both ends of the table
+_BEST, _WORST = 3, 1  # methods whose maps are shown, from both ends of the table
 _TABLE = (
     "± is half of the 95 % bootstrap interval over samples. Behind the best: on the samples that both have, in units "
     "of the score; means of methods with fewer samples are of these samples. Worse, and above random (by faithfulness "
@@ -28,7 +28,7 @@ _TABLE = (
     "likely: without it; indistinguishable: neither."
 )
 _PICTURES = (
-    "The best methods, those at the end of the table, and a random map. Each map is scaled on its own. Controls have "
+    "The best methods, the last of the table, and a random map. Each map is scaled on its own. Controls have "
     "dashed frames."
 )
 _BEHIND = (

@@ -12,7 +12,7 @@ import torch
 from mhex.bench.budget import Watch, spoken
 from mhex.bench.cases import Run
 from mhex.bench.controls import RANDOM
-from mhex.bench.costs import AIM, Costs, guessed, passes
+from mhex.bench.costs import AIM, Costs, guessed, passes, too_slow
 from mhex.bench.judging import judge_batch
 from mhex.bench.plan import Judged
 from mhex.bench.report import Report
@@ -88,7 +88,7 @@ class Race:
         """Race until the budget is used, the data is at its end, or one method is left."""
         self._try_all(self._first(), self._forward())
         alive = sorted(self.raced, key=lambda one: not one.control)  # what all share is in the time of the first
-        methods = [one for one in alive if not one.control]
+        methods = self._methods
         if not methods:
             return
         rounds = max(1, math.ceil(math.log2(max(2, len(methods)))))
@@ -97,7 +97,8 @@ class Race:
             going = self._round(alive, self._until(number, rounds, alive))
             if number == 0:
                 self.score = self.score.with_units(self.report, [one.label for one in methods])
-                self._count(alive, methods)
+                if self._images(methods) < AIM and self.pieces.get(self._place) is not None:
+                    self.enough = self._enough(alive)
             self.rounds.append((len(methods), self._images(methods)))
             self.last = [one.label for one in methods]
             if not going:
@@ -130,22 +131,37 @@ class Race:
         for one in ordered:
             guess = guessed(one, forward)
             if not one.control and self.costs.hopeless(guess):
-                self._slow(one, guess, self.costs.too_slow(guess, tried=False))
+                self._slow(one, guess, self.costs.needed(guess), tried=False)
             elif not one.control and self.watch.used + guess > _TRYING * budget:
-                why = f"there was no time left to try it; give a budget of about {spoken(2 * budget)}"
-                self._slow(one, max(guess, 2 * self.costs.limit), why)
+                self.left_out[one.label] = f"there was no time to try it; give a budget of about {spoken(2 * budget)}"
+                self.too_slow[one.label] = 2 * budget
             else:
                 self.say(f"trying {one.label}")
                 self._try(first, one)
-        for one in [one for one in self.raced if not one.control and self.costs.seconds[one.label] > self.costs.limit]:
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Send away those that are too slow by what was measured."""
+        for one in self.costs.over(self._methods):
             # It may have been slow once: the machine was busy, or something was loaded.
             piece, seconds = self.pieces.get(1), self.costs.seconds[one.label]
-            if piece is not None and self.watch.used + len(piece.ids) * seconds < (_TRYING + _AGAIN) * budget:
+            until = (_TRYING + _AGAIN) * self.watch.budget
+            if piece is not None and self.watch.used + len(piece.ids) * seconds < until:
                 self._judge(1, piece, [one])
-            self._check(one)
-        methods = [one for one in self.raced if not one.control]
-        for one in self.costs.crowding(methods, _MOST * (self.watch.left - self.reserve)):
-            self._slow(one, self.costs.seconds[one.label], self.costs.too_slow(self.costs.seconds[one.label]))
+        for one in self.costs.over(self._methods):
+            seconds = self.costs.seconds[one.label]
+            self._slow(one, seconds, self.costs.needed(seconds))
+        enough = self._enough(self.raced)
+        for one in self.costs.crowding(self._methods, _MOST * (self.watch.left - self.reserve)):
+            self._slow(one, self.costs.seconds[one.label], enough)
+
+    @property
+    def _methods(self) -> list[Judged]:
+        return [one for one in self.raced if not one.control]
+
+    def _enough(self, who: list[Judged]) -> float:
+        """A budget, in seconds, by which all of these would have enough images in the first round."""
+        return max(1.2 * self.watch.budget, AIM * self.costs.total(who) / _MOST + self.reserve)
 
     def _rehearse(self, first: Samples, methods: list[Judged]) -> None:
         """Judge by the first method that can, and forget it: what is loaded on the way is in nobody's cost."""
@@ -165,13 +181,8 @@ class Race:
         except _CANNOT as error:
             self.left_out[one.label] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
 
-    def _check(self, one: Judged) -> None:
-        """Leave out one who takes too long for each image."""
-        if (seconds := self.costs.seconds[one.label]) > self.costs.limit:
-            self._slow(one, seconds, self.costs.too_slow(seconds))
-
-    def _slow(self, one: Judged, seconds: float, why: str) -> None:
-        self.left_out[one.label], self.too_slow[one.label] = why, self.costs.needed(seconds)
+    def _slow(self, one: Judged, seconds: float, needed: float, tried: bool = True) -> None:
+        self.left_out[one.label], self.too_slow[one.label] = too_slow(seconds, needed, tried), needed
         self.costs.drop(one.label)
 
     def _until(self, number: int, rounds: int, alive: list[Judged]) -> float:
@@ -215,11 +226,6 @@ class Race:
 
         judge_batch(self.run, samples, watched(), [self.score.judge], progress=False)
         return whole
-
-    def _count(self, alive: list[Judged], methods: list[Judged]) -> None:
-        """Say which budget would have been enough, where images were too few for lack of time."""
-        if self._images(methods) < AIM and self.pieces.get(self._place) is not None:
-            self.enough = max(1.2 * self.watch.budget, AIM * self.costs.total(alive) / _MOST + self.reserve)
 
     def _half(self, alive: list[Judged], methods: list[Judged]) -> tuple[list[Judged], list[Judged]]:
         """Who goes on: all, and the methods among them."""
