@@ -88,11 +88,12 @@ class Cold(Linear):
         return super().forward(x)
 
 
-def test_a_cold_start_is_in_nobody_s_cost() -> None:
-    """It would be four times what a sample may take."""
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_cold_start_is_in_nobody_s_cost(count: int) -> None:
+    """It would be four times what a sample may take; and with one image nobody can be tried again."""
     clock = Clock()
     methods = [*FOUR, *(("rise", {"n": n}) for n in range(1, 4))]
-    found = run(Cold(clock, 0.01), budget=120, methods=methods, clock=clock, data=images(4))
+    found = run(Cold(clock, 0.01), budget=120, methods=methods, clock=clock, data=images(count))
     assert found.left_out == {}
     assert len([line for line in found.table if not line.control]) == 7
 

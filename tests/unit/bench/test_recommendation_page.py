@@ -99,10 +99,12 @@ def test_reports_read_it_and_say_where_the_answer_is(saved: tuple[mhex.Recommend
 
 
 def test_it_replaces_another_one_and_nothing_else(tmp_path: Path) -> None:
-    run(images=4).save(tmp_path / "a")
+    run(images=4, score=("deletion", {"reference": "zero", "steps": 4})).save(tmp_path / "a")
+    assert (tmp_path / "a" / "curves-000000.parquet").is_file()
     found = run(images=3, seed=1)
     found.save(tmp_path / "a")
     assert mhex.Report.load(tmp_path / "a").rows.num_rows == found.report.rows.num_rows
+    assert not (tmp_path / "a" / "curves-000000.parquet").exists()
     assert json.loads((tmp_path / "a" / "run.json").read_text("utf-8"))["seed"] == 1
     assert len(json.loads((tmp_path / "a" / "about.json").read_text("utf-8"))) == 1
     mhex.evaluate(tiny("cnn"), pictures(2), ["gradcam"], ["compactness"], out=tmp_path / "b")
