@@ -27,10 +27,12 @@ def seconds_of(budget: float | str) -> float:
 
 
 def spoken(seconds: float) -> str:
-    """A time in two figures: `"35 ms"`, `"1.2 s"`, `"2.5 min"`."""
+    """A time in two figures: `"35 ms"`, `"1.2 s"`, `"2.5 min"`, `"3.1 h"`."""
     if seconds < 0.9995:
         return f"{_two(1000 * seconds)} ms"
-    return f"{_two(seconds)} s" if seconds < 99.5 else f"{_two(seconds / 60)} min"
+    if seconds < 99.5:
+        return f"{_two(seconds)} s"
+    return f"{_two(seconds / 60)} min" if seconds < 99.5 * 60 else f"{_two(seconds / 3600)} h"
 
 
 def _two(value: float) -> str:

@@ -182,8 +182,11 @@ def _held(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples
     return held
 
 
-def judge_batch(run: Run, samples: Samples, methods: list[Judged], metrics: list[Judge], progress: bool) -> None:
-    """Rows of one batch; what is there already is left out, and so is all that only it would need."""
+def judge_batch(run: Run, samples: Samples, methods: Iterable[Judged], metrics: list[Judge], progress: bool) -> None:
+    """Rows of one batch; what is there already is left out, and so is all that only it would need.
+
+    A method is taken from `methods` when the one before it is done.
+    """
     for name in run.needs.intersection(ALL):
         samples.check(name)
     subject = Subject(

@@ -7,15 +7,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy import stats
 from torch import Tensor
 
+from mhex.metrics.comparison import least_p
 from mhex.metrics.resampling import resampled
-from mhex.metrics.statistics import holm
+from mhex.metrics.statistics import holm, sign_flip
 
 LEVEL = 0.05
 _RESAMPLES = 4000
-_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference that should be above 0, on the images that two methods have in common.
+
+    Attributes:
+        mean: Of the difference; NaN without a common image.
+        own: P of the sign-flip test, two-sided.
+        corrected: The same corrected (Holm) for all that were tested together.
+        n: Images.
+    """
+
+    mean: float
+    own: float
+    corrected: float
+    n: int
+
+    @property
+    def said(self) -> str:
+        """What was shown: `"yes"`, `"likely"` (without the correction), `"no"`, or `"unknown"` by too few images."""
+        if self.mean > 0 and self.own < LEVEL:
+            return "yes" if self.corrected < LEVEL else "likely"
+        return "no" if least_p(self.n) < LEVEL else "unknown"
 
 
 @dataclass(frozen=True)
@@ -25,14 +48,14 @@ class Outcome:
     Attributes:
         order: Methods by how far they are behind the best on the images that both have; the best first.
         behind: Mean of the best less each method, and its 95 % bootstrap interval, by name; those of the best are 0.
-        worse: P of each method against the best, by name: of its own, and corrected for all.
+        worse: The best against each method, by name.
         sure: Share of resamples of the images in which no method was ahead of the best.
         images: Images of each.
     """
 
     order: tuple[str, ...]
     behind: Mapping[str, tuple[float, float, float]]
-    worse: Mapping[str, tuple[float, float]]
+    worse: Mapping[str, Difference]
     sure: float
     images: Mapping[str, int]
 
@@ -43,19 +66,13 @@ class Outcome:
     @property
     def equals(self) -> tuple[str, ...]:
         """Methods that nothing speaks against: not worse than the best also by a test of its own."""
-        return tuple(name for name in self.order[1:] if said(*self.worse[name]) == "no")
-
-
-def said(own: float, corrected: float) -> str:
-    """What a test has shown: `"yes"`, also after the correction; `"likely"`, by itself alone; or `"no"`."""
-    return "yes" if corrected < LEVEL else "likely" if own < LEVEL else "no"
+        return tuple(name for name in self.order[1:] if self.worse[name].said in ("no", "unknown"))
 
 
 def outcome_of(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0) -> Outcome:
     """Who won.
 
-    A race ends with few images for those who left early, and flips of the signs of six images can never reach a
-    corrected p of 0.05 among twenty methods: so pairs are compared by Student's t, with Holm's correction.
+    Pairs are tested by flips of signs, as in tables, with Holm's correction for all pairs with the best.
 
     Args:
         values: Score of each image, (n,), by method, without control maps; NaN where it has none.
@@ -66,7 +83,7 @@ def outcome_of(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0)
     best = max(last, key=lambda name: _mean(values[name][common]))
     others = [name for name in values if name != best]
     differences = {name: values[best] - values[name] for name in others}  # NaN where either has no value
-    shown = tested(list(differences.values()))
+    shown = above_zero(list(differences.values()), seed)
     behind = {best: (0.0, 0.0, 0.0)}
     sure = 1.0
     if others:
@@ -83,33 +100,31 @@ def outcome_of(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0)
     return Outcome((best, *order), behind, dict(zip(others, shown, strict=True)), sure, counts)
 
 
-def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str]) -> dict[str, str]:
-    """Whether methods are better than a control map: `"yes"`, `"likely"` or `"no"`, by name.
+def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str], seed: int = 0) -> dict[str, Difference]:
+    """Whether methods are better than a control map, by name.
 
     Args:
         values: Of each image, (n,), higher better, by method; NaN where there is none.
         floor: Name of the control.
         methods: Those to be tested.
+        seed: Of the flips.
     """
-    found = tested([values[name] - values[floor] for name in methods])
-    return {name: said(*pair) for name, pair in zip(methods, found, strict=True)}
+    return dict(zip(methods, above_zero([values[name] - values[floor] for name in methods], seed), strict=True))
 
 
-def tested(differences: Sequence[Tensor]) -> list[tuple[float, float]]:
-    """P of differences (n,) each that should be above 0, and the same corrected (Holm) for all; NaN does not count."""
-    own = [larger(one[one.isfinite()]) for one in differences]
-    return list(zip(own, holm(own), strict=True))
+def above_zero(differences: Sequence[Tensor], seed: int = 0) -> list[Difference]:
+    """Tests of differences, (n,) each, that should be above 0; NaN does not count.
 
-
-def larger(d: Tensor) -> float:
-    """One-sided p of differences (n,) that should be above 0, by Student's t; 1 for fewer than two of them."""
-    if len(d) < 2:
-        return 1.0
-    mean, spread = float(d.mean()), float(d.std())
-    if spread <= _ROUNDING * abs(mean) or spread == 0:
-        # The same on every image: as sure as so many signs are.
-        return 0.5 ** len(d) if mean > 0 else 1.0
-    return float(stats.t.sf(mean / (spread / math.sqrt(len(d))), len(d) - 1))
+    The same as in tables: two-sided sign flips, corrected for all, and then whether the mean is above 0.
+    """
+    if not differences:
+        return []
+    table = torch.stack(list(differences), 1).double().cpu()
+    there = table.isfinite()
+    counts, d = there.sum(0), table.where(there, 0.0)
+    own = sign_flip(d, seed).tolist()
+    means = (d.sum(0) / counts).tolist()
+    return [Difference(*one) for one in zip(means, own, holm(own), counts.tolist(), strict=True)]
 
 
 def _mean(values: Tensor) -> float:

@@ -11,10 +11,12 @@ from mhex.bench.page_charts import boxes, cost, curves
 from mhex.bench.page_facts import facts
 from mhex.bench.page_pictures import pictures
 from mhex.bench.runs import Evaluation, evaluations
+from mhex.bench.saving import PAGE, is_recommendation
 from mhex.errors import ArgumentError
 
 _ARROWS = "An arrow beside a metric says whether higher (\u2191) or lower (\u2193) is better."
 _CONTROLS = "Controls, in grey, know nothing of the model; a method that is not above them has shown nothing."
+_ANSWER = f"These are the rows of a recommendation: which method to use is said in {PAGE}, beside this page."
 _CURVES = (
     "Means over samples; bands are 95 % bootstrap intervals of the mean, point by point, over samples. MIF removes the "
     "most important units first, so that a good map falls early; LIF the least important, so that it falls late. "
@@ -48,7 +50,8 @@ def page_of(folder: str | PathLike[str], title: str = "", images: Sequence[int] 
         sections = [Section(name, inside, note) for name, inside, note in _parts(found[0], images)]
     else:
         sections = [Section(one.name, _chapter(one, images)) for one in found]
-    return page(title, f"{_intro(found)}\n\n{_CONTROLS} {_ARROWS}", sections)
+    answer = f"\n\n{_ANSWER}" if is_recommendation(Path(folder)) else ""
+    return page(title, f"{_intro(found)}\n\n{_CONTROLS} {_ARROWS}{answer}", sections)
 
 
 def _intro(found: Sequence[Evaluation]) -> str:

@@ -27,7 +27,7 @@ def facts(one: Evaluation) -> str:
 
 
 def _call(call: Mapping[str, Any], which: str) -> Iterable[tuple[str, str]]:
-    for name in ("model", "command", "methods", "metrics", "batch_size", "versions"):
+    for name in ("model", "command", "methods", "metrics", "budget", "batch_size", "versions"):
         said = call.get(name)
         if not said:
             continue

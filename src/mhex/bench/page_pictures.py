@@ -23,19 +23,28 @@ def pictures(one: Evaluation, images: Sequence[int] | None) -> str:
         images: Numbers of the samples; None for all that were kept.
     """
     chosen = [image for image in one.drawn if images is None or image in images]
-    return "".join(_sample(image, one.drawn[image]) for image in chosen)
+    drawn = (dict(sorted(one.drawn[image].items(), key=lambda pair: is_control(pair[0]))) for image in chosen)
+    return "".join(sample(image, maps) for image, maps in zip(chosen, drawn, strict=True))
 
 
-def _sample(image: int, drawn: Mapping[str, Explanation]) -> str:
+def sample(image: int, drawn: Mapping[str, Explanation], said: Mapping[str, str] | None = None) -> str:
+    """A sample with its maps side by side, or below each other for a text, as HTML.
+
+    Args:
+        image: Its number.
+        drawn: Explanations by method, in the order in which they are shown; one at least.
+        said: What is written below the names of methods, by method.
+    """
     from mhex.viz import to_html
 
-    ordered = dict(sorted(drawn.items(), key=lambda pair: is_control(pair[0])))
-    first = next(iter(ordered.values()))
+    first, words = next(iter(drawn.values())), said or {}
     about = f"{first.target_names(0)[0]} ({100 * (first.target_probabilities(0)[0] or 0.0):.3g} %)"
-    heading = f"<p><strong>Image {image}</strong>, explained for {html.escape(about)}</p>"
+    kind = "Text" if first.modality == "text" else "Image"
+    heading = f"<p><strong>{kind} {image}</strong>, explained for {html.escape(about)}</p>"
     if first.modality == "text":
-        return heading.replace("Image", "Text") + to_html(list(ordered.values()))
-    return f'{heading}<div class="maps">{_photo(first)}{"".join(_map(*pair) for pair in ordered.items())}</div>'
+        return heading + to_html(list(drawn.values()))
+    maps = "".join(_map(name, one, words.get(name, "")) for name, one in drawn.items())
+    return f'{heading}<div class="maps">{_photo(first)}{maps}</div>'
 
 
 def _photo(explanation: Explanation) -> str:
@@ -45,14 +54,14 @@ def _photo(explanation: Explanation) -> str:
     return "" if pixels is None else _figure(pixels, "photo", "")
 
 
-def _map(name: str, explanation: Explanation) -> str:
+def _map(name: str, explanation: Explanation, said: str) -> str:
     from mhex.viz import overlay
     from mhex.viz.overlay import describe
 
-    return _figure(overlay(explanation), name, describe(explanation, 0, 0), is_control(name))
+    return _figure(overlay(explanation), name, describe(explanation, 0, 0), is_control(name), said)
 
 
-def _figure(pixels: Any, name: str, alt: str, control: bool = False) -> str:
+def _figure(pixels: Any, name: str, alt: str, control: bool = False, words: str = "") -> str:
     from PIL import Image
 
     small = Image.fromarray(pixels)
@@ -63,7 +72,8 @@ def _figure(pixels: Any, name: str, alt: str, control: bool = False) -> str:
     mark = ' class="control"' if control else ""
     shown = f"{name.removeprefix(PREFIX)} (control)" if control else name
     said = html.escape(f"{name}: {alt}" if alt else name)
+    below = f"<br><small>{html.escape(words)}</small>" if words else ""
     return (
         f'<figure{mark}><img src="data:image/jpeg;base64,{data}" alt="{said}">'
-        f"<figcaption>{html.escape(shown)}</figcaption></figure>"
+        f"<figcaption>{html.escape(shown)}{below}</figcaption></figure>"
     )

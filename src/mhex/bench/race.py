@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from mhex.bench.budget import Watch, spoken
 from mhex.bench.cases import Run
 from mhex.bench.controls import RANDOM
+from mhex.bench.costs import AIM, Costs, guessed, passes, too_slow
 from mhex.bench.judging import judge_batch
 from mhex.bench.plan import Judged
 from mhex.bench.report import Report
 from mhex.bench.samples import Samples
-from mhex.bench.sampling import Pieces
+from mhex.bench.sampling import PIECE, Pieces
 from mhex.bench.scoring import Score
+from mhex.bench.store import Parts
 from mhex.errors import CaptureError, MissingExtraError, UnsupportedModelError
 from mhex.perturb import Subject
-from mhex.registry import get_method
 
 _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
-_TRYING = 0.3  # of the budget at most is spent on the first image, by which costs are learnt
-_ONE = 0.1  # of the budget is the most that so many images by one method may cost, where there are many methods
-_FEW = 4
-_DOUBT = 2  # a guess may be so far off
-_FIRST = 0.4  # of what is left after that goes to the first round, which also tells methods from random maps
-_SPARE = 0.04  # for tests and tables at the end
-_MAPS = 3  # of each image: of its class, of another, and with noise
-_UNKNOWN = 400.0  # forward passes that a method is taken to need for a map, if it does not say
+_TRYING = 0.4  # of the budget at most is spent on the first image, by which costs are learnt
+_AGAIN = 0.1  # and so much on a second try of those that seem too slow
+_WARM = 0.02  # and so much on timing plain forward passes
+_FIRST, _MOST = 0.4, 0.65  # of what is left then goes to the first round, and up to so much if samples are few
 
 
 @dataclass
@@ -42,9 +40,13 @@ class Race:
         pieces: The samples.
         watch: The budget.
         entrants: Methods and control maps, all.
+        reserve: Seconds of the budget that are kept for what comes after the race.
+        say: Told what is being done.
         left_out: Those that were never raced, and why.
-        seconds: What an image by each costs, everything counted.
+        too_slow: Those of them that the budget has no time for, and one, in seconds, that would have it.
         rounds: For each round: how many methods began it, and how many images they had at its end.
+        last: Methods of the last round.
+        enough: A budget, in seconds, by which all would have enough images in the first round; None if they had.
     """
 
     run: Run
@@ -52,116 +54,187 @@ class Race:
     pieces: Pieces
     watch: Watch
     entrants: list[Judged]
+    reserve: float = 0.0
     say: Callable[[str], None] = lambda text: None
     left_out: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    too_slow: dict[str, float] = field(default_factory=dict)
     rounds: list[tuple[int, int]] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
+    enough: float | None = None
+    costs: Costs = field(init=False)
     _place: int = 1  # of the next piece
+    _has: set[tuple[int, str]] = field(default_factory=set)  # pieces, and methods that were judged on them early
+
+    def __post_init__(self) -> None:
+        self.costs = Costs(self.watch.budget, max(1, sum(not one.control for one in self.entrants)))
 
     @property
     def report(self) -> Report:
         """All rows so far."""
-        return Report(self.run.parts.table())
+        return Report(self.run.parts.table(), self.curves)
 
-    def forward(self) -> float:
-        """Seconds of a forward pass of one image, the second time, because the first loads things."""
-        first = self.pieces.get(0)
-        assert first is not None  # empty data is refused before
-        run = self.run
-        subject = Subject(run.model, first.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer)
-        started = self.watch.clock() if subject.logits.numel() else 0.0
-        for _ in subject.run(1, lambda jobs: subject.variants(subject.main, jobs)):
-            pass
-        return self.watch.clock() - started
+    @property
+    def curves(self) -> Any:
+        """An arrow table of curves; None if the score reads none."""
+        kept = self.run.curves
+        return kept.table() if kept is not None and kept.tables else None
 
-    def go(self, forward: float) -> None:
-        """Race until the budget is used, the data is at its end, or one method is left.
+    @property
+    def raced(self) -> list[Judged]:
+        """Methods and control maps that have a cost, and so were not left out."""
+        return [one for one in self.entrants if one.label in self.costs.seconds]
 
-        Args:
-            forward: Seconds of a forward pass of one image, for a first guess of costs.
-        """
-        self._try_all(forward)
-        alive = [one for one in self.entrants if one.label in self.seconds]
-        methods = [one for one in alive if not one.control]
+    def go(self) -> None:
+        """Race until the budget is used, the data is at its end, or one method is left."""
+        self._try_all(self._first(), self._forward())
+        alive = sorted(self.raced, key=lambda one: not one.control)  # what all share is in the time of the first
+        methods = self._methods
         if not methods:
             return
         rounds = max(1, math.ceil(math.log2(max(2, len(methods)))))
         for number in range(rounds):
-            left = self.watch.left - _SPARE * self.watch.budget
-            share = 1.0 if number == rounds - 1 else _FIRST if number == 0 else 1 / (rounds - number)
             self.say(f"round {number + 1} of {rounds}: {len(methods)} methods")
-            whole = self._round(alive, self.watch.used + share * max(0.0, left))
+            going = self._round(alive, self._until(number, rounds, alive))
             if number == 0:
                 self.score = self.score.with_units(self.report, [one.label for one in methods])
+                if self._images(methods) < AIM and self.pieces.get(self._place) is not None:
+                    self.enough = self._enough(alive)
             self.rounds.append((len(methods), self._images(methods)))
             self.last = [one.label for one in methods]
-            if not whole or len(methods) <= 2:
-                continue
-            means = self._means(alive)
-            order = sorted(methods, key=lambda one: -means[one.label])
-            methods = order[: max(2, math.ceil(len(methods) / 2))]
-            # Random maps stay, for the tests; the other controls go when they are behind all.
-            floor = means[methods[-1].label]
-            controls = [one for one in alive if one.control and (one.label == RANDOM or means[one.label] >= floor)]
-            alive = [*methods, *controls]
+            if not going:
+                return
+            if len(methods) > 2:
+                alive, methods = self._half(alive, methods)
 
-    def _try_all(self, forward: float) -> None:
-        """One image by everybody, the cheap ones first; who is too slow for the budget is left out."""
+    def _first(self) -> Samples:
         first = self.pieces.get(0)
         assert first is not None  # empty data is refused before
-        share = max(_ONE, 0.5 / sum(not one.control for one in self.entrants))
-        limit = share * self.watch.budget
-        for one in sorted(self.entrants, key=lambda one: (not one.control, _passes(one))):
-            guess = _MAPS * _passes(one) * forward
-            if not one.control and _FEW * guess > _DOUBT * limit:
-                self.left_out[one.label] = (
-                    f"a map takes about {_passes(one):.0f} forward passes, {spoken(guess / _MAPS)} here, which is too "
-                    f"slow for a budget of {spoken(self.watch.budget)}"
-                )
+        return first
+
+    def _forward(self) -> float:
+        """Seconds of a forward pass of one image, the least of some, because the first ones load things."""
+        run, samples = self.run, self._first()
+        subject = Subject(run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer)
+        taken = [math.inf] if subject.logits.numel() else []
+        begun = self.watch.clock()
+        while len(taken) < 2 or (len(taken) < 5 and self.watch.clock() - begun < _WARM * self.watch.budget):
+            started = self.watch.clock()
+            for _ in subject.run(1, lambda jobs: subject.variants(subject.main, jobs)):
+                pass
+            taken.append(self.watch.clock() - started)
+        return min(taken)
+
+    def _try_all(self, first: Samples, forward: float) -> None:
+        """One image by everybody, the cheap ones first; who is too slow for the budget is left out."""
+        budget, ordered = self.watch.budget, sorted(self.entrants, key=lambda one: (not one.control, passes(one)))
+        self._rehearse(first, [one for one in ordered if not self.costs.hopeless(guessed(one, forward))])
+        for one in ordered:
+            guess = guessed(one, forward)
+            if not one.control and self.costs.hopeless(guess):
+                self._slow(one, guess, self.costs.needed(guess), tried=False)
+            elif not one.control and self.watch.used + guess > _TRYING * budget:
+                self.left_out[one.label] = f"there was no time to try it; give a budget of about {spoken(2 * budget)}"
+                self.too_slow[one.label] = 2 * budget
+            else:
+                self.say(f"trying {one.label}")
+                self._try(first, one)
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Send away those that are too slow by what was measured."""
+        for one in self.costs.over(self._methods):
+            # It may have been slow once: the machine was busy, or something was loaded.
+            piece, seconds = self.pieces.get(1), self.costs.seconds[one.label]
+            until = (_TRYING + _AGAIN) * self.watch.budget
+            if piece is not None and self.watch.used + len(piece.ids) * seconds < until:
+                self._judge(1, piece, [one])
+        for one in self.costs.over(self._methods):
+            seconds = self.costs.seconds[one.label]
+            self._slow(one, seconds, self.costs.needed(seconds))
+        enough = self._enough(self.raced)
+        for one in self.costs.crowding(self._methods, _MOST * (self.watch.left - self.reserve)):
+            self._slow(one, self.costs.seconds[one.label], enough)
+
+    @property
+    def _methods(self) -> list[Judged]:
+        return [one for one in self.raced if not one.control]
+
+    def _enough(self, who: list[Judged]) -> float:
+        """A budget, in seconds, by which all of these would have enough images in the first round."""
+        return max(1.2 * self.watch.budget, AIM * self.costs.total(who) / _MOST + self.reserve)
+
+    def _rehearse(self, first: Samples, methods: list[Judged]) -> None:
+        """Judge by the first method that can, and forget it: what is loaded on the way is in nobody's cost."""
+        aside = replace(self.run, parts=Parts(None, self.run.parts.told), curves=None, shown=None, skipped={})
+        for one in methods:
+            if one.control:
                 continue
-            if not one.control and self.watch.used + guess > _TRYING * self.watch.budget:
-                self.left_out[one.label] = "there was no time left to try it; give a larger budget"
-                continue
-            self.say(f"trying {one.label}")
-            if (seconds := self._judge(first, one)) is None:
-                continue
-            if not one.control and _FEW * seconds > limit:
-                self.left_out[one.label] = (
-                    f"an image takes {spoken(seconds)} to explain and judge, which is too slow for a budget of "
-                    f"{spoken(self.watch.budget)}"
-                )
-                continue
-            self.seconds[one.label] = seconds
+            try:
+                judge_batch(aside, first, [one], [self.score.judge], progress=False)
+            except _CANNOT:
+                continue  # it is told why when it is tried
+            return
+
+    def _try(self, first: Samples, one: Judged) -> None:
+        try:
+            self._judge(0, first, [one])
+        except _CANNOT as error:
+            self.left_out[one.label] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
+
+    def _slow(self, one: Judged, seconds: float, needed: float, tried: bool = True) -> None:
+        self.left_out[one.label], self.too_slow[one.label] = too_slow(seconds, needed, tried), needed
+        self.costs.drop(one.label)
+
+    def _until(self, number: int, rounds: int, alive: list[Judged]) -> float:
+        """When a round ends, in seconds since the start."""
+        left = max(0.0, self.watch.left - self.reserve)
+        if number == rounds - 1:
+            share = left
+        elif number:
+            share = left / (rounds - number)
+        else:
+            pieces = math.ceil((AIM - 1) / PIECE)
+            share = min(_MOST * left, max(_FIRST * left, 1.1 * pieces * PIECE * self.costs.total(alive)))
+        return self.watch.used + share
 
     def _round(self, alive: list[Judged], until: float) -> bool:
-        """More images for all who are in, until a time; whether any were added that all have."""
-        added = self._place == 1  # the first image counts as the beginning of the first round
+        """More images for all who are in, until a time; whether there are more of them, and time."""
         while (piece := self.pieces.get(self._place)) is not None:
-            size = len(piece.ids)
-            if self.watch.used + size * sum(self.seconds[one.label] for one in alive) > until:
-                break
-            for one in alive:
-                # Slower than was foreseen: the piece is left unfinished, and counts for nobody.
-                if self.watch.left < 0:
-                    return added
-                if (seconds := self._judge(piece, one)) is not None:
-                    self.seconds[one.label] = (self.seconds[one.label] + seconds) / 2
+            if self.watch.used + len(piece.ids) * self.costs.total(alive) > until:
+                return True
+            if not self._judge(self._place, piece, alive):
+                return False
             self._place += 1
-            added = True
-        return added
+        return False
 
-    def _judge(self, samples: Samples, one: Judged) -> float | None:
-        """Seconds of each image; None for a method that cannot serve the model, which is left out."""
-        started = self.watch.clock()
-        try:
-            judge_batch(self.run, samples, [one], [self.score.judge], progress=False)
-        except _CANNOT as error:
-            if len(samples.ids) > 1 or one.label in self.seconds:
-                raise
-            self.left_out[one.label] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
-            return None
-        return (self.watch.clock() - started) / len(samples.ids)
+    def _judge(self, place: int, samples: Samples, who: list[Judged]) -> bool:
+        """Judge these on a piece; False if time ran out, and some of them are not judged on it."""
+        size, whole = len(samples.ids), True
+
+        def watched() -> Iterator[Judged]:
+            nonlocal whole
+            for one in who:
+                if (place, one.label) in self._has:
+                    continue
+                if place and self.watch.left - self.reserve < size * self.costs.seconds[one.label]:
+                    whole = False
+                    return
+                started = self.watch.clock()
+                yield one
+                self.costs.note(one.label, (self.watch.clock() - started) / size)
+                self._has.add((place, one.label))
+
+        judge_batch(self.run, samples, watched(), [self.score.judge], progress=False)
+        return whole
+
+    def _half(self, alive: list[Judged], methods: list[Judged]) -> tuple[list[Judged], list[Judged]]:
+        """Who goes on: all, and the methods among them."""
+        means = self._means(alive)
+        methods = sorted(methods, key=lambda one: -means[one.label])[: max(2, math.ceil(len(methods) / 2))]
+        # Random maps stay, for the tests; the other controls go when they are behind all.
+        floor = means[methods[-1].label]
+        controls = [one for one in alive if one.control and (one.label == RANDOM or means[one.label] >= floor)]
+        return [*controls, *methods], methods
 
     def _images(self, who: list[Judged]) -> int:
         """Images that count for all of these."""
@@ -174,16 +247,3 @@ class Race:
         table = torch.stack([values[one.label] for one in who])
         means = table[:, table.isfinite().all(0)].mean(1)
         return dict(zip((one.label for one in who), means.tolist(), strict=True))
-
-
-def _passes(one: Judged) -> float:
-    """About how many forward passes a map takes: what the method says, or the largest number among its options."""
-    if one.control:
-        return 0.0
-    method = get_method(one.name)
-    if method.budget is not None and method.budget[1] in ("F", "F+B"):
-        return method.budget[0] * (1 if method.budget[1] == "F" else 3)
-    options = {**method.options, **one.options}.values()
-    numbers = [value for value in options if isinstance(value, int) and not isinstance(value, bool)]
-    # With a backward pass each, where the method says so.
-    return float(max(numbers, default=0)) * (3 if "B" in method.passes else 1) or _UNKNOWN

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from mhex.bench.answering import answer_of
 from mhex.bench.budget import Clock, Watch, seconds_of
 from mhex.bench.cases import Run
 from mhex.bench.classes import ClassNumbers
-from mhex.bench.controls import PREFIX, RANDOM
-from mhex.bench.gathering import explain_seconds
+from mhex.bench.controls import PREFIX
 from mhex.bench.judging import told_of
-from mhex.bench.outcome import above, outcome_of, said
 from mhex.bench.plan import MethodGiven, judged
 from mhex.bench.race import Race
-from mhex.bench.recommendation import Line, Recommendation
+from mhex.bench.recommendation import Recommendation
 from mhex.bench.samples import look_for
 from mhex.bench.sampling import Pieces, shuffled
+from mhex.bench.saving import check_folder
 from mhex.bench.scoring import Given, score_of
-from mhex.bench.store import Parts
+from mhex.bench.shown import Shown
+from mhex.bench.store import CURVES, Parts
 from mhex.bench.tasks import judged_task
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
 from mhex.perturb import Subject
 from mhex.registry import all_methods
+
+_PICTURES = 3  # samples whose maps are kept for the page
+_SHARE, _ANSWER, _PAGE = 0.03, 0.5, 3.0  # of the budget, and seconds, that are kept for the answer and for its page
+_MOST = 0.15  # of the budget is the most that is kept
 
 
 def recommend(
@@ -44,6 +50,7 @@ def recommend(
     preprocess: Callable[[Any], Tensor] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
+    out: str | PathLike[str] | None = None,
     say: Callable[[str], None] | None = None,
     clock: Clock = time.perf_counter,
 ) -> Recommendation:
@@ -51,14 +58,14 @@ def recommend(
 
     One image is explained by every method that serves the model; those too slow for the budget are left out. The others
     are raced by successive halving: in each round all who are left are judged on the same further images, and the
-    better half goes on. Random, centred and edge maps take part, and can never be recommended. The predicted class is
-    explained.
+    better half goes on, the first time after ten images if there is time for them. Random, centred and edge maps take
+    part, and can never be recommended. The predicted class is explained.
 
     Args:
         model: A classifier that returns logits, or a bundle from `mhex.load`.
         data: As for `mhex.evaluate`. Sequences and tensors are sampled at random, loaders and generators are read from
             their beginning.
-        budget: Seconds, or text such as `"2 min"`. It is kept to within about a fifth.
+        budget: Seconds, or text such as `"2 min"`, for all of it, with the page where there is one.
         methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model.
         score: By what methods are raced: `"balanced"`, weights of its parts (`{"faithfulness": 1, "stability": 1}`), or
             another metric, as for `mhex.evaluate`. The default weighs faithfulness both ways by 0.5, class sensitivity
@@ -70,10 +77,13 @@ def recommend(
         tokenizer: As for `mhex.explain`.
         seed: Of the sample, of methods, ties and noise. Given the same number of images in each round, everything is
             the same.
+        out: Folder for the answer as a page, with pictures and all rows, as `Recommendation.save` writes it.
         say: Told what is being done, for a progress display.
         clock: From nothing to seconds.
     """
     watch = Watch(seconds_of(budget), clock)
+    if out is not None:
+        check_folder(Path(out))
     race = entered(
         model,
         Pieces(shuffled(data, seed), images),
@@ -87,8 +97,19 @@ def recommend(
         seed=seed,
     )
     race.say = say or race.say
-    race.go(race.forward())
-    return told(race, seed)
+    race.reserve = min(_MOST * watch.budget, _SHARE * watch.budget + _ANSWER + (0 if out is None else _PAGE))
+    race.go()
+    made = {
+        "model": as_bundle(model).name or type(race.run.model).__name__,
+        "methods": [one.label for one in race.entrants],
+        "metrics": [race.score.judge.label],
+        "budget": f"{watch.budget:g} s",
+    }
+    found = answer_of(race, made, seed)
+    if out is not None:
+        race.say("drawing")
+        found.save(out)
+    return found
 
 
 def entered(
@@ -103,9 +124,8 @@ def entered(
     preprocess: Callable[[Any], Tensor] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
-    out: Path | None = None,
 ) -> Race:
-    """A race that has not begun; arguments as for `recommend`, and a folder for rows."""
+    """A race that has not begun; arguments as for `recommend`."""
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
     sort = judged_task(inner, task)
@@ -124,6 +144,7 @@ def entered(
     if given and not wanted:
         raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
     entrants = judged("all" if given == "all" else wanted, anatomy, controls=True)
+    told = told_of(inner, None, None, "predicted", sort, seed)
     run = Run(
         inner,
         inner,
@@ -134,8 +155,10 @@ def entered(
         seed,
         None,
         None,
-        Parts(out, told_of(inner, None, None, "predicted", sort, seed)),
+        Parts(None, told),
         sort,
+        curves=Parts(None, told, CURVES),
+        shown=Shown(None, told, _PICTURES, numbers.names),
         needs=frozenset(chosen.judge.needs),
         redraw=True,
     )
@@ -143,52 +166,3 @@ def entered(
     if given == "all":
         race.left_out.update({m.name: why for m in all_methods().values() if (why := m.refusal(anatomy))})
     return race
-
-
-def told(race: Race, seed: int) -> Recommendation:
-    """The answer of a race that is over."""
-    if not race.last:
-        reasons = "; ".join(f"{name}: {why}" for name, why in race.left_out.items())
-        raise ArgumentError(f"Expected at least one method that can be raced, but all were left out: {reasons}.")
-    report = race.report
-    raced = [one for one in race.entrants if one.label in race.seconds]
-    names = [one.label for one in raced if not one.control]
-    values, faithful = race.score.values(report), race.score.faithful(report)
-    found = outcome_of({name: values[name] for name in names}, race.last, seed)
-    higher = above(faithful, RANDOM, names)
-    controls = [one.label for one in raced if one.control]
-    beside = outcome_of({found.best: values[found.best], **{one: values[one] for one in controls}}, [found.best], seed)
-    seconds, parts = explain_seconds(report.rows), race.score.judge.metric.columns
-    rows = report.values(race.score.judge.label)[1]
-
-    def line(name: str) -> Line:
-        own = found if name in found.behind else beside
-        numbers = rows[name][rows[name].isfinite().all(1)].mean(0).tolist()
-        is_control = name in controls
-        return Line(
-            name,
-            *own.behind[name],
-            dict(zip(parts, numbers, strict=True)),
-            None if is_control else "no" if name == found.best else said(*found.worse[name]),
-            higher.get(name),
-            own.images[name],
-            seconds[name],
-        )
-
-    winner = next(one for one in raced if one.label == found.best)
-    return Recommendation(
-        method=winner.name,
-        options=dict(winner.options),
-        sure=found.sure,
-        margin=found.behind[found.order[1]] if len(found.order) > 1 else None,
-        seconds=seconds[found.best],
-        indistinguishable=found.equals,
-        not_better_than_random=tuple(name for name in found.order if higher[name] == "no"),
-        left_out=dict(race.left_out),
-        table=tuple(line(name) for name in (*found.order, *beside.order[1:])),
-        score=race.score.words,
-        rounds=tuple(race.rounds),
-        used=race.watch.used,
-        budget=race.watch.budget,
-        report=report,
-    )

@@ -72,6 +72,17 @@ class Score:
         scale = torch.tensor([self.weights[name] / self.units[name] for name in columns], dtype=torch.float64)
         return {name: rows @ scale for name, rows in report.values(self.judge.label)[1].items()}
 
+    def parts(self, report: Report) -> dict[str, dict[str, Tensor]]:
+        """What the score is made of, as measured: for each method, values of each image (n,) by name."""
+        if not self.weights:
+            name = self.judge.metric.outputs[0]
+            return {method: {name: one} for method, one in report.per_image(self.judge.label).items()}
+        columns = self.judge.metric.columns
+        return {
+            method: dict(zip(columns, rows.unbind(1), strict=True))
+            for method, rows in report.values(self.judge.label)[1].items()
+        }
+
     def faithful(self, report: Report) -> dict[str, Tensor]:
         """What is compared with random maps: faithfulness alone; the score where there is no such part."""
         if not self.weights:

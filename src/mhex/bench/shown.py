@@ -47,13 +47,13 @@ class Shown:
     """Photos and maps of the first samples of a run.
 
     Args:
-        folder: Of the run.
+        folder: Of the run; None to keep them in memory alone.
         told: What the run is of, as for `Parts`.
         count: How many samples are kept.
         names: Of the classes, if they are known.
     """
 
-    def __init__(self, folder: Path, told: str, count: int, names: Sequence[str] | None) -> None:
+    def __init__(self, folder: Path | None, told: str, count: int, names: Sequence[str] | None) -> None:
         self.count, self.names = count, names
         self.photos, self.maps = Parts(folder, told, PHOTOS), Parts(folder, told, MAPS)
 
@@ -82,11 +82,10 @@ class Shown:
             own, number = {"image": image, "input": mark}, int(explained[n])
             name = self.names[number] if self.names and number < len(self.names) else f"class {number}"
             scores, tokens = case.saliency[n].detach().float().cpu(), ""
-            if (real := subject.batch.real) is None:
-                photos.append({**own, "jpeg": _jpeg(subject.prepared.pictures[n])})
-            else:
+            if (real := subject.batch.real) is not None:
                 scores, tokens = scores[real[n].cpu()][None], _tokens(subject, n)
-                photos.append({**own, "jpeg": b""})
+            if (image, mark) not in self.photos.done:  # once, and not for every method
+                photos.append({**own, "jpeg": b"" if tokens else _jpeg(subject.prepared.pictures[n])})
             maps.append(
                 {
                     **own,
@@ -101,12 +100,17 @@ class Shown:
 
 def kept(folder: Path) -> dict[int, dict[str, Explanation]]:
     """What a folder keeps to be drawn: by number of the sample, the explanation of each method by its label."""
+    return drawn_from(read(folder, PHOTOS), read(folder, MAPS))
+
+
+def drawn_from(photos: Any, maps: Any) -> dict[int, dict[str, Explanation]]:
+    """The same from arrow tables of photos and maps."""
     from PIL import Image
 
-    photos = {(row["image"], row["input"]): row["jpeg"] for row in read(folder, PHOTOS).to_pylist()}
+    jpegs = {(row["image"], row["input"]): row["jpeg"] for row in photos.to_pylist()}
     found: dict[int, dict[str, Explanation]] = {}
-    for row in read(folder, MAPS).to_pylist():
-        jpeg = photos.get((row["image"], row["input"]))
+    for row in maps.to_pylist():
+        jpeg = jpegs.get((row["image"], row["input"]))
         picture = Image.open(io.BytesIO(jpeg)).convert("RGB") if jpeg else None
         found.setdefault(row["image"], {})[label(row["method"], row["options"])] = _explanation(row, picture)
     return dict(sorted(found.items()))

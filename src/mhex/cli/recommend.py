@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, complain, printable, steps
+from mhex.cli._console import busy, printable, steps
 from mhex.cli._output import output_folder, writing
 from mhex.cli._parse import check_device, parse_methods
 from mhex.errors import ArgumentError
@@ -44,7 +44,9 @@ def recommend(
     split: Annotated[
         str | None, typer.Option("--split", help="Of the data set.", show_default="the one to judge by")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the answer and all rows.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the answer as a page with pictures, and all rows.")
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option("--seed", help="Of the sample, and of whatever is drawn.")] = 0,
 ) -> None:
@@ -52,23 +54,23 @@ def recommend(
     with busy(f"Loading {model}"):
         import mhex
         from mhex.bench.budget import seconds_of
+        from mhex.bench.saving import PAGE, check_folder
 
         seconds_of(budget)
         chosen = "all" if method.strip() == "all" else parse_methods(method)
         wanted = parse_score(score)
         check_device(device)
         if out is not None:
-            output_folder(out)
+            check_folder(output_folder(out))
         items = items_of(data, split)
         bundle = mhex.load(model)
         bundle.model.to(device)
-    with steps(1) as step:
-        found = mhex.recommend(bundle, items, budget, methods=chosen, score=wanted, images=images, seed=seed, say=step)
+    given: Any = {"methods": chosen, "score": wanted, "images": images, "seed": seed}
+    with steps(1) as step, writing(out or Path()):
+        found = mhex.recommend(bundle, items, budget, **given, out=out, say=step)
     typer.echo(printable(found))
     if out is not None:
-        with writing(out):
-            found.save(out)
-        complain(f"Written to {out}: recommendation.txt, .json and .html, rows.parquet.")
+        typer.echo(printable(f"Page: {out / PAGE}"))
 
 
 def parse_score(text: str) -> str | Mapping[str, float]:

@@ -19,7 +19,7 @@ mhex report runs --out pets.html --title "Pets, two models" --images 0,3,5
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What mhex.evaluate wrote (out=), or folders of it.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What mhex.evaluate, bench or recommend wrote.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page.", show_default="report.html in the folder")
     ] = None,
@@ -41,12 +41,15 @@ def report(
     file = folder / "report.html" if out is None else out
     with busy("Drawing"):
         from mhex.bench import page_of
+        from mhex.bench.saving import PAGE, is_recommendation
 
         made = page_of(folder, title, chosen)
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(made, encoding="utf-8")
     typer.echo(printable(f"Page: {file}"))
+    if is_recommendation(folder):
+        typer.echo(printable(f"Which method to use is said in {folder / PAGE}."))
 
 
 def _numbers(given: str) -> list[int]:

@@ -31,8 +31,12 @@ def test_a_folder_and_what_is_written(run: Run, zoo: Path, photos: Path, tmp_pat
     told = json.loads((out / "recommendation.json").read_text("utf-8"))
     assert told["method"] in ("gradcam", "layercam")
     assert {line["method"] for line in told["table"]} >= {"gradcam", "layercam", "control:sobel"}
-    assert (out / "recommendation.html").is_file()
-    assert (out / "rows.parquet").is_file()
+    assert f"Page: {out / 'recommendation.html'}" in result.stdout
+    assert "data:image/jpeg" in (out / "recommendation.html").read_text("utf-8")
+    made = run("report", out)
+    assert made.exit_code == 0
+    assert (out / "report.html").is_file()
+    assert f"Which method to use is said in {out / 'recommendation.html'}." in made.stdout
 
 
 def test_a_table_and_another_metric(run: Run, zoo: Path, photos: Path) -> None:

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
-from scipy import stats
 
-from mhex.bench.outcome import above, larger, outcome_of, said
+from mhex.bench.outcome import Difference, above, above_zero, outcome_of
+from mhex.bench.verdicts import verdicts
+from mhex.metrics.comparison import pair_tests
+from mhex.metrics.statistics import holm, sign_flip
 
 N = 30
 
@@ -22,7 +24,7 @@ def test_the_best_is_compared_in_pairs():
     found = outcome_of({"far": far, "best": best, "near": near}, ["far", "best", "near"])
     assert found.order == ("best", "near", "far")
     assert found.equals == ("near",)
-    assert found.worse["far"][0] <= found.worse["far"][1] < 1e-4
+    assert found.worse["far"].own <= found.worse["far"].corrected < 1e-3
     assert found.behind["far"][0] == pytest.approx(float((best - far).mean()))
     assert found.behind["far"][1] > 0 > found.behind["near"][1]
     assert 0.4 < found.sure < 0.95
@@ -51,19 +53,47 @@ def test_one_who_left_cannot_win():
     assert found.sure < 0.2
 
 
-def test_p_is_that_of_scipy():
-    d = scores(0.3)[0][:9]
-    assert larger(d) == pytest.approx(stats.ttest_1samp(d.numpy(), 0, alternative="greater").pvalue)
-    assert larger(d[:1]) == 1
-    assert larger(torch.full((5,), 2.0)) == 0.5**5
-    assert larger(torch.full((5,), -2.0)) == larger(torch.zeros(5)) == 1
+def test_p_is_that_of_flipped_signs():
+    d = [one[:9] for one in scores(0.3, 1.5, spread=0.3)]
+    d = [d[0] - d[0].mean() + 0.1, d[1] - d[0] + 0.3]
+    found = above_zero([*d, -d[1]])
+    own = [float(sign_flip(one)) for one in (*d, -d[1])]
+    assert [one.own for one in found] == own
+    assert [one.corrected for one in found] == holm(own)
+    assert [one.n for one in found] == [9, 9, 9]
+    assert found[1].said == "yes"
+    assert found[2].said == "no"
+    short = torch.cat([d[1], torch.full((3,), math.nan)])
+    assert above_zero([short])[0] == above_zero([d[1]])[0]
+    assert above_zero([]) == []
 
 
 def test_random_is_beaten_by_those_above_it_alone():
     chance, good, same, below = scores(0.0, 2.0, 0.0, -2.0)
     values = {"control:random": chance, "good": good, "same": same, "below": below}
     found = above(values, "control:random", ["good", "same", "below"])
-    assert found == {"good": "yes", "same": "no", "below": "no"}
-    few = {name: one[:4] for name, one in values.items()} | {f"same{n}": same[:4] for n in range(40)}
-    assert above(few, "control:random", [*few][1:])["good"] == "likely"
-    assert [said(0.01, 0.04), said(0.01, 0.2), said(0.1, 0.2)] == ["yes", "likely", "no"]
+    assert {name: one.said for name, one in found.items()} == {"good": "yes", "same": "no", "below": "no"}
+    few = {name: one[:7] for name, one in values.items()} | {f"same{n}": same[:7] for n in range(40)}
+    few["good"] = few["control:random"] + 1
+    assert above(few, "control:random", [*few][1:])["good"].said == "likely"
+    # The signs of five images are the same by chance once in sixteen times.
+    five = {name: one[:5] for name, one in few.items()}
+    assert above(five, "control:random", ["good"])["good"].said == "unknown"
+    words = [
+        Difference(1, 0.01, 0.04, 9),
+        Difference(1, 0.01, 0.2, 9),
+        Difference(1, 0.1, 0.2, 9),
+        Difference(-1, 0.01, 0.01, 9),
+    ]
+    assert [one.said for one in words] == ["yes", "likely", "no", "no"]
+    assert Difference(math.nan, 1.0, 1.0, 0).said == "unknown"
+
+
+def test_tables_say_the_same_of_random_maps():
+    drawn = scores(0.0, 2.0, 0.5, 0.3, 0.0, -2.0)
+    names = ["control:random", *"abcde"]
+    values = dict(zip(names, drawn, strict=True))
+    table = verdicts(names, pair_tests(torch.stack(drawn, 1))[0], higher=True)
+    found = above(values, "control:random", names[1:])
+    assert {name for name, one in found.items() if one.said != "yes"} == table.doubtful
+    assert table.doubtful

@@ -1,4 +1,4 @@
-"""The race: the best where it is known in closed form, the budget, controls, and what is refused."""
+"""A recommendation: the best where it is known in closed form, controls, scores, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,52 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import mhex
 from mhex.bench.budget import seconds_of, spoken
 from mhex.bench.sampling import Pieces, shuffled
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
-
-ZERO: Any = ("balanced", {"reference": "zero", "steps": 4})
-GRADIENT: Any = ("smoothgrad", {"n": 2, "times_input": False})  # of a linear model, the weights
-GRADIENT_NAME = "smoothgrad (n=2, times_input=False)"
-METHODS: Any = [GRADIENT, "input-x-gradient", ("occlusion", {"window": 4, "stride": 4})]
-
-
-class Clock:
-    """A clock that runs by what the model is asked, and a little by itself."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1e-4
-        return self.now
-
-
-class Linear(nn.Module):
-    """Scores that are sums over pixels, so that pixel times gradient is exact; all classes together score 0."""
-
-    def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
-        super().__init__()
-        weight = torch.randn(4, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        self.weight = nn.Parameter(weight - weight.mean(0))
-        self.clock, self.seconds = clock, seconds
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.clock is not None:
-            self.clock.now += self.seconds * len(x)
-        return x.flatten(1) @ self.weight.T
-
-
-def images(count: int = 12) -> Tensor:
-    return torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-def run(model: nn.Module | None = None, **changes: Any) -> mhex.Recommendation:
-    given: dict[str, Any] = {"budget": 120, "methods": METHODS, "score": ZERO, "clock": Clock(), **changes}
-    return mhex.recommend(model or Linear(), given.pop("data", images()), **given)
+from support.raced import GRADIENT, GRADIENT_NAME, METHODS, Linear, images, run
 
 
 def test_pixel_times_gradient_wins_where_it_is_exact() -> None:
@@ -122,48 +82,6 @@ def test_methods_as_bad_as_random_are_flagged() -> None:
     assert (alone.margin, alone.sure) == (None, 1.0)
 
 
-@pytest.mark.parametrize("budget", [40.0, 80.0])
-def test_the_budget_is_kept(budget: float) -> None:
-    clock = Clock()
-    methods = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
-    found = run(Linear(clock, 0.02), budget=budget, methods=methods, clock=clock, data=images(500))
-    assert 0.5 * budget < found.used <= 1.2 * budget
-    assert [methods for methods, _ in found.rounds] == [4, 2]
-    assert found.rounds[1][1] > found.rounds[0][1] > 1
-
-
-def test_a_machine_that_slows_down_is_noticed() -> None:
-    clock = Clock()
-    model = Linear(clock, 0.05)
-    told: list[str] = []
-
-    def say(text: str) -> None:
-        told.append(text)
-        if text.startswith("round 1"):
-            model.seconds = 1.0
-
-    methods = [GRADIENT, *(("rise", {"n": n}) for n in range(1, 7))]
-    found = run(model, budget=100, methods=methods, clock=clock, data=images(500), say=say)
-    # Twenty times slower at once: what is under way, two images by one method, is the last.
-    assert 100 < found.used <= 150
-    assert told[0] == "trying control:random"
-
-
-def test_slow_methods_are_left_out_with_a_sentence() -> None:
-    clock = Clock()
-    found = run(
-        Linear(clock, 0.01), methods=["input-x-gradient", ("rise", {"n": 5000})], budget=60, clock=clock, data=images(9)
-    )
-    assert list(found.left_out) == ["rise (n=5000)"]
-    assert "5000 forward passes" in found.left_out["rise (n=5000)"]
-    assert "Left out: rise (n=5000)" in str(found)
-    # And what was guessed too low is seen on the first image.
-    clock = Clock()
-    methods = ["input-x-gradient", ("rise", {"n": 180})]
-    found = run(Linear(clock, 0.01), methods=methods, budget=60, clock=clock, data=images(9))
-    assert found.left_out["rise (n=180)"].startswith("an image takes 5.")
-
-
 def test_the_same_seed_gives_the_same_answer_and_another_other_images() -> None:
     def plain(found: mhex.Recommendation) -> list[Any]:
         return [(line.method, line.behind, line.images, dict(line.parts)) for line in found.table]
@@ -187,16 +105,6 @@ def test_weights_decide() -> None:
     """Of a linear model the gradient never changes: all else is less stable."""
     assert run(score={"stability": 1}, methods=METHODS[:2]).options == GRADIENT[1]
     assert run(score={"faithfulness": 1}).score.startswith("Score: 1 faithfulness")
-
-
-def test_it_is_saved(tmp_path: Any) -> None:
-    found = run(images=5)
-    found.save(tmp_path / "new")
-    assert (tmp_path / "new" / "recommendation.txt").read_text("utf-8") == f"{found}\n"
-    assert "<td>input-x-gradient</td>" in (tmp_path / "new" / "recommendation.html").read_text("utf-8")
-    rows = mhex.Report.load(tmp_path / "new" / "rows.parquet")
-    assert rows.rows.num_rows == found.report.rows.num_rows
-    assert "control:sobel" in rows.methods
 
 
 @pytest.mark.parametrize(
@@ -225,7 +133,7 @@ def test_wrong_arguments_are_told(changes: dict[str, Any], words: str) -> None:
 def test_budgets_are_read() -> None:
     texts = {"90": 90, "2 min": 120, "2m": 120, "1.5 h": 5400, "30 seconds": 30, 7.5: 7.5}
     assert {text: seconds_of(text) for text in texts} == texts
-    assert [spoken(one) for one in (0.0351, 1.24, 75, 150)] == ["35 ms", "1.2 s", "75 s", "2.5 min"]
+    assert [spoken(one) for one in (0.0351, 1.24, 75, 150, 7200)] == ["35 ms", "1.2 s", "75 s", "2.5 min", "2.0 h"]
     for wrong in (True, None, "-3", "2 days"):
         with pytest.raises((ArgumentError, ArgumentTypeError)):
             seconds_of(wrong)  # type: ignore[arg-type]

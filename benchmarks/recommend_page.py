@@ -1,0 +1,117 @@
+"""The page that recommend.py writes: full benchmarks, and races beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from mhex.metrics.statistics import p_text
+from recommend_rating import Full, Judgement, judged
+
+_INTRO = """# Recommendations beside a full benchmark
+
+Does a short run of `mhex.recommend` name a method that a full benchmark of the same model does not rate significantly
+worse than its best, and does it flag the methods that are no better than random maps? Made by
+`benchmarks/recommend.py`, with the commands below. The benchmark judges all methods on test photos by the metric
+[`balanced`](../metrics/balanced.md), for the predicted class, seed 0; each race is run on other test photos. Both test
+by two-sided flips of signs of paired differences, with Holm's correction, at 0.05."""
+
+
+def page(out: Path, models: Sequence[str]) -> str:
+    """The page, in Markdown.
+
+    Args:
+        out: With a folder for each model, which holds `full` and `seed-N.json`.
+        models: Names of the models.
+    """
+    parts = [_INTRO]
+    for name in models:
+        full = Full.load(out / name / "full")
+        files = sorted((out / name).glob("seed-*.json"), key=lambda path: int(path.stem.removeprefix("seed-")))
+        answers = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        parts += [f"## {name}", _benchmark(full)]
+        if answers:
+            parts.append(_races(full, answers))
+    return "\n\n".join(parts) + "\n"
+
+
+def _benchmark(full: Full) -> str:
+    commands = dict.fromkeys(f"`python benchmarks/{call['command']}`" for call in full.calls if call.get("command"))
+    found = full.outcome
+    lines = [
+        f"Full benchmark: {full.images} photos (their order by seed 2024), seed 0"
+        + (f", by {', '.join(commands)}" if commands else "")
+        + f". {full.score.words} *Behind* is the best less the method, in units of the score, on the photos that both "
+        "have, with its 95 % bootstrap interval; p is corrected for all methods.",
+        "",
+        "| method | photos | behind | p | above random |",
+        "|---|---|---|---|---|",
+    ]
+    for name in found.order:
+        mean, low, high = found.behind[name]
+        own = "the best | " if name == found.best else f"{mean:.3f} ({low:.3f} to {high:.3f}) | {_p(full, name)}"
+        lines.append(f"| `{name}` | {found.images[name]} | {own} | {_random(full, name)} |")
+    equal = ", ".join(f"`{name}`" for name in full.good)
+    weak = ", ".join(f"`{name}`" for name in found.order if name in full.weak) or "none"
+    return "\n".join(
+        [*lines, "", f"Best, or not significantly worse: {equal}. Not shown to be above random maps: {weak}."]
+    )
+
+
+def _p(full: Full, name: str) -> str:
+    return p_text(full.outcome.worse[name].corrected)
+
+
+def _random(full: Full, name: str) -> str:
+    one = full.higher[name]
+    return f"{'yes' if one.said == 'yes' else 'not shown'} (p {p_text(one.corrected)})"
+
+
+def _races(full: Full, answers: Sequence[Mapping[str, Any]]) -> str:
+    found = [judged(full, answer) for answer in answers]
+    commands = ", ".join(dict.fromkeys(f"`{answer['command']}`" for answer in answers))
+    first = answers[0]
+    right, hits = sum(one.right for one in found), sum(len(one.hits) for one in found)
+    flags = hits + sum(len(one.false) for one in found)
+    weak = hits + sum(len(one.misses) for one in found)
+    seeds = f"seeds {first['seed']} to {answers[-1]['seed']}"
+    lines = [
+        f"Races: budget {first['budget']:g} s ({first['clock']} clock), {seeds}, by {commands}.",
+        "",
+        "| seed | recommended | rated worse? | sure | photos, first and last round | seconds | flags: right, missed, "
+        "false | weak, but not told |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_row(full, answer, one) for answer, one in zip(answers, found, strict=True)),
+        "",
+        f"- **{_share(right, len(found))}** seeds name a method that the full benchmark does not rate significantly "
+        "worse than its best.",
+        f"- Of the methods that a race flags as no better than random maps, {_share(flags and hits, flags)} are not "
+        "shown to be above them by the benchmark either.",
+        f"- Of those that the benchmark does not show to be above, {_share(hits, weak)} are flagged, where the race "
+        "had enough photos to tell.",
+    ]
+    return "\n".join(lines)
+
+
+def _row(full: Full, answer: Mapping[str, Any], one: Judgement) -> str:
+    mean, low, high = full.outcome.behind[one.pick]
+    rated = "the best" if one.pick == full.outcome.best else f"{mean:.3f} ({low:.3f} to {high:.3f}) behind"
+    rounds = answer["rounds"]
+    flags = f"{len(one.hits)}, {len(one.misses)}, {len(one.false)}"
+    named = f" ({', '.join((*one.misses, *one.false))})" if one.misses or one.false else ""
+    return (
+        f"| {answer['seed']} | `{one.pick}` | {'no' if one.right else '**yes**'}: {rated} | {answer['sure']:.2f} | "
+        f"{rounds[0][1]}, {rounds[-1][1]} | {answer['used']:.0f} | {flags}{named} | {', '.join(one.untold)} |"
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    """A count with its exact 95 % interval."""
+    if not whole:
+        return "0 of 0"
+    ends = stats.binomtest(part, whole).proportion_ci(0.95)
+    return f"{part} of {whole} (95 % interval {100 * ends.low:.0f} to {100 * ends.high:.0f} %)"

@@ -1,0 +1,118 @@
+"""A full benchmark, and what it says of an answer of `mhex.recommend`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mhex
+from mhex.bench import about, store
+from mhex.bench.controls import RANDOM, is_control
+from mhex.bench.outcome import Difference, Outcome, above, outcome_of
+from mhex.bench.scoring import Score, score_of
+from mhex.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Full:
+    """A full benchmark.
+
+    Attributes:
+        outcome: Methods beside the best of those that have all images.
+        higher: Each beside random maps, by faithfulness.
+        score: Its weights and units.
+        images: How many the best has.
+        calls: That made the rows, with their commands and versions.
+    """
+
+    outcome: Outcome
+    higher: Mapping[str, Difference]
+    score: Score
+    images: int
+    calls: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def load(cls, folder: Path) -> Full:
+        """From the rows that `mhex.evaluate` wrote with the metric `balanced`."""
+        if not folder.is_dir() or not store.numbered(folder):
+            raise ArgumentError(f"Expected a full benchmark in {str(folder)!r}, but there is none; make it first.")
+        report = mhex.Report.load(folder)
+        return cls.of(report, about.read(folder))
+
+    @classmethod
+    def of(cls, report: mhex.Report, calls: Sequence[Mapping[str, Any]] = ()) -> Full:
+        """From a report, whose seed is 0."""
+        score = score_of("balanced", "image", 0)
+        rows = report.values(score.judge.label)[1]
+        counts = {name: int(one.isfinite().all(1).sum()) for name, one in rows.items() if not is_control(name)}
+        whole = [name for name, count in counts.items() if count == max(counts.values())]
+        score = score.with_units(report, whole)
+        values = score.values(report)
+        found = outcome_of({name: values[name] for name in counts}, whole)
+        higher = above(score.faithful(report), RANDOM, list(counts))
+        return cls(found, higher, score, max(counts.values()), calls)
+
+    @property
+    def good(self) -> tuple[str, ...]:
+        """The best, and all that are not rated significantly worse."""
+        worse = self.outcome.worse
+        return tuple(name for name in self.outcome.order if name == self.outcome.best or worse[name].said != "yes")
+
+    @property
+    def weak(self) -> frozenset[str]:
+        """Methods that are not shown to be better than random maps."""
+        return frozenset(name for name, one in self.higher.items() if one.said != "yes")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An answer beside the full benchmark.
+
+    Attributes:
+        pick: The recommended method.
+        right: Whether the full benchmark does not rate it significantly worse than its best.
+        hits: Methods that both take for no better than random maps.
+        misses: Those that the full benchmark alone does, among those that the race could tell.
+        false: Those that the race alone does.
+        untold: Weak methods that had too few images in the race, or were not in it.
+        words: All of it.
+    """
+
+    pick: str
+    right: bool
+    hits: tuple[str, ...]
+    misses: tuple[str, ...]
+    false: tuple[str, ...]
+    untold: tuple[str, ...]
+    words: str
+
+
+def judged(full: Full, answer: Mapping[str, Any]) -> Judgement:
+    """Judge an answer.
+
+    Args:
+        full: The benchmark.
+        answer: `Recommendation.as_dict()`.
+    """
+    pick = answer["table"][0]["method"]
+    if pick not in full.higher:
+        raise ArgumentError(f"Expected {pick!r} among the methods of the full benchmark, but it is not there.")
+    told = {line["method"]: line["above_random"] for line in answer["table"] if line["above_random"] is not None}
+    flagged = {name for name in answer["not_better_than_random"] if name in full.higher}
+    known = {name for name, said in told.items() if said != "unknown"}
+    hits, false = flagged & full.weak, flagged - full.weak
+    misses, untold = (full.weak & known) - flagged, full.weak - known
+    right = pick in full.good
+    mean, low, high = full.outcome.behind[pick]
+    lists = {"flags right": hits, "missed": misses, "false flags": false, "not told": untold}
+    words = (
+        f"{pick}, {'not rated worse' if right else 'rated worse'} ({mean:.3f} behind, {low:.3f} to {high:.3f}); sure "
+        f"{answer['sure']:.2f}; {answer['used']:.0f} s of {answer['budget']:.0f}; rounds {answer['rounds']}; "
+    ) + "; ".join(f"{what}: {', '.join(sorted(names)) or 'none'}" for what, names in lists.items())
+    return Judgement(pick, right, _ordered(hits), _ordered(misses), _ordered(false), _ordered(untold), words)
+
+
+def _ordered(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names))

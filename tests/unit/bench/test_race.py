@@ -1,0 +1,168 @@
+"""The race: its budget, samples of the first round, slow methods, and machines that are slow at first or at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mhex.bench.costs import AIM, Costs, passes
+from mhex.bench.plan import Judged
+from support.raced import GRADIENT, Clock, Linear, images, run
+
+FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
+
+
+@pytest.mark.parametrize("budget", [30.0, 60.0])
+def test_the_budget_is_kept(budget: float) -> None:
+    clock = Clock()
+    found = run(Linear(clock, 0.02), budget=budget, methods=FOUR, clock=clock, data=images(500))
+    assert 0.6 * budget < found.used <= budget
+    assert [methods for methods, _ in found.rounds] == [4, 2]
+    assert found.rounds[1][1] > found.rounds[0][1] > 1
+
+
+def test_some_of_the_budget_is_kept_for_the_page(tmp_path: Any) -> None:
+    clocks = [Clock(), Clock()]
+    plain, drawn = (
+        run(Linear(clock, 0.02), budget=30, methods=FOUR, clock=clock, data=images(500), out=out)
+        for clock, out in zip(clocks, (None, tmp_path / "out"), strict=True)
+    )
+    assert drawn.used + 3 <= 30
+    assert drawn.used < plain.used - 1
+
+
+def test_all_have_ten_samples_before_the_first_leave() -> None:
+    """A share of 0.4 of the time would give fewer; and one of 0.65 is the most."""
+    clock = Clock()
+    found = run(Linear(clock, 0.02), budget=60, methods=FOUR, clock=clock, data=images(16))
+    assert found.rounds[0] == (4, 12)
+    assert found.enough is None
+    assert all(line.above_random in ("yes", "no", "likely") for line in found.table if not line.control)
+    clock = Clock()
+    found = run(Linear(clock, 0.02), budget=20, methods=FOUR, clock=clock, data=images(500))
+    assert found.rounds[0][1] < AIM
+    assert found.enough is not None
+    assert 30 < found.enough < 60
+    assert "would give ten." in " ".join(found.sentences())
+    # Where the data has no more, time would not help.
+    assert run(methods=FOUR, data=images(5)).enough is None
+
+
+def test_with_too_few_samples_nothing_is_flagged() -> None:
+    found = run(methods=[GRADIENT, "input-x-gradient"], data=images(5))
+    assert found.not_better_than_random == ()
+    assert [line.above_random for line in found.table if not line.control] == ["unknown", "unknown"]
+    assert found.sentences()[0].startswith("No method is shown to beat random maps")
+    assert {line.standing for line in found.table} == {"best", "too few samples", "control"}
+
+
+def test_a_machine_that_slows_down_is_noticed() -> None:
+    clock = Clock()
+    model = Linear(clock, 0.05)
+    told: list[str] = []
+
+    def say(text: str) -> None:
+        told.append(text)
+        if text.startswith("round 1"):
+            model.seconds = 1.0
+
+    methods = [GRADIENT, *(("rise", {"n": n}) for n in range(1, 7))]
+    found = run(model, budget=100, methods=methods, clock=clock, data=images(500), say=say)
+    # Twenty times slower at once: what is under way, an image or two by one method, is the last.
+    assert found.used <= 120
+    assert told[0] == "trying control:random"
+
+
+class Cold(Linear):
+    """A model that takes ten seconds more, once, when it is first asked for a gradient."""
+
+    cold = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.cold and torch.is_grad_enabled() and self.clock is not None:
+            self.clock.now += 10
+            self.cold = False
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_cold_start_is_in_nobody_s_cost(count: int) -> None:
+    """It would be four times what a sample may take; and with one image nobody can be tried again."""
+    clock = Clock()
+    methods = [*FOUR, *(("rise", {"n": n}) for n in range(1, 4))]
+    found = run(Cold(clock, 0.01), budget=120, methods=methods, clock=clock, data=images(count))
+    assert found.left_out == {}
+    assert len([line for line in found.table if not line.control]) == 7
+
+
+class Once(Linear):
+    """A model that stops for ten seconds at one of its calls."""
+
+    calls, at = 0, -1
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == self.at and self.clock is not None:
+            self.clock.now += 10
+        return super().forward(x)
+
+
+def test_one_who_was_slow_once_is_tried_again() -> None:
+    counted = Once(Clock(), 0.01)
+    at: list[int] = []
+    told = lambda text: at.append(counted.calls) if text == "trying rise (n=4)" else None  # noqa: E731
+    run(counted, methods=FOUR, clock=counted.clock, data=images(2), say=told)
+    model = Once(Clock(), 0.01)
+    model.at = at[0] + 2
+    found = run(model, methods=FOUR, clock=model.clock, data=images(14))
+    assert model.calls > model.at
+    assert found.left_out == {}
+    images_of = {line.method: line.images for line in found.table}
+    assert images_of["rise (n=4)"] >= AIM
+
+
+def test_slow_methods_are_told_with_what_they_need() -> None:
+    clock = Clock()
+    methods = ["input-x-gradient", GRADIENT, ("rise", {"n": 5000})]
+    found = run(Linear(clock, 0.01), methods=methods, budget=60, clock=clock, data=images(9))
+    assert list(found.left_out) == list(found.too_slow) == ["rise (n=5000)"]
+    # Three maps of 5000 passes, ten times, in four fifths of the budget by three.
+    assert found.too_slow["rise (n=5000)"] == pytest.approx(3 * 5000 * 0.01 * 10 / (0.8 / 3), rel=0.05)
+    assert found.left_out["rise (n=5000)"].startswith("a sample would take about 2.5 min to explain and judge")
+    assert "Too slow for this budget: rise (n=5000)" in str(found)
+    # And what was guessed too low is seen on the first image.
+    clock = Clock()
+    methods = ["input-x-gradient", GRADIENT, ("rise", {"n": 80})]
+    found = run(Linear(clock, 0.01), methods=methods, budget=60, clock=clock, data=images(9))
+    assert found.left_out["rise (n=80)"].startswith("a sample takes 2.")
+    assert found.too_slow["rise (n=80)"] > 60
+    assert found.used < 60
+
+
+def test_slow_ones_leave_so_that_the_others_have_enough() -> None:
+    costs = Costs(100, 5, {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.9, "e": 1.2})
+    methods = [Judged(name) for name in "abcde"]
+    assert costs.crowding(methods, 25) == []
+    assert [one.name for one in costs.crowding(methods, 15)] == ["e"]
+    assert [one.name for one in costs.crowding(methods, 5)] == ["e", "d"]
+    assert [one.name for one in costs.over(methods)] == []
+    costs.seconds["e"] = 2.1
+    assert [one.name for one in costs.over(methods)] == ["e"]
+    # Those who cost about the same share what there is.
+    assert [one.name for one in costs.crowding(methods, 0.1)] == ["e", "d"]
+    assert costs.limit == pytest.approx(2.0)
+    slow = Costs(1, 5, {"a": 5, "b": 5, "c": 6, "d": 7, "e": 7})
+    assert slow.over(methods) == slow.crowding(methods, 0.1) == []
+
+
+def test_costs_forget_the_first() -> None:
+    costs = Costs(100, 5)
+    for seconds in (9.0, 1.0, 2.0):
+        costs.note("a", seconds)
+    assert costs.seconds == {"a": 1.5}
+    assert passes(Judged("rise", {"n": 7})) == 7
+    assert passes(Judged("control:random")) == 0
+    assert costs.needed(costs.limit) == pytest.approx(100)
