@@ -14,6 +14,7 @@ from mhex.bench.controls import RANDOM
 from mhex.bench.page_charts import cost, curves
 from mhex.bench.page_facts import facts
 from mhex.bench.page_pictures import sample
+from mhex.bench.recommendation import by_reason
 from mhex.bench.runs import Evaluation
 from mhex.bench.shown import drawn_from
 
@@ -88,16 +89,16 @@ def answer_html(found: Recommendation) -> str:
 def table_html(found: Recommendation) -> str:
     """The table, which scrolls sideways where it must, in HTML."""
     parts = list(found.table[0].parts)
-    names = ["method", "standing", "score", *parts, "behind the best", "above random?", "samples", "a map takes"]
+    names = ["method", "standing", "above random?", "score", *parts, "behind the best", "samples", "a map takes"]
     head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in names)
     body = "".join(_row(found, line, parts) for line in found.table)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _row(found: Recommendation, line: Line, parts: Sequence[str]) -> str:
-    cells = found.cells(line)
+    _, *_, behind, standing, higher, samples, seconds = found.cells(line)
     numbers = [_number(line, "score", line.score), *(_number(line, name, line.parts[name]) for name in parts)]
-    shown = [line.method, line.standing, *numbers, cells[len(parts) + 1], *cells[len(parts) + 3 :]]
+    shown = [line.method, standing, higher, *numbers, behind, samples, seconds]
     best = line is found.table[0]
     inside = "".join(f"<td>{f'<b>{html.escape(one)}</b>' if best else html.escape(one)}</td>" for one in shown)
     kind = ' class="control"' if line.control else ""
@@ -150,12 +151,17 @@ def _behind(found: Recommendation) -> str:
 
 
 def _left_out(found: Recommendation) -> str:
+    """Methods that were not raced, those with the same reason together, the quickest first."""
     body = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{'too slow' if name in found.too_slow else 'left out'}</td>"
-        f"<td>{html.escape(why)}</td></tr>"
-        for name, why in sorted(found.left_out.items(), key=lambda pair: found.too_slow.get(pair[0], math.inf))
+        f"<tr><td>{html.escape(', '.join(names))}</td>"
+        f"<td>{'too slow' if names[0] in found.too_slow else 'left out'}</td><td>{html.escape(why)}</td></tr>"
+        for why, names in sorted(by_reason(found.left_out).items(), key=lambda one: _needed(found, one[1][0]))
     )
-    return f"<table><thead><tr><th>method</th><th></th><th>why</th></tr></thead><tbody>{body}</tbody></table>"
+    return f"<table><thead><tr><th>methods</th><th></th><th>why</th></tr></thead><tbody>{body}</tbody></table>"
+
+
+def _needed(found: Recommendation, name: str) -> float:
+    return found.too_slow.get(name, math.inf)
 
 
 def _how(found: Recommendation) -> str:

@@ -27,7 +27,7 @@ _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 _TRYING = 0.4  # of the budget at most is spent on the first image, by which costs are learnt
 _AGAIN = 0.1  # and so much on a second try of those that seem too slow
 _WARM = 0.02  # and so much on timing plain forward passes
-_FIRST, _MOST = 0.4, 0.65  # of what is left then goes to the first round, and up to so much if samples are few
+_FIRST, _MOST = 0.4, 0.75  # of what is left then goes to the first round, and up to so much if samples are few
 
 
 @dataclass

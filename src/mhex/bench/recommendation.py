@@ -137,7 +137,7 @@ class Recommendation:
                 f"Every method had {_many(self.rounds[0][1])} before the first left, which is few; a budget of about "
                 f"{spoken(self.enough)} would give ten."
             )
-        for reason, names in _by_reason(self.left_out).items():
+        for reason, names in by_reason(self.left_out).items():
             what = "Too slow for this budget" if names[0] in self.too_slow else "Left out"
             found.append(f"{what}: {', '.join(names)} ({reason}).")
         return found
@@ -223,7 +223,8 @@ def _many(images: int) -> str:
     return f"{images} sample{'' if images == 1 else 's'}"
 
 
-def _by_reason(left_out: Mapping[str, str]) -> dict[str, Sequence[str]]:
+def by_reason(left_out: Mapping[str, str]) -> dict[str, Sequence[str]]:
+    """Methods by why they were left out."""
     groups: dict[str, list[str]] = {}
     for name, reason in left_out.items():
         groups.setdefault(reason, []).append(name)

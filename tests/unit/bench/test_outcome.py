@@ -86,7 +86,7 @@ def test_random_is_beaten_by_those_above_it_alone():
         Difference(-1, 0.01, 0.01, 9),
     ]
     assert [one.said for one in words] == ["yes", "likely", "no", "no"]
-    assert Difference(math.nan, 1.0, 1.0, 0).said == "unknown"
+    assert [Difference(mean, 0.1, 1.0, n).said for mean, n in ((1, 7), (-1, 7), (math.nan, 0))] == ["unknown"] * 3
 
 
 def test_tables_say_the_same_of_random_maps():

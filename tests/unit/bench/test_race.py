@@ -35,7 +35,7 @@ def test_some_of_the_budget_is_kept_for_the_page(tmp_path: Any) -> None:
 
 
 def test_all_have_ten_samples_before_the_first_leave() -> None:
-    """A share of 0.4 of the time would give fewer; and one of 0.65 is the most."""
+    """A share of 0.4 of the time would give fewer; and one of 0.75 is the most."""
     clock = Clock()
     found = run(Linear(clock, 0.02), budget=60, methods=FOUR, clock=clock, data=images(16))
     assert found.rounds[0] == (4, 12)

@@ -70,11 +70,12 @@ def test_the_table_has_scores_parts_and_standings(saved: tuple[mhex.Recommendati
     for row, line in zip(rows, found.table, strict=True):
         low, high = line.spans["score"]
         assert low <= line.score <= high
-        assert row[1] == line.standing
-        assert row[2] == f"{line.score:.2f} ± {(high - low) / 2:.2f}"
+        assert row[1] == line.standing.partition(",")[0]
+        assert row[2] == {"unknown": "few samples", None: ""}.get(line.above_random, line.above_random)
+        assert row[3] == f"{line.score:.2f} ± {(high - low) / 2:.2f}"
         values = found.values[line.method]
         assert line.score == pytest.approx(float(values[values.isfinite()].mean()))
-        assert row[3].startswith(f"{line.parts['faithfulness']:.2f} ± ")
+        assert row[4].startswith(f"{line.parts['faithfulness']:.2f} ± ")
         assert row[-2] == str(line.images)
     assert rows[0][1].startswith("best")
     assert [row[1] for row in rows[-3:]] == ["control"] * 3
@@ -127,8 +128,7 @@ def test_curves_are_kept_where_the_score_reads_some(tmp_path: Path) -> None:
 def test_a_table_alone_is_shown_in_notebooks() -> None:
     piece = run(methods=[GRADIENT, "input-x-gradient"], data=images(16))._repr_html_()
     assert piece.startswith("<ul><li>Use input-x-gradient")
-    assert "worse, not above random</td>" in piece
-    assert GRADIENT_NAME in piece
+    assert f"<tr><td>{GRADIENT_NAME}</td><td>worse</td><td>no</td>" in piece
     assert "<html" not in piece
 
 
