@@ -34,6 +34,21 @@ class Job:
     suite: Suite
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where things of a suite are.
+
+    Attributes:
+        rows: The folder of its rows.
+        html: The folder that takes `report.html`.
+        page: Its page in Markdown; None for none.
+    """
+
+    rows: Path
+    html: Path
+    page: Path | None
+
+
 def jobs_of(given: Sequence[str]) -> list[Job]:
     """Suites that are asked for, each read and checked.
 
@@ -70,15 +85,12 @@ class Bench:
     tables: bool
     shelf: Shelf = field(default_factory=Shelf)
 
-    def work(
-        self, jobs: Sequence[Job], folder_of: Callable[[Job], Path], page_of: Callable[[Job], Path | None]
-    ) -> dict[str, str]:
+    def work(self, jobs: Sequence[Job], places_of: Callable[[Job], Places]) -> dict[str, str]:
         """Do all suites; one that fails does not stop the next.
 
         Args:
             jobs: The suites.
-            folder_of: Where the rows of a suite are.
-            page_of: Where its page in Markdown goes; None for none.
+            places_of: Where things of a suite are.
 
         Returns:
             For each suite that failed, why. If it is the only suite, its error is raised.
@@ -86,7 +98,7 @@ class Bench:
         failed: dict[str, str] = {}
         for job in jobs:
             try:
-                self._one(job, folder_of(job), page_of(job))
+                self._one(job, places_of(job))
             except (MhexError, RuntimeError, OSError) as error:  # what a machine or a suite can lack; not our bugs
                 if len(jobs) == 1:
                     raise
@@ -96,16 +108,17 @@ class Bench:
                 complain(f"{job.suite.name} failed: {failed[job.suite.name]}")
         return failed
 
-    def _one(self, job: Job, folder: Path, page: Path | None) -> None:
+    def _one(self, job: Job, places: Places) -> None:
         started = time.perf_counter()
-        if page is not None:
-            output_folder(page.parent)
-        if self.stored:
-            result = stored_result(folder, job.suite)
-        else:
+        result = stored_result(places.rows, job.suite) if self.stored else None
+        if self.tables:  # before any work is spent
+            output_folder(places.html)
+            if places.page is not None:
+                output_folder(places.page.parent)
+        if result is None:
             result = run_suite(
                 job.suite,
-                output_folder(folder),
+                output_folder(places.rows),
                 device=self.device,
                 quick=self.quick,
                 progress=sys.stderr.isatty(),
@@ -113,10 +126,10 @@ class Bench:
                 shelf=self.shelf,
                 say=None if sys.stdout.isatty() else complain,
             )
-            complain(f"Rows of {len(result.reports)} models are in {folder}.")
+            complain(f"Rows of {len(result.reports)} models are in {places.rows}.")
         if self.tables:
             _show(result)
-            _write(result, folder, page)
+            _write(result, places)
         if not sys.stdout.isatty():
             complain(f"{job.suite.name}: {time.perf_counter() - started:.1f} s in all.")
 
@@ -140,11 +153,12 @@ def _show(result: SuiteResult) -> None:
         typer.echo(printable(f"{report.table()}\n"))
 
 
-def _write(result: SuiteResult, folder: Path, page: Path | None) -> None:
-    """The HTML page beside the rows, and the one in Markdown where it was asked for."""
-    whole = folder / "report.html"
+def _write(result: SuiteResult, places: Places) -> None:
+    """The HTML page, and the one in Markdown where it was asked for."""
+    whole, page = places.html / "report.html", places.page
+    made = html_page(places.rows, result.suite.title)
     with writing(whole):
-        whole.write_text(printable(html_page(folder, result.suite.title)), encoding="utf-8")
+        whole.write_text(printable(made), encoding="utf-8")
     complain(f"Wrote {whole}.")
     if page is not None:
         with writing(page):

@@ -34,7 +34,8 @@ def bench(
         Path | None,
         typer.Option(
             "--out",
-            help="Folder of the run; of several suites, the folder that theirs are in. [default: out/bench/NAME]",
+            help="Folder of the run; of several suites, the folder that theirs are in. With --from, the folder of "
+            "report.html. [default: out/bench/NAME]",
             show_default=False,
         ),
     ] = None,
@@ -68,7 +69,7 @@ def bench(
     if not suites:
         raise ArgumentError("Expected a suite: a file, a name of `mhex bench --list`, or all.")
     with busy("Loading the suites"):
-        from mhex.cli._bench import Bench, Job, jobs_of
+        from mhex.cli._bench import Bench, Job, Places, jobs_of
     if no_tables and (page or page_folder or stored):
         raise ArgumentError("Expected --no-tables without pages; make them later with --from.")
     jobs = jobs_of(suites)
@@ -76,22 +77,19 @@ def bench(
         raise ArgumentError("Expected one suite beside --page; of several, --page-folder takes the pages.")
     check_device(device)
 
-    def folder_of(job: Job) -> Path:
-        name = f"{job.suite.name}-quick" if quick else job.suite.name
-        if stored is not None:
-            return stored if (stored / "suite.json").is_file() and len(jobs) == 1 else stored / name
-        if out is None:
-            return Path("out") / "bench" / name
-        return out if len(jobs) == 1 else out / name
+    def places_of(job: Job) -> Places:
+        name, only = f"{job.suite.name}-quick" if quick else job.suite.name, len(jobs) == 1
+        own = Path("out") / "bench" / name if out is None else out if only else out / name
+        md = page if page_folder is None else page_folder / f"{job.suite.name}.md"
+        if stored is None:
+            return Places(own, own, md)
+        rows = stored if only and (stored / "suite.json").is_file() else stored / name
+        return Places(rows, rows if out is None else own, md)
 
-    def page_of(job: Job) -> Path | None:
-        return page if page is not None else None if page_folder is None else page_folder / f"{job.suite.name}.md"
-
-    desk = Bench(quick=quick, device=device, stored=stored is not None, tables=not no_tables)
-    failed = desk.work(jobs, folder_of, page_of)
+    failed = Bench(quick, device, stored=stored is not None, tables=not no_tables).work(jobs, places_of)
     if failed:
-        told = "; ".join(f"{name}: {why}" for name, why in failed.items())
-        complain(f"{len(failed)} of {len(jobs)} suites failed: {told}")
+        told = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in failed.items())
+        complain(f"{len(failed)} of {len(jobs)} suites failed: {told}.")
         raise typer.Exit(1)
 
 

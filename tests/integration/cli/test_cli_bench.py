@@ -64,6 +64,8 @@ def test_rows_of_another_machine_are_enough_for_pages(run: Run, suite: Path, mon
         assert again.exit_code == 0, again.output
         assert again.stdout == whole.stdout
         assert Path("there.md").read_text(encoding="utf-8") == Path("here.md").read_text(encoding="utf-8")
+    read_only = run("bench", suite, "--quick", "--from", "runs", "--out", "else")
+    assert "Wrote else/report.html." in read_only.stderr
     assert "Expected suite.json in" in one_sentence(run("bench", suite, "--from", "elsewhere"))
 
 
