@@ -138,7 +138,7 @@ def reading(found: dict[str, tuple[Interval, Interval]], ranks: dict[str, Interv
     return (
         f"- Rows of different patches are more alike in the {more} (mean cosine {average} in the average, {rollout} in "
         f"the rollout{apart}): the more alike they are, the less a multiplication by them tells patches apart. Of its "
-        f"own row a patch keeps {own} in the average and {kept} in the rollout, which counts skip connections.\n- The "
+        f"own row a patch keeps {own} in the average and {kept} in the rollout.\n- The "
         f"map least like the default's is of *{least}* (rank correlation {ranks[least]}). Which scheme is best is "
         "measured by `mhex bench gradtoken-ablations`."
     )

@@ -40,7 +40,7 @@ METHODS: tuple[Any, ...] = ("mhex", ("mhex", {"preset": "table3"}), "gradcam")
 ROWS = "rows.json"
 
 
-def judge(bundle: mhex.Bundle, images: int, device: str, out: Path) -> dict[str, dict[str, list[float]]]:
+def judge(bundle: mhex.Bundle, images: int, device: str) -> dict[str, dict[str, list[float]]]:
     """Numbers of each image by method and metric, for maps of the label judged by the evaluator."""
     report = mhex.evaluate(
         bundle,
@@ -51,7 +51,6 @@ def judge(bundle: mhex.Bundle, images: int, device: str, out: Path) -> dict[str,
         controls=False,
         batch_size=32,
         evaluator=mhex.load(EVALUATOR).model.to(device),
-        out=out,
     )
     found: dict[str, dict[str, list[float]]] = {method: {} for method in report.methods}
     for metric in METRICS:
@@ -70,11 +69,11 @@ def run(runs: Path, variant: str, seed: int, budget: Budget, device: str) -> Non
     if variant == PLAIN_NAME:
         feeds = feeds_of(recipe, device)
         rows = [{**facts, "kind": "trained", "variant": variant}]
-        for k, (name, options) in enumerate(FITTED.items()):
-            found = fitted(bundle, feeds, options, budget.images, device, folder / f"fitted-{k}")
+        for name, options in FITTED.items():
+            found = fitted(bundle, feeds, options, budget.images, device)
             rows.append({**facts, "kind": "fitted", "variant": name, **found})
     else:
-        maps = judge(bundle, budget.images, device, folder / "judged")
+        maps = judge(bundle, budget.images, device)
         rows = [{**facts, "kind": "trained", "variant": variant, "heads": report["test"]["heads"], "maps": maps}]
     told = {"digest": recipe.digest(), "budget": asdict(budget), "device": device_words(device), "rows": rows}
     (folder / ROWS).write_text(json.dumps(told) + "\n", encoding="utf-8")
@@ -87,7 +86,7 @@ def feeds_of(recipe: Recipe, device: str) -> tuple[Feed, Feed]:
 
 
 def fitted(
-    bundle: mhex.Bundle, feeds: tuple[Feed, Feed], options: dict[str, Any], images: int, device: str, out: Path
+    bundle: mhex.Bundle, feeds: tuple[Feed, Feed], options: dict[str, Any], images: int, device: str
 ) -> dict[str, Any]:
     """Heads in closed form: how good each is on the validation split, seconds of the fit, and what their maps do."""
     assert bundle.class_names is not None
@@ -96,7 +95,7 @@ def fitted(
     scaffold.fit(batches(feeds[0]))
     seconds = time.perf_counter() - started
     shares = scaffold.head_accuracy(batches(feeds[1]))
-    found = judge(bundle, images, device, out)
+    found = judge(bundle, images, device)
     heads = [round(shares[name], 4) for name in scaffold.names]
     scaffold.detach()
     return {"fit_seconds": round(seconds, 1), "heads": heads, "maps": found}

@@ -14,7 +14,9 @@ from mhex.viz._sheet import MARGIN, Sheet, font, text_width, wrap
 from mhex.viz.svg import looks
 from study_page import interval_of
 
-_PANEL = (4.6, 3.0)
+_HEIGHT = 3.0
+_WIDTHS = {1: 4.6, 2: 3.4}  # of a panel by their number
+_NARROW = 2.5
 _AXIS, _BELOW = 0.62, 0.5
 _LINE = "#d9d6d0"
 _APART = 0.17  # inches between names at the ends of curves
@@ -51,19 +53,18 @@ def band_figure(
     names = list(dict.fromkeys(name for bands in panels.values() for name in bands))
     styles = looks([name for name in names if name not in controls], list(controls))
     room = max(text_width(name, 8.5) for name in names) + 0.15
-    width = MARGIN + len(panels) * (_AXIS + _PANEL[0] + room) + MARGIN
+    panel = _WIDTHS.get(len(panels), _NARROW)
+    width = MARGIN + len(panels) * (_AXIS + panel + room) + MARGIN
     lines = wrap(note, width - 2 * MARGIN, 7.5, most=4)
     top = MARGIN + 0.4
-    sheet = Sheet(width, top + _PANEL[1] + _BELOW + 0.18 * len(lines) + MARGIN)
+    sheet = Sheet(width, top + _HEIGHT + _BELOW + 0.18 * len(lines) + MARGIN)
     sheet.write(MARGIN, MARGIN + 0.14, title, 12, bold=True)
     for place, (beside, bands) in enumerate(panels.items()):
-        left = MARGIN + _AXIS + place * (_AXIS + _PANEL[0] + room)
-        axes = _axes(sheet, left, top, below, beside)
+        left = MARGIN + _AXIS + place * (_AXIS + panel + room)
+        axes = _axes(sheet, (left, top, panel), below, beside)
         for name, (middle, low, high) in bands.items():
             style = styles[name]
-            axes.fill_between(
-                x, low, high, color=style.colour, alpha=max(0.06, 0.3 / len(bands)), linewidth=0, zorder=2
-            )
+            axes.fill_between(x, low, high, color=style.colour, alpha=max(0.1, 0.3 / len(bands)), linewidth=0, zorder=2)
             dashes = (0, tuple(float(one) / 2 for one in style.dash.split())) if style.dash else "-"
             axes.plot(
                 x, middle, color=style.colour, linestyle=dashes, linewidth=1.8, marker="o", markersize=2.6, zorder=3
@@ -73,15 +74,17 @@ def band_figure(
             axes.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
         ends = {name: band[0][-1] for name, band in bands.items() if math.isfinite(band[0][-1])}
         for name, y in _spread(ends, axes.get_ylim()).items():
-            sheet.write(left + _PANEL[0] + 0.07, top + _PANEL[1] - y + 0.04, name, 8.5, styles[name].colour)
+            sheet.write(left + panel + 0.07, top + _HEIGHT - y + 0.04, name, 8.5, styles[name].colour)
     for number, line in enumerate(lines):
-        sheet.write(MARGIN, top + _PANEL[1] + _BELOW + 0.1 + 0.18 * number, line, 7.5, MUTED)
+        sheet.write(MARGIN, top + _HEIGHT + _BELOW + 0.1 + 0.18 * number, line, 7.5, MUTED)
     return sheet
 
 
-def _axes(sheet: Sheet, left: float, top: float, below: str, beside: str) -> Any:
+def _axes(sheet: Sheet, place: tuple[float, float, float], below: str, beside: str) -> Any:
+    """Axes at (left, top, width) in inches."""
+    left, top, panel = place
     width, height = sheet.get_size_inches()
-    box = (left / width, 1 - (top + _PANEL[1]) / height, _PANEL[0] / width, _PANEL[1] / height)
+    box = (left / width, 1 - (top + _HEIGHT) / height, panel / width, _HEIGHT / height)
     axes = sheet.add_axes(box, label=beside)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -96,14 +99,14 @@ def _axes(sheet: Sheet, left: float, top: float, below: str, beside: str) -> Any
 
 def _spread(ends: Mapping[str, float], limits: tuple[float, float]) -> dict[str, float]:
     """Places of names in inches above the axis, near the ends of their curves and without one on another."""
-    inches = {name: (y - limits[0]) / (limits[1] - limits[0]) * _PANEL[1] for name, y in ends.items()}
+    inches = {name: (y - limits[0]) / (limits[1] - limits[0]) * _HEIGHT for name, y in ends.items()}
     order = sorted(inches, key=lambda name: inches[name])
     placed = [inches[name] for name in order]
     for k in range(1, len(placed)):
         placed[k] = max(placed[k], placed[k - 1] + _APART)
-    over = max(0.0, placed[-1] - _PANEL[1]) if placed else 0.0
+    over = max(0.0, placed[-1] - _HEIGHT) if placed else 0.0
     for k in reversed(range(len(placed))):  # names pushed over the top push the others down
-        most = _PANEL[1] - _APART * (len(placed) - 1 - k) if over else placed[k]
+        most = _HEIGHT - _APART * (len(placed) - 1 - k) if over else placed[k]
         placed[k] = min(placed[k], most)
     return dict(zip(order, placed, strict=True))
 

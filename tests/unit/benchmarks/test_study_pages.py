@@ -14,7 +14,7 @@ import torch
 
 import study_page
 from mhex.viz._sheet import Sheet
-from study_charts import _APART, _PANEL, _spread, band_figure, bands_of
+from study_charts import _APART, _HEIGHT, _spread, band_figure, bands_of
 from study_page import interval_of, made_by, save_picture, table
 
 
@@ -81,7 +81,7 @@ def test_bands_follow_the_samples() -> None:
 def test_names_at_the_ends_of_curves_do_not_lie_on_each_other() -> None:
     placed = sorted(_spread({"a": 0.99, "b": 0.995, "c": 1.0, "d": 0.1}, (0.0, 1.0)).values())
     assert all(later - earlier >= _APART - 1e-9 for earlier, later in pairwise(placed))
-    assert placed[-1] <= _PANEL[1] + 1e-9
+    assert placed[-1] <= _HEIGHT + 1e-9
 
 
 def test_a_band_figure_draws_a_line_for_each_name_in_each_panel() -> None:
