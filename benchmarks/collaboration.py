@@ -134,7 +134,7 @@ def grid_figure(bundle: mhex.Bundle, data: ImageSet, x: Tensor, shown: Sequence[
             Panel(photo, "input" if first else ""),
             Panel(overlay(own, place), "map of the heads" if first else ""),
         ]
-        for mode, title in (("keep", "one square kept"), ("occlude", "one square hidden")):
+        for mode, title in (("keep", "square kept"), ("occlude", "square hidden")):
             low, high = (float(end(maps[mode].raw[place])) for end in (torch.min, torch.max))
             panels.append(
                 Panel(
