@@ -20,7 +20,7 @@ from cdam_concepts import EXAMPLES, VARIANTS, concept_maps, energy_table, load_b
 from mhex.data import Pets
 from mhex.viz import comparison, scatter
 from study_charts import band_figure, bands_of
-from study_page import Interval, interval_of, made_by, parser_of, save_picture, table, write_page
+from study_page import Interval, interval_of, made_by, parser_of, save_picture, save_samples, table, write_page
 
 MODEL = "zoo:pets-vit-simclr-probe"
 SHOWN = 2
@@ -32,14 +32,14 @@ def photos_of(test: Pets, count: int) -> list[Any]:
     return [items[k * len(items) // count]["image"] for k in range(min(count, len(items)))]
 
 
-def concept_part(bundle: mhex.Bundle, count: int, seed: int, out: Path) -> tuple[list[str], str, Pets]:
+def concept_part(bundle: mhex.Bundle, count: int, seed: int) -> tuple[list[str], str, Pets]:
     """Concept maps: numbers, picture, reading; and the test photos."""
     train, test, pairs = load_both(count, seed)
     rows = energy_table(bundle, train, pairs, seed)
     sheet = comparison(
         concept_maps(bundle, train, pairs.photos[:SHOWN], seed), samples=range(SHOWN), title="Concepts on two animals"
     )
-    picture = save_picture(sheet, out / "cdam-concepts.jpg", "Maps of the concepts cat and dog on pictures of both")
+    picture = save_samples(sheet, "cdam-concepts.jpg", "Maps of the concepts cat and dog on pictures of both")
     lines = [[words, f"`{method}`", *found, found[-1].count] for words, method, found in rows]
     parts = [
         "## Concept maps",
@@ -129,7 +129,7 @@ def box_part(bundle: mhex.Bundle, photos: Sequence[Any], boxes: int, seed: int, 
     return parts, words
 
 
-def variant_part(bundle: mhex.Bundle, photos: Sequence[Any], seed: int, out: Path) -> list[str]:
+def variant_part(bundle: mhex.Bundle, photos: Sequence[Any], seed: int) -> list[str]:
     """Plain, smooth and integrated CDAM beside attention."""
     batch = list(photos[:4])
     target = mhex.explain(bundle, batch, method="cdam").target
@@ -141,7 +141,7 @@ def variant_part(bundle: mhex.Bundle, photos: Sequence[Any], seed: int, out: Pat
     return [
         "## Variants",
         words,
-        save_picture(sheet, out / "cdam-variants.jpg", "Attention and three variants of CDAM"),
+        save_samples(sheet, "cdam-variants.jpg", "Attention and three variants of CDAM"),
     ]
 
 
@@ -152,12 +152,12 @@ def main() -> None:
     wanted = parser.parse_args()
     started, bundle, images = time.perf_counter(), mhex.load(MODEL), wanted.out / "images"
     bundle.model.to(wanted.device)
-    concepts, first, test = concept_part(bundle, wanted.images, wanted.seed, images)
+    concepts, first, test = concept_part(bundle, wanted.images, wanted.seed)
     print("concepts: done", flush=True)
     photos = photos_of(test, wanted.images)
     scattered, second = attention_part(beside(bundle, photos, wanted.seed), wanted.seed, images)
     boxed, third = box_part(bundle, photos, wanted.boxes, wanted.seed, images)
-    variants = variant_part(bundle, photos, wanted.seed, images)
+    variants = variant_part(bundle, photos, wanted.seed)
     accuracy = bundle.card["accuracy"]
     intro = (
         f"`{MODEL}`: a linear classifier on a frozen ViT that learned without labels, the paper's setting in small "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from mhex.viz._labels import Legend
 from mhex.viz._panels import Panel, Row, draw_rows
 from mhex.viz._sheet import Sheet
 from mhex.viz.overlay import photo_pixels
-from study_page import made_by, parser_of, save_picture, table, write_page
+from study_page import made_by, parser_of, save_picture, save_samples, table, write_page
 
 MODELS = ("zoo:blood-mhex-resnet18", "zoo:blood-mhex-resnet18-full")
 EVALUATOR = "zoo:blood-resnet34"
@@ -174,7 +173,7 @@ def main() -> None:
         print(f"{name}: {len(study.collaboration)} images", flush=True)
         if name == MODELS[0]:
             grid = grid_figure(bundle, data, x, shown)
-    parts += ["## Where in an image gate and head agree (figure 8)", _grid_words(wanted.out, grid)]
+    parts += ["## Where in an image gate and head agree (figure 8)", _grid_words(grid)]
     count = f"{len(data)} test images of the blood cells"
     intro = (
         "MHEX, figure 7: does the cosine of gate and head (collaboration) go with how much an explanation removes "
@@ -196,8 +195,8 @@ _CAVEAT = (
 )
 
 
-def _grid_words(out: Path, grid: Sheet) -> str:
-    shown = save_picture(grid, out / "images" / "collaboration-grid.jpg", "Grid confidence maps of blood cells")
+def _grid_words(grid: Sheet) -> str:
+    shown = save_samples(grid, "collaboration-grid.jpg", "Grid confidence maps of blood cells")
     return (
         f"`{MODELS[0]}`, the first test image of four kinds of cells. The published helper that masks squares is not "
         f"known; both readings are shown.\n\n{shown}"

@@ -24,7 +24,7 @@ from mhex.data import load_pets
 from mhex.inputs import prepare
 from mhex.perturb.correlation import rank_correlation
 from mhex.viz import comparison
-from study_page import Interval, interval_of, made_by, parser_of, save_picture, table, write_page
+from study_page import Interval, interval_of, made_by, parser_of, save_samples, table, write_page
 
 MODEL = "zoo:pets-vit"
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -174,14 +174,14 @@ def main() -> None:
     )
     parts = [
         "## What the schemes look like (figure 9)",
-        save_picture(sheet, images / "gradtoken-schemes.jpg", "Maps of five schemes of GradToken on four photos"),
+        save_samples(sheet, "gradtoken-schemes.jpg", "Maps of five schemes of GradToken on four photos"),
         "Spearman's rho of each scheme's map with the default's, over the patches of a photo:",
         table(["scheme", "rank correlation with the default"], schemes),
         "## What is joined",
         "The class token's row of the joined attention multiplies relevance element by element; the rows of patches "
         "spread it as a matrix. *Peak* is the patch with the highest relevance, whose own share is left out of the "
         "picture.",
-        save_picture(rows_figure(bundle, shown, maps), images / "gradtoken-rows.jpg", "Rows of the joined attention"),
+        save_samples(rows_figure(bundle, shown, maps), "gradtoken-rows.jpg", "Rows of the joined attention"),
         table(["joined by", "mean cosine of two patches' rows", "share of a row that is the patch's own"], attentions),
     ]
     depth, words = depth_part(wanted.suite, images) if wanted.suite else ([], "")

@@ -21,6 +21,7 @@ from mhex.metrics.statistics import bootstrap
 from mhex.viz._sheet import render
 
 DOCS = Path(__file__).parents[1] / "docs"
+OF_DATA = Path("out") / "studies"  # pictures that show samples of a data set stay on the machine
 MOST_BYTES = 300_000  # of a picture
 _DOTS = (200, 170, 145, 120, 100, 85)  # per inch, until a picture is small enough
 _ELSEWHERE = ("out", "runs", "suite")  # folders of this machine, which are no part of what was measured
@@ -111,6 +112,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+
+
+def save_samples(figure: Figure, name: str, alt: str) -> str:
+    """Draw samples of a data set into the folder of such pictures, and give the sentence that tells of it.
+
+    Args:
+        figure: To be drawn.
+        name: Of the file, with its suffix.
+        alt: What it shows.
+    """
+    save_picture(figure, OF_DATA / name, alt)
+    return f"*{alt}: the command draws them into `{OF_DATA / name}`; samples of a data set are no part of these pages.*"
 
 
 def save_picture(figure: Figure, path: Path, alt: str) -> str:
