@@ -143,6 +143,7 @@ STEADY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("_plain_kernels")
 @cases(CORE)
+@pytest.mark.slow
 def test_bfloat16_weights(method: str, family: Family) -> None:
     model = family.fresh(torch.float32).to(torch.bfloat16)
     # The float32 model has the same rounded weights, so only the arithmetic differs.
@@ -203,6 +204,7 @@ def test_callers(method: str, family: Family, caller: str) -> None:
 
 
 @cases(CORE)
+@pytest.mark.slow
 def test_inputs_made_under_inference_mode(method: str, family: Family) -> None:
     """Such tensors cannot enter a graph; here they also have another dtype than the weights."""
     model = family.model()
@@ -362,6 +364,7 @@ def test_what_models_return(method: str, family: Family, output: str) -> None:
 
 @pytest.mark.parametrize("squeezed", [False, True], ids=["(B,1)", "(B,)"])
 @pytest.mark.parametrize("method", [m for m in serving("plain_vit") if METHODS[m].class_specific])
+@pytest.mark.slow
 def test_one_logit_for_two_classes(method: str, squeezed: bool) -> None:
     """Class 1 has the score +logit and class 0 the score -logit, as a head of two opposite logits has."""
     one = FAMILIES["plain_vit"].fresh()
@@ -410,6 +413,7 @@ def test_hooks_of_the_user_take_part() -> None:
 
 
 @cases(CORE)
+@pytest.mark.slow
 def test_threads(method: str, family: Family) -> None:
     """Two threads explain two models at the same time; nothing is shared between them."""
     models, inputs = [family.fresh() for _ in range(2)], family.inputs(2)

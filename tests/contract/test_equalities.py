@@ -78,6 +78,7 @@ def test_ways_to_name_a_class_agree(method: str, family: Family) -> None:
 
 
 @cases(CORE)
+@pytest.mark.slow
 def test_one_class_per_sample(method: str, family: Family) -> None:
     model, inputs = family.model(), family.inputs(3)
     mixed = explain(model, inputs, method, target=torch.tensor([5, 0, 2]))

@@ -89,6 +89,7 @@ def test_after_an_error_in_the_forward_pass(method: str, family: Family) -> None
 
 
 @cases(CORE)
+@pytest.mark.slow
 def test_after_a_target_that_is_found_wrong_after_the_pass(method: str, family: Family) -> None:
     model, inputs = lived_in(family), family.inputs(2)
     explain(model, inputs, method)
@@ -216,6 +217,7 @@ def test_memory_does_not_grow_for_any_method(method: str, family: Family) -> Non
 
 
 @cases(CORE)
+@pytest.mark.slow
 def test_nothing_is_left_in_cycles(method: str, family: Family) -> None:
     """Tensors are freed when the call returns, not when the garbage collector happens to run."""
     model, inputs = family.model(), family.inputs(2)

@@ -102,6 +102,7 @@ def test_refusal_names_methods_that_can():
         registry.get_method("gae").check_serves(cnn)
 
 
+@pytest.mark.slow
 def test_generated_pages_are_up_to_date():
     script = Path(__file__).parents[2] / "docs" / "generate.py"
     result = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)

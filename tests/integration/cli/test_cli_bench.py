@@ -41,7 +41,10 @@ def test_several_suites_go_on_after_one_that_fails(run: Run, suite: Path) -> Non
     last = write_suite(suite.with_name("last.yaml"), name="last")
     result = run("bench", suite, broken, last, "--quick", "--out", "runs", "--page-folder", "pages")
     assert result.exit_code == 1
-    assert "1 of 3 suites failed: broken: broken: zoo:pets-resnet34 is not here" in result.stderr.splitlines()[-1]
+    assert (
+        "1 of 3 suites failed: broken: broken: zoo:pets-resnet34: The weights of zoo:pets-resnet34 do not travel"
+        in result.stderr.splitlines()[-1]
+    )
     assert sorted(path.name for path in Path("pages").iterdir()) == ["last.md", "small.md"]
     for name in ("small-quick", "last-quick"):
         assert (Path("runs") / name / "report.html").is_file()

@@ -34,6 +34,7 @@ def demo_zoo(demo_zoo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return demo_zoo_folder
 
 
+@pytest.mark.slow
 def test_the_page_shows_photos_heads_and_news(
     run: Run, demo_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

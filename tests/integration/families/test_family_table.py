@@ -98,6 +98,7 @@ def test_anatomy(family: Family) -> None:
 
 
 @every_family
+@pytest.mark.slow
 def test_shapes(family: Family) -> None:
     count = 3
     inputs = family.inputs(count)

@@ -36,6 +36,7 @@ HERE = [pytest.param(name, marks=() if name in MAIN else pytest.mark.slow) for n
         for preset in ("identity", "warmup", "probe")
     ],
 )
+@pytest.mark.slow
 def test_attaching_changes_nothing(name, preset):
     model, batch = host(name), inputs(name)
     before = run(model, batch)
@@ -68,6 +69,7 @@ def test_detach_restores_the_host(name):
 
 
 @pytest.mark.parametrize("name", MAIN)
+@pytest.mark.slow
 def test_keys_of_the_host_stay_and_its_weights_load(name):
     model, other = host(name), copy.deepcopy(host(name))
     keys, kind = list(model.state_dict()), type(model)
@@ -192,6 +194,7 @@ def test_layer_norm_scale_makes_the_sum_target_neutral():
 
 
 @pytest.mark.parametrize("name", MAIN)
+@pytest.mark.slow
 def test_probe_training_leaves_predictions_and_buffers(name):
     """Invariant 4, exactly: training steps in training mode, with the host frozen."""
     model, batch = host(name), inputs(name)
@@ -242,6 +245,7 @@ def test_warm_up_ends_in_the_published_gate():
 
 
 @pytest.mark.parametrize("name", MAIN)
+@pytest.mark.slow
 def test_save_and_attach_again(name, tmp_path):
     model, batch = host(name), inputs(name)
     scaffold = stir(mhex.attach(model, CLASSES, where="all", preset="paper"))

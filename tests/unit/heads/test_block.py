@@ -132,6 +132,7 @@ def test_half_precision_pools_in_full(dtype):
 
 
 @pytest.mark.parametrize("name", MAIN)
+@pytest.mark.slow
 def test_head_identity_on_hosts(name):
     """Invariant 1: class scores are the equivalent matrix times the ReLU of the pooled sum."""
     model, batch = host(name, torch.float64), inputs(name, dtype=torch.float64)
@@ -148,6 +149,7 @@ def test_head_identity_on_hosts(name):
 @pytest.mark.parametrize("name", ["hf_bert", "hf_roberta", "hf_distilbert"])
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.slow
 def test_padding_changes_no_head(name, special, attention):
     """Invariant 18."""
     model, batch = host(name, torch.float64), inputs(name)

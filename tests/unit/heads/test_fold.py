@@ -26,6 +26,7 @@ def added(folded):
 
 
 @pytest.mark.parametrize("name", marked(*HOSTS))
+@pytest.mark.slow
 def test_predictions(name):
     scaffold, x = with_heads(name), inputs(name)
     state = copy.deepcopy(scaffold.model.state_dict())

@@ -18,6 +18,7 @@ def gates(scaffold, x):
 @pytest.mark.parametrize(
     "name", marked("tv_resnet18", "timm_resnet", "tv_resnet50", "hf_bert", "timm_vit", "timm_convnext")
 )
+@pytest.mark.slow
 def test_one_sample_is_its_own_mean(name):
     scaffold, x = with_heads(name), inputs(name)
     one = part(x, slice(0, 1))

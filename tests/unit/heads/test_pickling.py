@@ -79,6 +79,7 @@ def test_a_pickled_model_trains():
 @pytest.mark.parametrize("source", ["classifier", "last_head", "sum"])
 @pytest.mark.parametrize("way", [pickled, saved, copy.deepcopy])
 @pytest.mark.parametrize("name", ["timm_vit", "plain"])
+@pytest.mark.slow
 def test_a_folded_model(name, way, source):
     model, scaffold, batch = attached(name)
     run(model, batch)

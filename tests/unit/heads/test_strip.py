@@ -30,6 +30,7 @@ def test_classifier_predicts(name):
 
 
 @pytest.mark.parametrize("name", marked(*HOSTS))
+@pytest.mark.slow
 def test_last_head_predicts(name):
     scaffold, x = with_heads(name), inputs(name)
     scaffold.predict_from = "last_head"

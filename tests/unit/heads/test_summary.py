@@ -39,6 +39,7 @@ def check(summary, blocks, width, square, total):
 
 
 @pytest.mark.parametrize(("name", "where", "blocks", "width", "square", "thousand", "nine"), RESNETS)
+@pytest.mark.slow
 def test_counts_of_resnets(name, where, blocks, width, square, thousand, nine):
     for classes, total in ((1000, thousand), (9, nine)):
         model = resnet(name)

@@ -65,6 +65,7 @@ def found(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
 @pytest.mark.parametrize("name", SHARDS)
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(found, name):
     images = [] if name == "nobody has any" else list(range(COUNT))
     for batch in (1, 64):

@@ -27,6 +27,7 @@ def models(tmp_path, monkeypatch):
     return tmp_path / "models"
 
 
+@pytest.mark.slow
 def test_heads_are_fitted_after_the_model_that_they_belong_to(blood, models):
     card = build("blood-fitted-resnet18", smoke=True)
     assert {path.name for path in models.glob("*.json")} == {"blood-resnet18.json", "blood-fitted-resnet18.json"}
