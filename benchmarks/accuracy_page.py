@@ -5,7 +5,19 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from scipy import stats
+
 from accuracy_studies import CLOSED, HEADS, STUDIES, recipe_of
+
+# MHEX, Table 1: with heads, and the paper's benchmark without; accuracy in per cent.
+PUBLISHED = (
+    ("ImageNet-1k", "ResNet-18", "70.57 ± 0.31", "69.75"),
+    ("PathMNIST", "ResNet-18, 224 px", "95.18 ± 1.09", "90.90"),
+    ("OrganAMNIST", "ResNet-18, 224 px", "97.66 ± 1.17", "95.10"),
+    ("TissueMNIST", "ResNet-18, 224 px", "66.81 ± 0.67", "68.10"),
+    ("BloodMNIST", "ResNet-18, 224 px", "96.66 ± 0.48", "96.30"),
+    ("AG News", "BERT-base", "93.63 ± 0.20", "94.56 ± 0.37"),
+)
 
 
 def page(rows: list[dict[str, Any]]) -> str:
@@ -27,31 +39,61 @@ def page(rows: list[dict[str, Any]]) -> str:
         lines += [
             f"## {study.title}",
             "",
-            f"Test split; {recipe.training.epochs} epochs for every variant, the same data order and changes for the "
-            f"same seed; gates start as preset `{study.preset}`; mean and standard deviation over seeds.",
+            f"Test split, {study.images:,} samples; {recipe.training.epochs} epochs for every variant, the same data "
+            f"order and changes for the same seed (1, 2, 3); gates start as preset `{study.preset}`; mean and standard "
+            "deviation over seeds. *Less plain*: pairs of the same seed, with the 95 % interval of Student's t.",
             "",
-            "| variant | predicts | seeds | test accuracy % | seconds |",
-            "|---|---|---|---|---|",
+            "| variant | predicts | seeds | test accuracy % | less plain | seconds |",
+            "|---|---|---|---|---|---|",
         ]
         order = (*study.variants, CLOSED)
         for variant in order:
             group = [row for row in mine if row["variant"] == variant]
             if group:
-                lines += _rows(variant, group)
+                lines += _rows(
+                    variant, group, {row["seed"]: row["accuracy"] for row in mine if row["variant"] == "plain"}
+                )
         mine.sort(key=lambda row: order.index(row["variant"]))
         lines += ["", *_per_block("Accuracy % of each head, first block to last", mine, "heads", 100), ""]
         lines += [*_per_block("Mean gate of each block", mine, "gates", 1), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *_beside()]).rstrip() + "\n"
 
 
-def _rows(variant: str, group: list[dict[str, Any]]) -> list[str]:
+def _beside() -> list[str]:
+    """Published numbers, and what reproduces."""
+    return [
+        "## Beside the paper",
+        "",
+        "| data | network | with heads | benchmark without |",
+        "|---|---|---|---|",
+        *(f"| {' | '.join(one)} |" for one in PUBLISHED),
+        "",
+        "The benchmark column quotes others' training for images (official values of MedMNIST and torchvision), so its "
+        "differences hold those of recipes too; the authors' own plain ResNet-18 has 98.25 % on the validation split "
+        "of BloodMNIST in a public notebook, above their 96.50 % with heads.",
+        "",
+        "## Reading",
+        "",
+        "- Reproduces: heads cost no accuracy that three seeds could show, on any of these data sets. On pets, heads "
+        "beside the classifier are better than none for every seed.",
+        "- Not shown: a general gain. Where recipes are the same, differences are within what seeds scatter, but for "
+        "pets; on X-rays even 3 points are not told apart with three seeds.",
+        "- As in the paper, the loss of the sum (`pretrain`) leaves single heads useless for answers, and the loss of "
+        "each (`finetune`) makes all of them classifiers.",
+        "- Closed-form heads change no prediction by construction.",
+    ]
+
+
+def _rows(variant: str, group: list[dict[str, Any]], plain: dict[int, float]) -> list[str]:
     """Lines of the table; heads in closed form leave the answers to the classifier, and could give their own."""
-    answers = {_predicts(variant): [row["accuracy"] for row in group]}
+    answers = {_predicts(variant): {row["seed"]: row["accuracy"] for row in group}}
     if variant == CLOSED:
-        answers["last head"] = [row["heads"][-1] for row in group]
+        answers["last head"] = {row["seed"]: row["heads"][-1] for row in group}
     seconds = statistics.mean(row.get("fit_seconds", row["seconds"]) for row in group)
     return [
-        f"| {variant} | {said} | {len(group)} | {_spread([100 * share for share in shares])} | {seconds:.0f} |"
+        f"| {variant} | {said} | {len(group)} | {_spread([100 * share for share in shares.values()])} | "
+        f"{'' if variant == 'plain' else _less([100 * (shares[seed] - plain[seed]) for seed in shares])} | "
+        f"{seconds:.0f} |"
         for said, shares in answers.items()
     ]
 
@@ -66,6 +108,15 @@ def _predicts(variant: str) -> str:
 def _spread(values: list[float]) -> str:
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{spread}"
+
+
+def _less(values: list[float]) -> str:
+    """Mean of differences with the interval of Student's t."""
+    mean = statistics.mean(values)
+    if len(values) < 2 or not any(values):
+        return f"{mean:.2f}"
+    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})"
 
 
 def _per_block(title: str, rows: list[dict[str, Any]], key: str, factor: float) -> list[str]:

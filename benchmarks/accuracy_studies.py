@@ -27,6 +27,7 @@ class Study:
         recipe: Packaged recipe of the plain network.
         variants: Ways to train it.
         preset: Of the gates: `paper` from scratch, `identity` from trained weights.
+        images: Of the test split.
         changes: Of the recipe.
         seeds: One run each.
     """
@@ -35,23 +36,25 @@ class Study:
     recipe: str
     variants: tuple[str, ...]
     preset: str
+    images: int
     changes: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1, 2, 3)
 
 
 STUDIES = {
-    "blood": Study("Blood cells, ResNet-18, 112 px", "blood-resnet18", tuple(HEADS), "paper"),
+    "blood": Study("Blood cells, ResNet-18, 112 px", "blood-resnet18", tuple(HEADS), "paper", 2557),
     "pneumonia": Study(
-        "Pneumonia X-rays, ResNet-18, 112 px", "pneumonia-resnet18", tuple(HEADS), "paper", ("data.side=112",)
+        "Pneumonia X-rays, ResNet-18, 112 px", "pneumonia-resnet18", tuple(HEADS), "paper", 624, ("data.side=112",)
     ),
     "pets": Study(
         "Pets, ResNet-18, 128 px, 60 epochs from one CIFAR-10 start",
         "pets-resnet18",
         ("plain", "finetune", "finetune + classifier"),
         "identity",
+        2454,
     ),
     "ag_news": Study(
-        "AG News, MiniLM, fine-tuned", "agnews-minilm", ("plain", "finetune", "finetune + classifier"), "identity"
+        "AG News, MiniLM, fine-tuned", "agnews-minilm", ("plain", "finetune", "finetune + classifier"), "identity", 858
     ),
 }
 

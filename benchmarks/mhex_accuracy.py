@@ -122,7 +122,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/accuracy"))
     parser.add_argument("--only", nargs="*", choices=list(STUDIES), default=list(STUDIES))
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--page", action="store_true", help="write the page from the rows that are there")
+    parser.add_argument(
+        "--page", action="store_true", help="write the page from the rows that are there, or those beside it"
+    )
     parser.add_argument("--run", nargs=3, metavar=("DATA", "VARIANT", "SEED"), help="one run")
     wanted = parser.parse_args()
     if wanted.run:
@@ -147,10 +149,11 @@ def main() -> None:
                 train(read_recipe(find_recipe(need)), wanted.out / name / need)
         with ThreadPoolExecutor(wanted.jobs) as pool:
             list(pool.map(start, todo))
-    found = sorted(wanted.out.glob(f"*/*/{ROWS}"))
+    kept = PAGE.with_suffix(".json")
+    found = sorted(wanted.out.glob(f"*/*/{ROWS}")) or [kept]
     rows = [row for path in found for row in json.loads(path.read_text(encoding="utf-8"))]
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    kept.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(rows), encoding="utf-8")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mhex.bench.plan import MethodGiven, label
+from mhex.bench.suite_papers import ClaimPart, PublishedPart
 from mhex.errors import ArgumentError
 from mhex.train.schema import setting
 
@@ -103,27 +104,6 @@ class QuickPart:
 
 
 @dataclass(frozen=True)
-class PublishedPart:
-    """Numbers of a paper, shown beside ours.
-
-    Attributes:
-        paper: Which one.
-        table: Where in it.
-        note: Data, model and protocol there, and how far numbers can be compared.
-        values: By method and column, both as they are called in our tables: `gae: {deletion: 0.1}`.
-        percent: Whether they are a hundred times ours.
-        models: Labels of the models whose table they stand beside; all by default.
-    """
-
-    paper: str
-    table: str
-    note: str
-    values: Mapping[str, Any]
-    percent: bool = False
-    models: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Suite:
     """A benchmark: methods by metrics by models by data.
 
@@ -146,6 +126,7 @@ class Suite:
         charts: Draw the curves on the page in Markdown too, as SVG files beside it.
         about: A few sentences for the page.
         published: Numbers of papers.
+        claims: What papers say of methods, to be tested.
         reading: What reproduces and what does not, and why.
         quick: What `--quick` changes.
     """
@@ -168,6 +149,7 @@ class Suite:
     charts: bool = False
     about: str = ""
     published: tuple[PublishedPart, ...] = ()
+    claims: tuple[ClaimPart, ...] = ()
     reading: str = ""
 
     def __post_init__(self) -> None:

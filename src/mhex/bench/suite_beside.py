@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from mhex.bench.suite import PublishedPart
+from mhex.bench.suite_papers import PublishedPart
 from mhex.bench.tables import Cell
 from mhex.perturb.correlation import rank_correlation
 
@@ -23,7 +23,7 @@ def beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
         cells: Ours.
         seed: Of the suite, which names of columns hold where it is not 0.
     """
-    place = {(cell.method, _without_seed(cell.column, seed)): cell for cell in cells}
+    place = {(cell.method, without_seed(cell.column, seed)): cell for cell in cells}
     methods = [name for name in published.values if any(method == name for method, _ in place)]
     asked = dict.fromkeys(column for name in methods for column in published.values[name])
     columns = [name for name in asked if any(column == name for _, column in place)]
@@ -53,7 +53,7 @@ def _table(
     return "\n".join(lines)
 
 
-def _without_seed(column: str, seed: int) -> str:
+def without_seed(column: str, seed: int) -> str:
     """A column as it is called where the seed is 0, which names it for all seeds."""
     return column.replace(f"(seed={seed}, ", "(").replace(f" (seed={seed})", "")
 

@@ -54,6 +54,12 @@ def check_suite(suite: Suite, source: str) -> None:
             _known("model", published.models, found)
             scope = [found[name] for name in published.models or found]
             _check_values(published.values, set().union(*(m for m, _ in scope)), set().union(*(c for _, c in scope)))
+    for place, claim in enumerate(suite.claims):
+        with _at(source, f"claims[{place}]"):
+            _known("model", claim.models, found)
+            scope = [found[name] for name in claim.models or found]
+            _known("column", [claim.column], sorted(set().union(*(c for _, c in scope))))
+            _known("method", (*claim.better, *claim.than), sorted(set().union(*(m for m, _ in scope))))
 
 
 def _has_curves(part: MetricPart) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from mhex.bench.gathering import explain_seconds
 from mhex.bench.report import Report
 from mhex.bench.suite_beside import beside
 from mhex.bench.suite_charts import is_drawn, suite_charts
+from mhex.bench.suite_claims import check_claims, claims_table
 from mhex.bench.suite_run import SuiteResult
 from mhex.bench.tables import Cell, Grid, render
 
+_ZERO = re.compile(r"[0.± ]+")
 _COLUMNS = 4  # of numbers in one table: more do not fit beside each other on a page
 _IMAGES = "images"  # the folder of charts beside a page
 
@@ -55,7 +58,8 @@ def suite_page(result: SuiteResult) -> str:
         f"# {suite.title}",
         suite.about,
         f"Made by `{told['command']}`{form}: seed {told['seed']}, {seconds:.0f} s on {told['device']}; {made}. Rows "
-        "per image, from which all of this follows, are kept by the run.",
+        "per image, from which all of this follows, are kept by the run."
+        + "".join(f" {line}" for line in dict.fromkeys(one.get("remark") for one in records.values()) if line),
         _models(records),
     ]
     for label, report in result.reports.items():
@@ -65,18 +69,20 @@ def suite_page(result: SuiteResult) -> str:
         for published in suite.published:
             if not published.models or label in published.models:
                 parts.append(beside(published, cells, suite.seed))
+        claims = [one for one in suite.claims if not one.models or label in one.models]
+        parts.append(claims_table(check_claims(claims, report, cells, suite.seed)))
         if is_drawn(result, label):
             parts.append(f"### Curves\n\n![Mean curves of {label}]({_chart(result, label)})")
         parts.append(f"### What an explanation costs\n\n{_costs(report, record)}")
     if suite.reading:
-        parts.append(f"## Reading\n\n{suite.reading.strip()}")
+        parts.append(f"## Reading{' of the full form' if result.quick else ''}\n\n{suite.reading.strip()}")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
 def tables(report: Report, cells: Sequence[Cell]) -> str:
     """Methods by metrics with at most four columns a table, metrics in one piece where they fit; remarks below all.
 
-    Counts that are 0 for every method, such as those of samples that a model is not sure of, are left out.
+    What is the same for every method, such as the share of samples that a model is not sure of, is told below.
 
     Args:
         report: Whose protocols are told.
@@ -84,7 +90,12 @@ def tables(report: Report, cells: Sequence[Cell]) -> str:
     """
     groups: list[list[str]] = []
     by_metric: dict[str, dict[str, None]] = {}
-    told = {cell.column for cell in cells if cell.higher is not None or cell.value != 0}
+    texts: dict[str, set[str]] = {}
+    for cell in cells:
+        if cell.higher is None:
+            texts.setdefault(cell.column, set()).add(cell.text)
+    same = {column: found.pop() for column, found in texts.items() if len(found) == 1}
+    told = {cell.column for cell in cells} - same.keys()
     for cell in cells:
         if cell.column in told:
             by_metric.setdefault(cell.metric, {})[cell.column] = None
@@ -103,7 +114,8 @@ def tables(report: Report, cells: Sequence[Cell]) -> str:
         remarks |= dict.fromkeys(below.splitlines())
     general = [line for line in remarks if not any(line.startswith(f"- {name}:") for name in by_metric)]
     own_first = [line for line in remarks if line not in general]
-    return "\n\n".join([*drawn, "\n".join([*own_first, *general])])
+    alike = [f"- {column}: {text} for all" for column, text in same.items() if not _ZERO.fullmatch(text)]
+    return "\n\n".join([*drawn, "\n".join([*own_first, *alike, *general])])
 
 
 def _chart(result: SuiteResult, label: str) -> str:

@@ -24,7 +24,7 @@ from mhex.bench.suite_shelf import Shelf
 from mhex.errors import ArgumentError
 
 TOLD = "suite.json"
-_OF_THE_WORK = ("device", "versions", "command")  # they belong to the call that made the rows
+_OF_THE_WORK = ("device", "versions", "command", "remark")  # they belong to the call that made the rows
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def run_suite(
     quick: bool = False,
     progress: bool = False,
     command: str | None = None,
+    remark: str = "",
     shelf: Shelf | None = None,
     say: Callable[[str], None] | None = None,
 ) -> SuiteResult:
@@ -66,6 +67,7 @@ def run_suite(
         quick: In the quick form.
         progress: Draw progress bars with the time that is left.
         command: What made the result, for pages; by default this call in words.
+        remark: On the circumstances, for pages: that other work ran on the same device, say.
         shelf: Where models and data are kept for other suites.
         say: Told in a line when a model is done, and how long it took.
 
@@ -84,7 +86,7 @@ def run_suite(
         had = _parts(folder)
         reports[one.entry.label] = _judge(suite, one, folder, device, progress)
         new = len(_parts(folder) - had)
-        work = {"device": _device(device), "versions": versions(), "command": command}
+        work = {"device": _device(device), "versions": versions(), "command": command, "remark": remark}
         seconds = time.perf_counter() - started
         record = _record(one, reports[one.entry.label], work, seconds, bool(had))
         records[one.entry.label] = _joined(before.get(one.entry.label), record, new)
@@ -147,7 +149,7 @@ def _joined(before: Mapping[str, Any] | None, record: dict[str, Any], new: int) 
     if before is None:
         return record
     if new == 0:
-        return {**record, **{name: before[name] for name in (*_OF_THE_WORK, "seconds", "resumed")}}
+        return {**record, **{name: before[name] for name in (*_OF_THE_WORK, "seconds", "resumed") if name in before}}
     return {**record, "seconds": before["seconds"] + record["seconds"]}
 
 

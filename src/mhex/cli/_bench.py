@@ -76,6 +76,7 @@ class Bench:
         device: Where models run.
         stored: Read rows that are there, and judge nothing.
         tables: Print tables, and write pages.
+        remark: On the circumstances, for pages.
         shelf: Models and data that suites share.
     """
 
@@ -83,6 +84,7 @@ class Bench:
     device: str
     stored: bool
     tables: bool
+    remark: str = ""
     shelf: Shelf = field(default_factory=Shelf)
 
     def work(self, jobs: Sequence[Job], places_of: Callable[[Job], Places]) -> dict[str, str]:
@@ -123,6 +125,7 @@ class Bench:
                 quick=self.quick,
                 progress=sys.stderr.isatty(),
                 command=_command(job.given, self.quick, self.device),
+                remark=self.remark,
                 shelf=self.shelf,
                 say=None if sys.stdout.isatty() else complain,
             )

@@ -56,6 +56,9 @@ def bench(
     no_tables: Annotated[
         bool, typer.Option("--no-tables", help="Judge alone; tables and pages can be made later with --from.")
     ] = False,
+    remark: Annotated[
+        str, typer.Option("--remark", help="A sentence on the circumstances, which pages of this run will have.")
+    ] = "",
     listed: Annotated[bool, typer.Option("--list", help="List the packaged suites and leave.")] = False,
 ) -> None:
     """Judge methods by suites. The same command goes on where a broken run stopped.
@@ -72,6 +75,8 @@ def bench(
         from mhex.cli._bench import Bench, Job, Places, jobs_of
     if no_tables and (page or page_folder or stored):
         raise ArgumentError("Expected --no-tables without pages; make them later with --from.")
+    if remark and stored:
+        raise ArgumentError("Expected --remark where rows are made; with --from, pages have the remark of their run.")
     jobs = jobs_of(suites)
     if page is not None and len(jobs) > 1:
         raise ArgumentError("Expected one suite beside --page; of several, --page-folder takes the pages.")
@@ -86,7 +91,7 @@ def bench(
         rows = stored if only and (stored / "suite.json").is_file() else stored / name
         return Places(rows, rows if out is None else own, md)
 
-    failed = Bench(quick, device, stored=stored is not None, tables=not no_tables).work(jobs, places_of)
+    failed = Bench(quick, device, stored=stored is not None, tables=not no_tables, remark=remark).work(jobs, places_of)
     if failed:
         told = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in failed.items())
         complain(f"{len(failed)} of {len(jobs)} suites failed: {told}.")

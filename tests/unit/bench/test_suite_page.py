@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mhex.bench import suite_shelf
 from mhex.bench.gathering import explain_seconds
 from mhex.bench.suite import Suite
+from mhex.bench.suite_claims import Checked, check_claims
 from mhex.bench.suite_files import read_suite
 from mhex.bench.suite_page import suite_page, write_page
+from mhex.bench.suite_papers import ClaimPart
 from mhex.bench.suite_run import SuiteResult, run_suite
 from mhex.bench.suite_stored import stored_result
 from mhex.errors import ArgumentError
+from mhex.metrics.comparison import paired
+from mhex.metrics.statistics import holm
 from support.suites import write_models, write_pets, write_suite
 
 SWEEP = {"reference": "zero", "steps": 4}
@@ -91,7 +96,10 @@ def test_the_page_has_our_numbers_beside_the_published_ones(tmp_path: Path) -> N
 def test_tables_are_narrow_and_hold_every_number(many: tuple[Path, SuiteResult]) -> None:
     page = suite_page(many[1])
     cells = many[1].reports["tiny-vit"].summary()
-    empty = {cell.column for cell in cells if cell.higher is None} - {cell.column for cell in cells if cell.value != 0}
+    neutral = {
+        cell.column: {one.text for one in cells if one.column == cell.column} for cell in cells if not cell.higher
+    }
+    empty = {cell.column for cell in cells if cell.higher is None and len(neutral[cell.column]) == 1}
     columns = [name for name in dict.fromkeys(cell.column for cell in cells) if name not in empty]
     assert empty
     assert len(columns) > 8
@@ -104,6 +112,51 @@ def test_tables_are_narrow_and_hold_every_number(many: tuple[Path, SuiteResult])
     for metric in many[1].reports["tiny-vit"].metrics:
         assert sum(line.startswith(f"- {metric}: n = 6") for line in page.splitlines()) == 1, metric
     assert page.count("is half of the 95 % interval") == 1
+
+
+def test_claims_are_tested_on_the_rows(tmp_path: Path) -> None:
+    names, column = ("gae", "rollout (start_block=2)"), "compactness"
+    claims = [
+        {"words": "first", "column": column, "better": [names[0]], "than": [names[1]]},
+        {"words": "second", "column": column, "better": [names[1]], "than": [names[0], "control:random"]},
+        {"words": "other", "column": column, "better": [names[0]], "than": [names[1]], "models": ["tiny-vit"]},
+    ]
+    suite = suite_of(tmp_path, metrics=["compactness"], claims=claims, seed=0)
+    result = run_suite(suite, tmp_path / "out", remark="The machine was busy.")
+    report = result.reports["tiny-vit"]
+    found = check_claims(suite.claims, report, report.summary(), 0)
+    assert [(one.first, one.second) for one in found] == [names, names[::-1], (names[1], "control:random"), names]
+    pair = report.compare("compactness", list(names))[names]
+    assert found[0].pair.difference == pytest.approx(pair.difference)
+    assert found[1].pair.difference == pytest.approx(-pair.difference)
+    assert [one.adjusted for one in found] == holm([one.pair.p for one in found])
+    assert {one.result for one in found} == {"not told apart"}  # six images show nothing
+    page = suite_page(result)
+    assert "### Claims, tested" in page
+    assert f"| first | {column} ↑ | gae less rollout (start_block=2) | {pair.difference:.3g} (" in page
+    assert "are kept by the run. The machine was busy." in page
+
+
+@pytest.mark.parametrize(("difference", "higher", "p", "wanted"), [
+    (0.2, True, 0.01, "better"),
+    (0.2, False, 0.01, "worse"),
+    (-0.2, True, 0.049, "worse"),
+    (-0.2, False, 0.01, "better"),
+    (0.2, True, 0.05, "not told apart"),
+    (0.0, True, float("nan"), "not told apart"),
+])  # fmt: skip
+def test_what_a_claim_shows(difference: float, higher: bool, p: float, wanted: str) -> None:
+    rows = torch.rand(9, generator=torch.Generator().manual_seed(0))
+    pair = replace(paired(rows, rows), difference=difference)
+    claim = ClaimPart("words", "deletion", ("a",), ("b",))
+    assert Checked(claim, "a", "b", pair, p, higher).result == wanted
+
+
+def test_claims_of_what_no_table_has_are_refused(tmp_path: Path) -> None:
+    good = {"words": "w", "column": "segmentation miou", "better": ["gae"], "than": ["rollout (start_block=2)"]}
+    for key, value in (("column", "segmentation"), ("better", ["gea"]), ("than", ["rollout"]), ("models", ["vit"])):
+        with pytest.raises(ArgumentError, match=r"claims\[0\]"):
+            suite_of(tmp_path, claims=[{**good, key: value}])
 
 
 def test_charts_are_files_beside_the_page(many: tuple[Path, SuiteResult], tmp_path: Path) -> None:

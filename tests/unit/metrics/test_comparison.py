@@ -136,7 +136,7 @@ def test_influence_of_uneven_groups():
 
 
 def test_many_images_are_put_together(monkeypatch):
-    monkeypatch.setattr(resampling, "_MOST_LEFT_OUT", 20)
+    monkeypatch.setattr(resampling, "_MOST_GROUPS", 20)
     rows, group = draw(120, 1).exp(), torch.arange(120) // 2
     found = influence(rows, mean, group)
     assert found.shape == (20, 1)
@@ -162,6 +162,19 @@ def test_false_alarms_of_ratios_are_as_rare_as_promised():
     rows = draw(400, 25, 2, 2, seed=4).mul(0.5).exp()
     p = torch.tensor([float(pair_tests(one, flips=199, summary=ratio)[0].p) for one in rows])
     assert 0.02 < float((p <= 0.05).double().mean()) < 0.08
+
+
+def test_a_value_at_a_searched_threshold_is_told_apart():
+    """The threshold changes with almost every image that is left out, and the value that is read there with it."""
+    noise = 0.1 * draw(60, 2, 4, seed=6)
+    criterion = torch.tensor([0.5, 0.5])  # of two thresholds, as good as each other
+    rows = noise + torch.stack([torch.tensor([*criterion, 0.2, 0.3]), torch.tensor([*criterion, 0.4, 0.5])])
+
+    def read(part):
+        means = part.mean(-2)
+        return means[..., 2:].gather(-1, means[..., :2].argmax(-1, keepdim=True))
+
+    assert float(pair_tests(rows, flips=2000, summary=read)[0].p) < 0.01
 
 
 def test_all_outputs_are_tested_at_once():

@@ -1,0 +1,47 @@
+"""What a suite file tells of papers: their numbers, and what they say of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PublishedPart:
+    """Numbers of a paper, shown beside ours.
+
+    Attributes:
+        paper: Which one.
+        table: Where in it.
+        note: Data, model and protocol there, and how far numbers can be compared.
+        values: By method and column, both as they are called in our tables: `gae: {deletion: 0.1}`.
+        percent: Whether they are a hundred times ours.
+        models: Labels of the models whose table they stand beside; all by default.
+    """
+
+    paper: str
+    table: str
+    note: str
+    values: Mapping[str, Any]
+    percent: bool = False
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClaimPart:
+    """What is said of methods, to be tested on our rows.
+
+    Attributes:
+        words: The claim, in a few words.
+        column: As it is called in our tables, without the seed.
+        better: Methods that are said to be better, each of them than each of the others.
+        than: The others.
+        models: Labels of the models that it is tested on; all by default.
+    """
+
+    words: str
+    column: str
+    better: tuple[str, ...]
+    than: tuple[str, ...]
+    models: tuple[str, ...] = ()
