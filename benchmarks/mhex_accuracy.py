@@ -151,6 +151,8 @@ def main() -> None:
             list(pool.map(start, todo))
     kept = PAGE.with_suffix(".json")
     found = sorted(wanted.out.glob(f"*/*/{ROWS}")) or [kept]
+    if not found[0].is_file():
+        raise SystemExit(f"There are no rows in {wanted.out}, and no {kept}.")
     rows = [row for path in found for row in json.loads(path.read_text(encoding="utf-8"))]
     PAGE.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ from recommend_rating import Full
 from study_page import DOCS, save_picture
 
 MODEL = "zoo:pets-vit"
-DRAWN = ("conservative-lrp", "agcam", "gae", "gradcam", "rollout", "attention", "lrp")
+DRAWN = ("conservative-lrp", "agcam", "gradcam", "rollout", "lrp")
 LINE, WIDTH = 0.2, 5.2
 GOOD, USUAL, WEAK = "#1b7f5c", "#3a5a8c", "#a8a39a"
 

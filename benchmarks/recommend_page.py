@@ -83,7 +83,9 @@ def _p(full: Full, name: str) -> str:
 
 def _random(full: Full, name: str) -> str:
     one = full.higher[name]
-    return f"{'yes' if one.said == 'yes' else 'not shown'} (p {p_text(one.corrected)})"
+    below = one.mean < 0 and one.corrected < 0.05
+    said = "yes" if one.said == "yes" else "below" if below else "not shown"
+    return f"{said} (p {p_text(one.corrected)})"
 
 
 def _races(full: Full, answers: Sequence[Mapping[str, Any]]) -> str:

@@ -171,6 +171,15 @@ class Suite:
         kept = self.quick.models if quick else ()
         return [one for one in found if not kept or one.label in kept]
 
+    def networks(self, quick: bool = False) -> list[str]:
+        """Names of all models and evaluators.
+
+        Args:
+            quick: In the quick form.
+        """
+        named = (name for one in self.entries(quick) for name in (one.model, one.evaluator))
+        return list(dict.fromkeys(name for name in named if name is not None))
+
     def _entry(self, model: ModelPart, quick: bool) -> Entry:
         faster = self.quick if quick else None
         methods, metrics = self.methods, self.metrics

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
+from typing import NamedTuple
 
 from mhex.bench.controls import CONTROLS, PREFIX, is_control
 from mhex.bench.plan import Judge, judges
@@ -42,7 +43,7 @@ def check_suite(suite: Suite, source: str) -> None:
     for key, names in left_out.items():
         with _at(source, key):
             _known("method", names, all_methods())
-    found: dict[str, tuple[set[str], set[str]]] = {}
+    found: dict[str, _Table] = {}
     for quick in (False, True):
         for entry in suite.entries(quick):
             made = _check_entry(entry, source, _keys(suite, entry, quick))
@@ -53,13 +54,17 @@ def check_suite(suite: Suite, source: str) -> None:
         with _at(source, f"published[{place}]"):
             _known("model", published.models, found)
             scope = [found[name] for name in published.models or found]
-            _check_values(published.values, set().union(*(m for m, _ in scope)), set().union(*(c for _, c in scope)))
+            methods, columns, _ = map(_joined, zip(*scope, strict=True))
+            _check_values(published.values, methods, columns)
     for place, claim in enumerate(suite.claims):
         with _at(source, f"claims[{place}]"):
             _known("model", claim.models, found)
             scope = [found[name] for name in claim.models or found]
-            _known("column", [claim.column], sorted(set().union(*(c for _, c in scope))))
-            _known("method", (*claim.better, *claim.than), sorted(set().union(*(m for m, _ in scope))))
+            methods, columns, neutral = map(_joined, zip(*scope, strict=True))
+            _known("column", [claim.column], sorted(columns))
+            if claim.column in neutral:
+                raise ArgumentError(f"neither high nor low is better for {claim.column!r}, so nothing is better by it.")
+            _known("method", (*claim.better, *claim.than), sorted(methods))
 
 
 def _has_curves(part: MetricPart) -> bool:
@@ -91,8 +96,20 @@ def _check_labels(entries: Sequence[Entry], source: str) -> None:
             raise ArgumentError(f"{source}: models[{place}]: {one.label!r} is there twice; give one of them a label.")
 
 
-def _check_entry(entry: Entry, source: str, keys: Mapping[str, str]) -> tuple[set[str], set[str]]:
-    """Names of the methods and columns that its table can have."""
+class _Table(NamedTuple):
+    """What a table can have: names of methods and of columns, and of those of which neither side is better."""
+
+    methods: set[str]
+    columns: set[str]
+    neutral: set[str]
+
+
+def _joined(sets: Iterable[set[str]]) -> set[str]:
+    return set().union(*sets)
+
+
+def _check_entry(entry: Entry, source: str, keys: Mapping[str, str]) -> _Table:
+    """What its table can have."""
     with _at(source, keys["model"]):
         _check_model(entry.model)
     with _at(source, keys["data"]):
@@ -111,9 +128,11 @@ def _check_entry(entry: Entry, source: str, keys: Mapping[str, str]) -> tuple[se
             raise ArgumentError(f"expected another network than {entry.model}; leave it out to read the model itself.")
     names = _check_methods(entry.methods, data, source, keys["methods"])
     columns = {
-        one.label if output == "value" else f"{one.label} {output}" for one in by for output in one.metric.outputs
+        one.label if output == "value" else f"{one.label} {output}": better
+        for one in by
+        for output, better in zip(one.metric.outputs, one.metric.better, strict=True)
     }
-    return names, columns
+    return _Table(names, set(columns), {column for column, better in columns.items() if better is None})
 
 
 def _check_model(name: str) -> None:

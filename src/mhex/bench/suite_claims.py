@@ -77,7 +77,7 @@ def claims_table(tested: Sequence[Checked]) -> str:
     lines = ["| claim | by | pair | difference | p | the first is |", "|---|---|---|---|---|---|"]
     for one in tested:
         lines.append(
-            f"| {one.claim.words} | {one.claim.column} {'↑' if one.higher else '↓'} | {one.first} less {one.second} | "
+            f"| {one.claim.words} | {one.claim.column} {'↑' if one.higher else '↓'} | {one.first} minus {one.second} | "
             f"{one.pair.difference:.3g} ({one.pair.low:.3g} to {one.pair.high:.3g}) | {_p(one.adjusted)} | "
             f"{one.result} |"
         )

@@ -62,6 +62,8 @@ def suite_page(result: SuiteResult) -> str:
         + "".join(f" {line}" for line in dict.fromkeys(one.get("remark") for one in records.values()) if line),
         _models(records),
     ]
+    if suite.reading:
+        parts.append(f"## Reading{' of the full form' if result.quick else ''}\n\n{suite.reading.strip()}")
     for label, report in result.reports.items():
         record = records[label]
         cells = report.summary()
@@ -74,15 +76,13 @@ def suite_page(result: SuiteResult) -> str:
         if is_drawn(result, label):
             parts.append(f"### Curves\n\n![Mean curves of {label}]({_chart(result, label)})")
         parts.append(f"### What an explanation costs\n\n{_costs(report, record)}")
-    if suite.reading:
-        parts.append(f"## Reading{' of the full form' if result.quick else ''}\n\n{suite.reading.strip()}")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
 def tables(report: Report, cells: Sequence[Cell]) -> str:
     """Methods by metrics with at most four columns a table, metrics in one piece where they fit; remarks below all.
 
-    What is the same for every method, such as the share of samples that a model is not sure of, is told below.
+    What is the same for every method, such as how often a model is not sure, is told below, unless it is 0.
 
     Args:
         report: Whose protocols are told.
@@ -94,7 +94,7 @@ def tables(report: Report, cells: Sequence[Cell]) -> str:
     for cell in cells:
         if cell.higher is None:
             texts.setdefault(cell.column, set()).add(cell.text)
-    same = {column: found.pop() for column, found in texts.items() if len(found) == 1}
+    same = {column: found.pop() for column, found in texts.items() if len(found) == 1 < len(report.methods)}
     told = {cell.column for cell in cells} - same.keys()
     for cell in cells:
         if cell.column in told:
@@ -125,7 +125,7 @@ def _chart(result: SuiteResult, label: str) -> str:
 
 
 def _models(records: Mapping[str, Any]) -> str:
-    lines = ["| model | accuracy (card) | data | samples | explained | outputs read of |", "|---|---|---|---|---|---|"]
+    lines = ["| model | accuracy (card) | data | samples | explained | judged by |", "|---|---|---|---|---|---|"]
     for label, one in records.items():
         data = one["data"]
         split = "" if data["split"] is None else f", {data['split']}"
@@ -149,7 +149,10 @@ def _accuracy(accuracy: Mapping[str, Any] | None) -> str:
 
 
 def _words(record: Mapping[str, Any]) -> str:
-    return f"{record['images']} samples, target {record['target']}; {record['seconds']:.0f} s on {record['device']}."
+    part = " for the last part of a run that was broken off" if record.get("resumed") else ""
+    return (
+        f"{record['images']} samples, target {record['target']}; {record['seconds']:.0f} s on {record['device']}{part}."
+    )
 
 
 def _costs(report: Report, record: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mhex.errors import ArgumentError
+
 
 @dataclass(frozen=True)
 class PublishedPart:
@@ -45,3 +47,12 @@ class ClaimPart:
     better: tuple[str, ...]
     than: tuple[str, ...]
     models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key in ("better", "than"):
+            if not getattr(self, key):
+                raise ArgumentError(f"{key} should name a method.")
+        if both := [name for name in self.better if name in self.than]:
+            raise ArgumentError(f"{both[0]} should not be both better and worse.")
+        if any(sign in self.words for sign in "|\n"):
+            raise ArgumentError("words should be one line without '|', since they stand in a table.")

@@ -19,6 +19,7 @@ from mhex.data.items import Items
 from mhex.errors import ArgumentError, MhexError
 from mhex.inputs import prepare
 from mhex.registry import all_methods, get_method
+from mhex.zoo._places import refuse_missing
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ def make_ready(suite: Suite, quick: bool = False, shelf: Shelf | None = None) ->
         DataMissingError: A file is missing; the message says what to place where.
     """
     check_suite(suite, suite.name)
+    try:
+        refuse_missing(suite.networks(quick))
+    except ArgumentError as error:
+        raise ArgumentError(f"{suite.name}: {error}") from error
     shelf, found = shelf or Shelf(), []
     for entry in suite.entries(quick):
         items = shelf.items(entry.data, suite.seed)

@@ -15,6 +15,7 @@ import torch
 
 from mhex.bench import store
 from mhex.bench.about import versions
+from mhex.bench.controls import is_control
 from mhex.bench.judging import evaluate
 from mhex.bench.report import Report
 from mhex.bench.suite import Suite
@@ -121,7 +122,8 @@ def _judge(suite: Suite, one: Ready, folder: Path, device: str, progress: bool) 
 
 def _spoken(record: Mapping[str, Any], new: int) -> str:
     """What was done, in a line."""
-    done = f"{len(record['methods'])} methods on {record['images']} samples"
+    controls = sum(map(is_control, record["methods"]))
+    done = f"{len(record['methods']) - controls} methods and {controls} control maps on {record['images']} samples"
     return done if new else f"{done}, which were there,"
 
 
@@ -148,9 +150,11 @@ def _joined(before: Mapping[str, Any] | None, record: dict[str, Any], new: int) 
     """A record that keeps who made the rows and in what time, where they were there already."""
     if before is None:
         return record
+    earlier = {"remark": "", **before}
     if new == 0:
-        return {**record, **{name: before[name] for name in (*_OF_THE_WORK, "seconds", "resumed") if name in before}}
-    return {**record, "seconds": before["seconds"] + record["seconds"]}
+        return {**record, **{name: earlier[name] for name in (*_OF_THE_WORK, "seconds", "resumed")}}
+    remarks = " ".join(dict.fromkeys(one["remark"] for one in (earlier, record) if one["remark"]))
+    return {**record, "seconds": before["seconds"] + record["seconds"], "remark": remarks}
 
 
 def _told(suite: Suite, quick: bool, records: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,25 +93,26 @@ def bench(
 
     failed = Bench(quick, device, stored=stored is not None, tables=not no_tables, remark=remark).work(jobs, places_of)
     if failed:
-        told = "; ".join(f"{name}: {why.rstrip('.')}" for name, why in failed.items())
-        complain(f"{len(failed)} of {len(jobs)} suites failed: {told}.")
+        complain(f"{len(failed)} of {len(jobs)} suites failed: {', '.join(failed)}.")
         raise typer.Exit(1)
 
 
 def _list() -> None:
     with busy("Reading the suites"):
         from mhex.bench.suite_files import packaged_suites, read_suite
+        from mhex.zoo._places import missing_of
 
         suites = [read_suite(path) for path in packaged_suites().values()]
     show_table(
         f"{len(suites)} suites",
-        ("name", "what", "data", "models", "metrics"),
+        ("name", "what", "data", "models", "to be built first", "metrics"),
         [
             (
                 one.name,
                 one.title,
                 ", ".join(dict.fromkeys(entry.data.name for entry in one.entries())),
                 ", ".join(dict.fromkeys(entry.model for entry in one.entries())),
+                ", ".join(missing_of(one.networks())),
                 ", ".join(dict.fromkeys(part.name for entry in one.entries() for part in entry.metrics)),
             )
             for one in suites

@@ -73,7 +73,8 @@ def build(
     if smoke:  # models of a trial must not be found by those who load the real ones
         os.environ[MODELS_VARIABLE] = str(Path("out") / "smoke" / "models")
     card = make(name, pace=Pace(progress=sys.stderr.isatty(), say=complain), smoke=smoke)
-    typer.echo(printable(f"zoo:{name}: {accuracy_words(card['accuracy'])}; in {models_folder()}"))
+    trial = "a trial, which no name loads: " if smoke else ""
+    typer.echo(printable(f"zoo:{name}: {trial}{accuracy_words(card['accuracy'])}; in {models_folder()}"))
 
 
 def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:

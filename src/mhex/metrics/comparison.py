@@ -10,11 +10,12 @@ from scipy import stats
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.resampling import Summary, bootstrap, influence
+from mhex.metrics.resampling import Summary, bootstrap, resampled
 from mhex.metrics.statistics import FLIPS, exchange, holm, sign_flip
 
 _FLIPS_PER_PAIR = 50  # so that the correction for many pairs leaves a p that can be small enough
-_EXCHANGED = 20  # so many images change sides with everything computed again; more are told apart by their influence
+_EXCHANGED = 20  # so many images change sides with everything computed again; more are told apart by resamples
+_RESAMPLES = 1000
 _NAN = float("nan")
 _NUMBERS = ("difference", "low", "high", "p", "adjusted", "wilcoxon", "effect", "superiority")
 
@@ -164,14 +165,31 @@ def _of_summaries(
         ]
         p = torch.stack(tested)
     else:
-        # To compute all of it again for each flip and pair takes minutes for a table. What one image changes is
-        # nearly the same for many images whichever side the others are on; then signs are flipped as for a mean.
+        # To compute all of it again for each flip and pair takes minutes for a table. What one image changes is no way
+        # out: values at a threshold that is searched for jump. So the spread over resamples, the same for all methods.
         used = torch.unique(torch.cat([first, second])).tolist()
-        shares = {m: influence(table[:, m], summary, groups, seed) for m in used}
-        d = torch.stack([shares[i] - shares[j] for i, j in zip(first.tolist(), second.tolist(), strict=True)], 1)
-        defined = d.isfinite().all(0)
-        p = sign_flip(d.where(defined, 0.0).flatten(1), seed, flips).view(defined.shape).where(defined, torch.nan)
+        drawn = {m: resampled(table[:, m], summary, _RESAMPLES, seed, groups).double() for m in used}
+        pairs = list(zip(first.tolist(), second.tolist(), strict=True))
+        spread = torch.stack([_spread(drawn[i] - drawn[j]) for i, j in pairs])
+        p = _of_spread(difference, spread, units)
     return difference, p
+
+
+def _spread(draws: Tensor) -> Tensor:
+    """Standard deviation over draws (R, O), (O,); NaN where most draws have no value."""
+    there = draws.isfinite()
+    kept = draws.where(there, 0.0)
+    n = there.sum(0)
+    mean = kept.sum(0) / n
+    spread = ((kept - mean).square().where(there, 0.0).sum(0) / (n - 1)).sqrt()
+    return spread.where(2 * n > len(draws), torch.nan)
+
+
+def _of_spread(difference: Tensor, spread: Tensor, units: int) -> Tensor:
+    """Two-sided p of Student's t of differences over their spread; 1 for no difference, NaN for none defined."""
+    t = torch.where(difference == 0, 0.0, difference / spread)
+    found = torch.from_numpy(2 * stats.t.sf(t.abs().numpy(), units - 1))
+    return found.where(spread.isfinite() & difference.isfinite(), torch.nan)
 
 
 def all_pairs(

@@ -15,8 +15,6 @@ from mhex.errors import ArgumentError
 Summary = Callable[[Tensor], Tensor]
 IntervalKind = Literal["percentile", "bca"]
 _AT_A_TIME = 4_000_000  # numbers that a part of the resamples may hold
-_MOST_GROUPS = 500  # whose influence is told apart
-_DRAWS, _DRAWS_PER_GROUP = 1000, 4  # for the influence of groups, at least
 _NOTHING = 1e-200  # a sum of squares below it is none
 
 
@@ -216,42 +214,3 @@ def _acceleration(rows: Tensor, summary: Summary, clusters: Tensor | None) -> Te
     change = outputs.nanmean(0) - outputs
     cubes, squares = change.pow(3).nansum(0), change.square().nansum(0)
     return torch.where(squares > _NOTHING, cubes / (6 * squares.clamp_min(_NOTHING).pow(1.5)), 0.0)
-
-
-def influence(rows: Tensor, summary: Summary, clusters: Tensor | None = None, seed: int = 0) -> Tensor:
-    """What each image gives to a summary, (G, O): their mean is the summary, and for a mean they are the values.
-
-    The straight line that is closest to the summaries of images drawn with replacement, as a function of how often each
-    was drawn. A summary that jumps when one image is left out, such as one at a threshold that is searched for, has no
-    jackknife; this is what it does on average. NaN where the summary is not defined for most draws.
-
-    Args:
-        rows: Numbers per image, (n, J), that all count.
-        summary: From numbers (..., n, J) to outputs (..., O).
-        clusters: Group of each image, (n,); one line per group then, in their order.
-        seed: Of the draws, and of the lots by which more than 500 images are put together to 500 groups.
-    """
-    rows, groups = rows.cpu(), _Groups.of(len(rows), clusters)
-    draw = torch.Generator().manual_seed(seed)
-    if groups.count > _MOST_GROUPS:
-        lot = torch.randperm(groups.count, generator=draw) % _MOST_GROUPS
-        number = torch.empty(len(rows), dtype=torch.long)
-        number[groups.order] = torch.arange(groups.count).repeat_interleave(groups.size)
-        groups = _Groups.of(len(rows), lot[number])
-    draws = max(_DRAWS, _DRAWS_PER_GROUP * groups.count)
-    drawn = torch.randint(groups.count, (draws, groups.count), generator=draw)
-    part = max(1, _AT_A_TIME // rows.numel())
-    found = torch.cat([groups.summaries(rows, drawn[k : k + part], summary) for k in range(0, draws, part)]).double()
-    counts = torch.zeros_like(drawn, dtype=torch.float64).scatter_add_(1, drawn, torch.ones(drawn.shape).double())
-    share = groups.size.double()[:, None] * groups.count / len(rows)
-    slopes = torch.stack([_slopes(counts, one) for one in found.unbind(1)], 1)
-    return share * summary(rows).double() + groups.count * (slopes - slopes.mean(0))
-
-
-def _slopes(counts: Tensor, values: Tensor) -> Tensor:
-    """Least squares of values (R,) on counts (R, G), (G,); draws without a value do not count."""
-    defined = values.isfinite()
-    if int(defined.sum()) < len(values) // 2:
-        return torch.full_like(counts[0], torch.nan)
-    found: Tensor = torch.linalg.lstsq(counts[defined], values[defined, None]).solution[:, 0]
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from mhex.errors import ArgumentError
@@ -31,6 +32,24 @@ def folder_of(name: str) -> Path | None:
         if (folder / f"{name}.safetensors").is_file() and (folder / f"{name}.json").is_file():
             return folder
     return None
+
+
+def missing_of(names: Iterable[str]) -> list[str]:
+    """Of models as `mhex.load` takes them, those of the zoo that have to be built, without their prefix."""
+    zoo = (name.removeprefix("zoo:") for name in names if name.startswith("zoo:"))
+    return [name for name in dict.fromkeys(zoo) if folder_of(name) is None]
+
+
+def refuse_missing(names: Iterable[str]) -> None:
+    """Refuse models of the zoo whose weights are not there, all of them in one sentence."""
+    missing = missing_of(names)
+    if len(missing) > 1:
+        raise ArgumentError(
+            f"The weights of {', '.join(f'zoo:{name}' for name in missing)} do not travel with mhex; train each once "
+            f"with `mhex models build NAME`, which puts them into {models_folder()}."
+        )
+    for name in missing:
+        home_of(name)
 
 
 def home_of(name: str) -> Path:

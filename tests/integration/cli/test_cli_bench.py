@@ -41,16 +41,28 @@ def test_several_suites_go_on_after_one_that_fails(run: Run, suite: Path) -> Non
     last = write_suite(suite.with_name("last.yaml"), name="last")
     result = run("bench", suite, broken, last, "--quick", "--out", "runs", "--page-folder", "pages")
     assert result.exit_code == 1
-    assert (
-        "1 of 3 suites failed: broken: broken: zoo:pets-resnet34: The weights of zoo:pets-resnet34 do not travel"
-        in result.stderr.splitlines()[-1]
-    )
+    assert "1 of 3 suites failed: broken." in result.stderr.splitlines()[-1]
     assert sorted(path.name for path in Path("pages").iterdir()) == ["last.md", "small.md"]
     for name in ("small-quick", "last-quick"):
         assert (Path("runs") / name / "report.html").is_file()
-    for words in ("small: tiny-vit: 4 methods on 2 samples in ", "small: ", "last: tiny-vit: "):
+    for words in ("small: tiny-vit: 1 methods and 3 control maps on 2 samples in ", "small: ", "last: tiny-vit: "):
         assert f"mhex: {words}" in result.stderr
     assert not (Path("runs") / "broken-quick" / "suite.json").exists()
+
+
+def test_all_missing_models_are_named_at_once(run: Run, suite: Path) -> None:
+    models = [
+        "zoo:pets-resnet34",
+        "zoo:tiny-vit",
+        {"name": "zoo:tiny-vit", "label": "b", "evaluator": "zoo:pets-resnet18"},
+    ]
+    result = run("bench", write_suite(suite, models=models), "--quick")
+    assert result.exit_code == 2
+    assert "The weights of zoo:pets-resnet34, zoo:pets-resnet18 do not travel with mhex" in " ".join(
+        result.stderr.split()
+    )
+    listed = " ".join(run("bench", "--list").stdout.split())
+    assert "to be built" in listed
 
 
 def test_rows_of_another_machine_are_enough_for_pages(run: Run, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:

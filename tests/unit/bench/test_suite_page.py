@@ -82,7 +82,7 @@ def test_the_page_has_our_numbers_beside_the_published_ones(tmp_path: Path) -> N
         "Published per cent are shown as shares",
         "reference=zero, steps=4",
         "| method | seconds per explanation |",
-        "## Reading\n\nWhat follows.",
+        "## Reading\n\nWhat follows.\n\n## tiny-vit",
     ):
         assert words in page, words
     ours = {(cell.method, cell.output): cell.text for cell in result.reports["tiny-vit"].summary()}
@@ -112,6 +112,9 @@ def test_tables_are_narrow_and_hold_every_number(many: tuple[Path, SuiteResult])
     for metric in many[1].reports["tiny-vit"].metrics:
         assert sum(line.startswith(f"- {metric}: n = 6") for line in page.splitlines()) == 1, metric
     assert page.count("is half of the 95 % interval") == 1
+    for column in empty:
+        text = next(cell.text for cell in cells if cell.column == column)
+        assert (f"- {column}: {text} for all" in page) is (set(text) - set("0.± ") != set())
 
 
 def test_claims_are_tested_on_the_rows(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_claims_are_tested_on_the_rows(tmp_path: Path) -> None:
     assert {one.result for one in found} == {"not told apart"}  # six images show nothing
     page = suite_page(result)
     assert "### Claims, tested" in page
-    assert f"| first | {column} ↑ | gae less rollout (start_block=2) | {pair.difference:.3g} (" in page
+    assert f"| first | {column} ↑ | gae minus rollout (start_block=2) | {pair.difference:.3g} (" in page
     assert "are kept by the run. The machine was busy." in page
 
 
@@ -154,7 +157,15 @@ def test_what_a_claim_shows(difference: float, higher: bool, p: float, wanted: s
 
 def test_claims_of_what_no_table_has_are_refused(tmp_path: Path) -> None:
     good = {"words": "w", "column": "segmentation miou", "better": ["gae"], "than": ["rollout (start_block=2)"]}
-    for key, value in (("column", "segmentation"), ("better", ["gea"]), ("than", ["rollout"]), ("models", ["vit"])):
+    wrong = {
+        "column": ["segmentation", "segmentation best_threshold"],
+        "better": [["gea"], [], ["gae", "rollout (start_block=2)"]],
+        "than": [["rollout"], [], ["gae"]],
+        "models": [["vit"]],
+        "words": ["a | b"],
+    }
+    suite_of(tmp_path, claims=[good])
+    for key, value in ((key, value) for key, values in wrong.items() for value in values):
         with pytest.raises(ArgumentError, match=r"claims\[0\]"):
             suite_of(tmp_path, claims=[{**good, key: value}])
 

@@ -133,7 +133,9 @@ def test_models_and_data_are_loaded_once_for_several_suites(tmp_path: Path, monk
         run_suite(suite, tmp_path / name, shelf=shelf, say=lines.append)
     assert seen == ["data", "zoo:tiny-vit"]
     assert [line.split(" in ")[0] for line in lines] == [
-        f"{name}: {label}: 5 methods on 6 samples" for name in ("one", "two") for label in ("tiny-vit", "known")
+        f"{name}: {label}: 2 methods and 3 control maps on 6 samples"
+        for name in ("one", "two")
+        for label in ("tiny-vit", "known")
     ]
     assert all(re.search(r"in \d+\.\d s\.$", line) for line in lines)
 
