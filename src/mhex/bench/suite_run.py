@@ -154,7 +154,8 @@ def _joined(before: Mapping[str, Any] | None, record: dict[str, Any], new: int) 
     if new == 0:
         return {**record, **{name: earlier[name] for name in (*_OF_THE_WORK, "seconds", "resumed")}}
     remarks = " ".join(dict.fromkeys(one["remark"] for one in (earlier, record) if one["remark"]))
-    return {**record, "seconds": before["seconds"] + record["seconds"], "remark": remarks}
+    seconds = before["seconds"] + record["seconds"]  # all of the work, if the first call told of all of its own
+    return {**record, "seconds": seconds, "resumed": before["resumed"], "remark": remarks}
 
 
 def _told(suite: Suite, quick: bool, records: Mapping[str, Any]) -> dict[str, Any]:

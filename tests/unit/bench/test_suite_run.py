@@ -92,6 +92,7 @@ def test_more_methods_are_added_to_what_is_there(tmp_path: Path, monkeypatch: py
     assert set(seen) == {"attention"}
     assert {"gae", "attention"} <= set(second.reports["tiny-vit"].methods)
     assert second.told["wall_seconds"] > first.told["wall_seconds"]
+    assert not second.told["models"]["tiny-vit"]["resumed"]  # its seconds are those of both calls
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
