@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError
+from mhex.train.named_files import SUFFIXES, NamedFiles
 from mhex.train.recipe import Recipe
 from mhex.train.schema import build
-from mhex.train.strict_yaml import KeyMistakeError, read_yaml
 
-_SUFFIXES = (".yaml", ".yml")
+_RECIPES = NamedFiles("recipe", "mhex.train", "recipes", "mhex train --list")
 
 
 def packaged_recipes() -> dict[str, Path]:
     """The recipes that come with mhex: a file for each name."""
-    folder = Path(str(resources.files("mhex.train") / "recipes"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return _RECIPES.packaged()
 
 
 def find_recipe(wanted: str) -> Path:
-    """The file of a recipe.
-
-    Args:
-        wanted: A path, or a name.
+    """The file of a recipe, by its path or the name of a packaged one.
 
     Raises:
         ArgumentError: There is no such file or name.
     """
-    path = Path(wanted).expanduser()
-    if path.is_file():
-        return path
-    if path.suffix in _SUFFIXES or len(path.parts) > 1:
-        raise ArgumentError(f"There is no recipe file {wanted}; check the path, or see `mhex train --list`.")
-    packaged = packaged_recipes()
-    if wanted not in packaged:
-        raise unknown_name("recipe", wanted, packaged)
-    return packaged[wanted]
+    return _RECIPES.find(wanted)
 
 
 def find_named(wanted: str, beside: Path) -> Path:
@@ -53,7 +40,7 @@ def find_named(wanted: str, beside: Path) -> Path:
     Raises:
         ArgumentError: No recipe has this name.
     """
-    files = [path for path in sorted(beside.iterdir()) if path.suffix in _SUFFIXES]
+    files = [path for path in sorted(beside.iterdir()) if path.suffix in SUFFIXES]
     for likely in (path for path in files if path.stem == wanted):
         if _name_in(likely) == wanted:
             return likely
@@ -62,10 +49,7 @@ def find_named(wanted: str, beside: Path) -> Path:
         raise ArgumentError(f"{found[0].name} and {found[1].name} both hold a recipe {wanted!r}: rename one of them.")
     if found:
         return found[0]
-    packaged = packaged_recipes()
-    if wanted not in packaged:
-        raise unknown_name("recipe", wanted, packaged)
-    return packaged[wanted]
+    return _RECIPES.named(wanted)
 
 
 def _name_in(path: Path) -> Any:
@@ -87,16 +71,7 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     Raises:
         ArgumentError: One sentence that names the file and the key.
     """
-    try:
-        raw = read_yaml(path.read_text(encoding="utf-8"))
-    except KeyMistakeError as error:
-        raise ArgumentError(f"{path.name}: {error}.") from error
-    except yaml.YAMLError as error:
-        raise ArgumentError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"The recipe {path} cannot be read: {error}.") from error
-    if not isinstance(raw, dict):
-        raise ArgumentError(f"{path.name}: a recipe should be a mapping of keys to values, not {type(raw).__name__}.")
+    raw = _RECIPES.read(path)
     for change in changes:
         _override(raw, change)
     return build(Recipe, raw, path.name)
