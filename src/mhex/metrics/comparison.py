@@ -27,7 +27,8 @@ class Paired:
     Attributes:
         difference: Mean of first minus second.
         low, high: Ends of its bootstrap interval.
-        p: Of the sign-flip test, two-sided.
+        p: Of the sign-flip test, two-sided; for values that are no means, from 21 images on, of Student's t over
+            resamples.
         adjusted: The same corrected (Holm) for all pairs that were compared.
         wilcoxon: P of Wilcoxon's signed-rank test, as a check; NaN where there is no difference at all.
         effect: Mean difference over its spread (Cohen's d for pairs); 0 where there is no difference at all, infinite
