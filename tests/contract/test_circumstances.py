@@ -131,8 +131,8 @@ def _plain_kernels() -> Iterator[None]:
 
 
 # Samples at which a method jumps, so that rounding decides: Eigen-CAM turns its map over where its least and greatest
-# value are as large.
-JUMPS = {("eigencam", "timm_swin"): 0}
+# value are as large, and GradToken cuts off heads below 0, where those of this text are all but 0.
+JUMPS = {("eigencam", "timm_swin"): 0, ("gradtoken", "hf_bert"): 0}
 # Options with which nothing jumps: all channels, one in each cluster, no noise or much of it.
 STEADY: dict[str, dict[str, Any]] = {
     "vit-cx": {"distance": 0, "noise": 0, "max_masks": None, "batch_size": 64},
