@@ -26,7 +26,7 @@ noted, and the rules of the race were tried by replaying rows of test photos of 
 the races below are of a newer network, and the race has not been changed since.
 
 A race gives its first round some twelve photos per method, so that it flags methods as not shown to be above random
-maps which 400 photos tell from them, if only just: such flags are called false below."""
+maps which 400 photos tell from them: such flags are called false below."""
 
 
 def page(out: Path, models: Sequence[str]) -> str:
