@@ -15,7 +15,7 @@ from mhex.methods._relevance import TOKENS
 from mhex.registry import get_method
 from support.cases import METHODS, assert_same
 from support.formulas import view
-from support.formulas_lrp import attention_relevance
+from support.formulas_lrp import attention_relevance, partial_rules
 from support.models import CLASSES, FAMILIES, Family
 from support.rules_lrp import dense, epsilon_neuron, layer_of, over, terms_of
 from support.rules_lrp import gradient_rules as second_gradient_rules
@@ -79,7 +79,7 @@ def test_relevance_at_the_first_block_is_one(name: str) -> None:
     inputs = family.inputs(3)
     for epsilon, allowed in ((0.0, 1e-9), (1e-6, 7e-5)):
         for model in (family.model(), unbiased(family)):
-            composite = relevance_rules(AlphaBeta(1.0, epsilon), epsilon=epsilon)
+            composite = relevance_rules(AlphaBeta(1.0, epsilon), "renormalised", epsilon=epsilon)
             out, given, lost = gap_at_first_block(model, inputs, composite)
             wanted = 0.75 if family.readout == "pool" else 1.0
             assert torch.equal(given, torch.ones_like(given))
@@ -96,10 +96,10 @@ def test_what_biases_take_is_accounted_for(name: str) -> None:
     model, inputs = family.model(), family.inputs(2)
     for method, options in (
         ("conservative-lrp", {"level": "input"}),
-        ("lrp", {"epsilon": 0, "input_rule": "same"}),
-        ("lrp", {"epsilon": 0}),
-        ("lrp", {"epsilon": 0, "residual": "ratio"}),
-        ("lrp", {"epsilon": 0, "rule": "gamma"}),
+        ("lrp", {"epsilon": 0, "floor": 0, "input_rule": "same"}),
+        ("lrp", {"epsilon": 0, "floor": 0}),
+        ("lrp", {"epsilon": 0, "floor": 0, "residual": "renormalised"}),
+        ("lrp", {"epsilon": 0, "floor": 0, "rule": "gamma"}),
     ):
         e = mhex.explain(model, inputs, method, target=2, **options)
         given, out, lost = (e.diagnostics[n] for n in ("relevance_in", "relevance_out", "lost_to_biases"))
@@ -155,7 +155,7 @@ def test_epsilon_takes_its_share() -> None:
     model, x = tiny("pre"), pictures()
     gaps = []
     for epsilon in (0.0, 1e-6, 1e-3, 1e-1):
-        e = mhex.explain(model, x, "lrp", target=3, epsilon=epsilon)
+        e = mhex.explain(model, x, "lrp", target=3, epsilon=epsilon, floor=0)
         found = e.diagnostics
         wanted = (found["relevance_in"] - found["relevance_out"] - found["lost_to_biases"]).abs() / 1.0
         assert torch.allclose(found["conservation_gap"], wanted)
@@ -178,7 +178,7 @@ def test_half_of_what_enters_the_product_goes_to_attention() -> None:
 def test_rows_that_are_not_read_carry_nothing() -> None:
     family = FAMILIES["timm_vit"]
     seen = view(family, family.model(), family.inputs(1))
-    last = attention_relevance(seen, 2)[-1]
+    last = attention_relevance(seen, 2, partial_rules())[-1]
     assert float(last[:, 1:].abs().max()) == 0
     assert float(last[:, 0].abs().max()) > 0
     e = mhex.explain(family.model(), family.inputs(1), "partial-lrp", target=2)

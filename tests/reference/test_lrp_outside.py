@@ -101,7 +101,7 @@ def test_small_cnn_by_zennit(name: str) -> None:
         model = nn.Sequential(*[layer for layer in model if not isinstance(layer, (nn.AvgPool2d, nn.MaxPool2d))])
         model[-3] = nn.Linear(8 * 10 * 6, 10, dtype=torch.float64).requires_grad_(False)
     for target in (0, 4):
-        ours = mhex.explain(model, x, "lrp", target=target, input_rule="same", residual="ratio", **options)
+        ours = mhex.explain(model, x, "lrp", target=target, input_rule="same", **options)
         close(ours.scores, by_zennit(model, x, target, theirs), 1e-9)
 
 
@@ -109,7 +109,7 @@ def test_box_by_zennit() -> None:
     """Their box is one for the whole batch: one image at a time."""
     zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
     model, x = small_cnn(), pixels(24, 16)
-    ours = mhex.explain(model, x, "lrp", target=1, residual="ratio").scores
+    ours = mhex.explain(model, x, "lrp", target=1).scores
     for n in range(2):
         one = x[n : n + 1]
         box = zennit.ZBox(one.min(), one.max(), zero_params="bias")
@@ -122,8 +122,20 @@ def test_resnet_by_zennit(kind: str) -> None:
     model, x = resnet(kind)
     for name in ("epsilon", "alpha1", "alpha2", "gamma"):
         theirs, options = rules()[name]
-        ours = mhex.explain(model, x, "lrp", target=2, input_rule="same", residual="ratio", **options)
+        ours = mhex.explain(model, x, "lrp", target=2, input_rule="same", **options)
         close(ours.scores, by_zennit(model, x, 2, theirs, resnet=True), 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["basic", pytest.param("bottleneck", marks=pytest.mark.slow)])
+def test_resnet_by_default_is_that_of_zennit(kind: str) -> None:
+    """No option is given: epsilon rule, residual sums by ratio, and a box of its own for each image."""
+    zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
+    model, x = resnet(kind)
+    ours = mhex.explain(model, x, "lrp", target=2).scores
+    for n in range(2):
+        one = x[n : n + 1]
+        box = zennit.ZBox(one.min(), one.max(), zero_params="bias")
+        close(ours[n : n + 1], by_zennit(model, one, 2, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
 
 
 def test_small_cnn_by_captum() -> None:

@@ -17,7 +17,7 @@ from mhex.targets import ResolvedTarget
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     check_number("epsilon", options["epsilon"])
-    return relevance_rules(AlphaBeta(1.0, options["epsilon"]), epsilon=options["epsilon"])
+    return relevance_rules(AlphaBeta(1.0, options["epsilon"]), "renormalised", epsilon=options["epsilon"])
 
 
 @register(

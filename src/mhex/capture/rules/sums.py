@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture.rules.flow import Flow
-from mhex.capture.rules.node import divide, graph_operands, node, unmarked
+from mhex.capture.rules.node import at_least, divide, graph_operands, node, unmarked
 
 Operation = Callable[..., Tensor]
 
@@ -64,11 +64,18 @@ def summed(split: Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor
     return rule
 
 
-def by_ratio(epsilon: float) -> Callable[..., list[Tensor]]:
-    """Each term has its share in the sum, place by place."""
+def by_ratio(epsilon: float, floor: float = 0.0) -> Callable[..., list[Tensor]]:
+    """Each term has its share in the sum, place by place.
+
+    Args:
+        epsilon: Stabiliser.
+        floor: What is divided by has this share of the terms' sizes at least; see `Flow.floor`.
+    """
 
     def split(flow: Flow, terms: Sequence[Tensor], relevance: Tensor, y: Tensor) -> list[Tensor]:
-        s = divide(relevance, y, epsilon)
+        below = flow.floor(floor)
+        by = at_least(y, torch.stack([term.abs() for term in terms]).sum(0), below) if below else y
+        s = divide(relevance, by, epsilon)
         if bool(y.isfinite().all()):
             return [term * s for term in terms]
         return [(term * s).masked_fill_(relevance == 0, 0.0) for term in terms]  # a mask of attention
@@ -76,15 +83,15 @@ def by_ratio(epsilon: float) -> Callable[..., list[Tensor]]:
     return split
 
 
-def renormalised(epsilon: float) -> Callable[..., list[Tensor]]:
+def renormalised(epsilon: float, floor: float = 0.0) -> Callable[..., list[Tensor]]:
     """The shares place by place, then scaled so that terms get what is theirs of the sample's relevance.
 
     With `p_a = a R / (a + b)` and sums over the sample, `R_a = p_a / sum p_a * |sum p_a| / (|sum p_a| + |sum p_b|) *
-    sum R`. The sums run over each sample alone.
+    sum R`: a term whose shares sum below 0 changes its sign. The sums run over each sample alone.
     """
 
     def split(flow: Flow, terms: Sequence[Tensor], relevance: Tensor, y: Tensor) -> list[Tensor]:
-        parts = by_ratio(epsilon)(flow, terms, relevance, y)
+        parts = by_ratio(epsilon, floor)(flow, terms, relevance, y)
         sums = [flow.total(part) for part in parts]
         whole = torch.stack(sums).abs().sum(0)
         scale = divide(flow.total(relevance), whole, 0.0)
@@ -96,18 +103,25 @@ def renormalised(epsilon: float) -> Callable[..., list[Tensor]]:
     return split
 
 
-def by_share(epsilon: float) -> Callable[..., Any]:
-    """Rule of averages and the like in the relevance flow: each input has its share in the output."""
+def by_share(epsilon: float, floor: float = 0.0) -> Callable[..., Any]:
+    """Rule of averages and the like in the relevance flow: each input has its share in the output.
+
+    Args:
+        epsilon: Stabiliser.
+        floor: As of sums.
+    """
 
     def rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, Tensor):
             return NotImplemented
 
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+            below = flow.floor(floor)
+            by = at_least(y, operation(x.detach().abs(), *args, **kwargs), below) if below else y
             with torch.enable_grad():
                 point = x.detach().requires_grad_()
-                (found,) = torch.autograd.grad(operation(point, *args, **kwargs), point, divide(carried, y, epsilon))
-            return [x * found]
+                (slope,) = torch.autograd.grad(operation(point, *args, **kwargs), point, divide(carried, by, epsilon))
+            return [x * slope]
 
         return node(flow, lambda: operation(x, *args, **kwargs), back, x)
 
