@@ -76,6 +76,25 @@ def test_a_cosine_concept_has_a_map(method: str) -> None:
     assert float(torch.corrcoef(pair)[0, 1]) > 0.99, "no rounding"
 
 
+def test_maps_of_a_vit_do_not_depend_on_the_stabiliser() -> None:
+    """Of 50 000 sums in each block some are as small as it; the floor of divisors is larger."""
+    timm = pytest.importorskip("timm", reason="the network comes from timm")
+    model = timm.models.VisionTransformer(img_size=64, patch_size=8, embed_dim=128, depth=6, num_heads=4, num_classes=5)
+    model = enliven(model).double().eval()
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+    def spread(**options: Any) -> float:
+        """The largest difference between maps of two stabilisers, beside the largest value."""
+        one, two = (mhex.explain(model, x, "lrp", 1, epsilon=e, **options).scores for e in (1e-6, 1e-9))
+        return float(((one - two).flatten(1).abs().amax(1) / two.flatten(1).abs().amax(1)).max())
+
+    assert spread(rule="alphabeta") < 1e-3
+    assert spread(rule="alphabeta", floor=0.0) > 0.02
+    single = mhex.explain(model.float(), x.float(), "lrp", 1, rule="alphabeta").scores.double()
+    wanted = mhex.explain(model.double(), x, "lrp", 1, rule="alphabeta").scores
+    assert_same(single, wanted, "lrp", 1e-3)
+
+
 class Sequence(nn.Module):
     """A Transformer that lays its tokens out as (N, B, D) from the position embedding on."""
 

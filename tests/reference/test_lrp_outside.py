@@ -152,6 +152,93 @@ def test_small_cnn_by_captum() -> None:
     close(e.scores * e.logits[:, 3, None, None].abs(), wanted)
 
 
+class _ByGamma(torch.autograd.Function):
+    """A layer whose gradient is relevance by zennit's gamma rule, over its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: nn.Module, gamma: float) -> Tensor:
+        ctx.x, ctx.layer, ctx.gamma = x.detach(), layer, gamma
+        ctx.y = layer(x)
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        from zennit.rules import Gamma
+
+        handle = Gamma(ctx.gamma).register(ctx.layer)
+        with torch.enable_grad():
+            x = ctx.x.clone().requires_grad_()
+            (relevance,) = torch.autograd.grad(ctx.layer(x), x, gradients[0] * ctx.y)
+        handle.remove()
+        return relevance / ctx.x, None, None
+
+
+class _Gamma(nn.Module):
+    def __init__(self, layer: nn.Module, gamma: float) -> None:
+        super().__init__()
+        self.layer, self.gamma = layer, gamma
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _ByGamma.apply(x, self.layer, self.gamma)
+
+
+class _Constant(nn.Module):
+    """LayerNorm with a constant sigma, GELU with a constant ratio, attention with constant queries and keys."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, *others: Tensor, **options: Any) -> Any:
+        if isinstance(self.inner, nn.MultiheadAttention):
+            return self.inner(x.detach(), others[0].detach(), others[1], **options)
+        if isinstance(self.inner, nn.GELU):
+            return x * (self.inner(x) / x).detach()
+        centred = x - x.mean(-1, keepdim=True)
+        sigma = (x.var(-1, unbiased=False, keepdim=True) + self.inner.eps).sqrt().detach()
+        return centred / sigma * self.inner.weight + self.inner.bias
+
+
+def test_attnlrp_of_a_vit_is_the_published_recipe() -> None:
+    """zennit's gamma rule on the modules that its composites reach in torchvision's ViT, as in the authors' example.
+
+    The projections of attention are not among them: `nn.MultiheadAttention` does not call them as modules.
+    """
+    pytest.importorskip("zennit", reason=ZENNIT)
+    family = FAMILIES["tv_vit"]
+    model, x = family.fresh().requires_grad_(False), family.inputs(2)
+    ours = mhex.explain(model, x, "attnlrp", target=2).scores
+    reached = 0
+    for name, module in list(model.named_modules()):
+        inside = name.endswith("self_attention.out_proj")
+        if isinstance(module, (nn.Linear, nn.Conv2d)) and not inside:
+            model.set_submodule(name, _Gamma(module, 0.25 if isinstance(module, nn.Conv2d) else 0.05))
+            reached += 1
+        elif isinstance(module, (nn.LayerNorm, nn.GELU, nn.MultiheadAttention)):
+            model.set_submodule(name, _Constant(module))
+    assert reached == 2 + 2 * family.blocks  # patch embedding, head, and the layers of the MLPs
+    point = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(point)[:, 2].sum(), point)
+    close(ours, (x * gradient).sum(1), 1e-9)
+
+
+def test_conservative_lrp_of_its_paper_detaches_attention_and_norms_alone() -> None:
+    """Gradient times input of the same network with constant queries, keys and sigmas; GELU keeps its slope."""
+    family = FAMILIES["tv_vit"]
+    model, x = family.fresh().requires_grad_(False), family.inputs(2)
+    ours, other = (
+        mhex.explain(model, x, "conservative-lrp", target=2, level="input", act=act).scores
+        for act in ("gradient", "identity")
+    )
+    for name, module in list(model.named_modules()):
+        if isinstance(module, (nn.LayerNorm, nn.MultiheadAttention)):
+            model.set_submodule(name, _Constant(module))
+    point = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(point)[:, 2].sum(), point)
+    close(ours, (x * gradient).sum(1), 1e-10)
+    assert float((ours - other).abs().max()) > 0.01 * float(ours.abs().max())
+
+
 @pytest.mark.parametrize("name", ["small_cnn", "resnet", "resnet18"])
 def test_guided_backprop_of_captum(name: str) -> None:
     captum = pytest.importorskip("captum.attr", reason=CAPTUM)
