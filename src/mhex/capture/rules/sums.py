@@ -12,6 +12,7 @@ from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.node import at_least, divide, graph_operands, node, unmarked
 
 Operation = Callable[..., Tensor]
+_MASKED = -100.0  # of masks of attention: some are minus infinity, some large negative numbers
 
 
 def terms_of(operation: Operation, a: Any, b: Any, alpha: float = 1) -> tuple[tuple[Any, Any], tuple[float, float]]:
@@ -20,6 +21,11 @@ def terms_of(operation: Operation, a: Any, b: Any, alpha: float = 1) -> tuple[tu
     if "rsub" in name:
         return (a, b), (-alpha, 1)
     return (a, b), (1, -alpha if "sub" in name else alpha)
+
+
+def is_mask(value: Any) -> bool:
+    """True of a tensor that, added to others, leaves numbers as they are or hides them."""
+    return isinstance(value, Tensor) and bool(((value == 0) | (value <= _MASKED)).all())
 
 
 def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +45,7 @@ def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> An
 
 
 def summed(split: Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor]]) -> Callable[..., Any]:
-    """Rule of `"add"` and `"subtract"` in the relevance flow.
+    """Rule of `"add"` and `"subtract"` in the relevance flow; a mask of attention is no term.
 
     Args:
         split: From the terms, the relevance of their sum and the sum to the relevance of each term, all of the shape
@@ -51,6 +57,8 @@ def summed(split: Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor
         places = graph_operands(*terms)
 
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+            if len(places) == 1 and is_mask(terms[1 - places[0]]):
+                return [carried.sum_to_size(terms[places[0]].shape)]
             pairs = zip(terms, factors, strict=True)
             values = [torch.as_tensor(term, dtype=y.dtype, device=y.device).detach() * factor for term, factor in pairs]
             parts = split(flow, [value.expand_as(y) for value in values], carried, y)
@@ -78,7 +86,7 @@ def by_ratio(epsilon: float, floor: float = 0.0) -> Callable[..., list[Tensor]]:
         s = divide(relevance, by, epsilon)
         if bool(y.isfinite().all()):
             return [term * s for term in terms]
-        return [(term * s).masked_fill_(relevance == 0, 0.0) for term in terms]  # a mask of attention
+        return [(term * s).masked_fill_(relevance == 0, 0.0) for term in terms]  # a mask with a bias in it
 
     return split
 
