@@ -14,7 +14,7 @@ import mhex
 from mhex.errors import ArgumentError, MhexWarning, UnsupportedModelError
 from mhex.methods.eigencam import _first_component
 from support.cases import assert_same, explain
-from support.formulas import view
+from support.formulas import feature_maps, view
 from support.formulas_classics import blurred, rise_mask, scorecam_of
 from support.models import FAMILIES, call
 
@@ -224,6 +224,23 @@ def test_eigencam_of_one_pattern(sign: int) -> None:
     wanted = (pattern - pattern.mean()) * (4 + 1 + 0.25) ** 0.5
     assert abs(float(wanted.min())) < float(wanted.max())
     assert_same(got, wanted.clamp_min(0), "eigencam", 1e-12)
+
+
+@pytest.mark.parametrize("name", ["timm_vit", "plain_cnn"])
+def test_eigencam_without_centring(name: str) -> None:
+    """By a singular value decomposition of the features as they are; on a ViT it is another map than with centring."""
+    family = FAMILIES[name]
+    model, images = family.model(), family.inputs(2)
+    got = mhex.explain(model, images, "eigencam", center=False).scores
+    for n in range(2):
+        maps, _ = feature_maps(view(family, model, family.sample(images, n)), 0)
+        left, sizes, _ = np.linalg.svd(maps.flatten(1).T.numpy())
+        wanted = torch.from_numpy(left[:, 0] * sizes[0]).reshape(maps.shape[1:])
+        wanted = wanted if abs(float(wanted.min())) < float(wanted.max()) else -wanted
+        assert_same(got[n], wanted.clamp_min(0), "eigencam", 1e-9)
+    centred = mhex.explain(model, images, "eigencam").scores
+    assert float((centred - got).abs().max()) > 0.1 * float(got.max())
+    torch.testing.assert_close(mhex.explain(model, images, "eigencam", center=True).scores, centred)
 
 
 def test_eigencam_of_maps_that_do_not_vary() -> None:
