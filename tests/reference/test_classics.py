@@ -581,6 +581,56 @@ def test_windows_are_for_images() -> None:
         mhex.explain(BERT.model(), BERT.inputs(1), "occlusion", window=2)
 
 
+class Normed(nn.Module):
+    """Word embeddings that enter a layer norm and nothing else, as in DeBERTa."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.words = nn.Embedding.from_pretrained(0.05 * torch.randn(20, 24, generator=generator))
+        self.norm = nn.LayerNorm(24, eps=1e-7)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        normed: Tensor = self.norm(self.words(input_ids)).relu()
+        return self.head((normed * attention_mask[..., None]).sum(1))
+
+
+TEXTS = {
+    "input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]]),
+    "attention_mask": torch.tensor([[1] * 4, [1, 1, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("input-x-gradient", {}),
+        ("smoothgrad", {"n": 2, "sigma": 0.0}),
+        ("smoothgrad", {"n": 2, "times_input": False}),
+        ("guided-backprop", {}),
+    ],
+)
+def test_scores_of_rounding_are_told(method: str, options: dict[str, Any]) -> None:
+    with pytest.warns(MhexWarning, match=r"next to nothing but rounding.*'occlusion' or 'shap'"):
+        mhex.explain(Normed(), TEXTS, method, target=[0, 1], **options)
+
+
+@pytest.mark.parametrize("options", [{"method": "cdam"}, {"method": "cdam-smooth", "n": 2, "sigma": 0.0}])
+def test_tokens_that_reach_the_head_by_a_norm_alone(options: dict[str, Any]) -> None:
+    with pytest.warns(MhexWarning, match="next to nothing but rounding"):
+        mhex.explain(VIT.model(), VIT.inputs(2), target=1, site="block_input", **options)
+
+
+@pytest.mark.filterwarnings("error::mhex.errors.MhexWarning")
+def test_scores_of_more_than_rounding() -> None:
+    for family, method in ((BERT, "input-x-gradient"), (BERT, "cdam"), (VIT, "cdam"), (VIT, "input-x-gradient")):
+        mhex.explain(family.model(), family.inputs(2), method, target=1)
+    constant = Normed()
+    constant.head.weight.data.zero_()
+    mhex.explain(constant, TEXTS, "input-x-gradient", target=1)  # nothing is added up, so nothing cancels
+
+
 def test_a_gap_that_matters_is_told() -> None:
     with pytest.warns(MhexWarning, match="integrated-gradients do not add up"):
         mhex.explain(VIT.model(), VIT.inputs(2), "integrated-gradients", target=1, steps=1)
