@@ -499,6 +499,18 @@ def test_two_images_of_a_batch_have_backgrounds_of_their_own() -> None:
         assert torch.equal(together.scores[n], explain(VIT.model(), x[n : n + 1], "shap", target=2).scores[0])
 
 
+@pytest.mark.parametrize("family", [VIT, BERT], ids=["image", "text"])
+def test_shap_of_several_targets_is_that_of_each(family: Any) -> None:
+    """Each has evaluations of its own; an input that two of them ask for is run once."""
+    model, inputs, options = family.model(), family.inputs(2), {"max_evals": 40}
+    together = explain(model, inputs, "shap", target=[0, 2, 4], **options)
+    alone = [explain(model, inputs, "shap", target=target, **options) for target in (0, 2, 4)]
+    for k, single in enumerate(alone):
+        assert_same(together.scores[:, k], single.scores, "shap", 1e-9)
+    apart = sum(single.cost["forwards"] - 1 for single in alone)
+    assert alone[0].cost["forwards"] <= together.cost["forwards"] < 1 + apart
+
+
 def test_shap_leaves_the_generators_alone() -> None:
     import random
 
