@@ -110,7 +110,7 @@ def _masks(channels: Tensor, size: tuple[int, int], distance: float, most: int |
     hierarchy = require("scipy.cluster.hierarchy")
     maps = channels[channels.amax((1, 2)) > channels.amin((1, 2))]  # a constant channel shows nothing
     # A few at a time: all channels at the size of the image would take much memory.
-    maps = torch.cat([_scale(part, _enlarge(part, size)) for part in maps.split(64)])
+    maps = torch.cat([_scale(part, _enlarge(part, size)) for part in torch.split(maps, 64)])
     if len(maps) < 2:
         return maps
     # Interpolation is linear in rows and in columns, so products at the size of the image are products on the grid.
