@@ -30,7 +30,7 @@ _ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generato
 
 @register(
     "shap",
-    title="Owen values of pixels or words: their mean share in the class probability, over orders of hiding them.",
+    title="Owen values of pixels or tokens: their mean share in the class probability, over orders of hiding them.",
     paper="Lundberg & Lee, NeurIPS 2017, arXiv:1705.07874; partition explainer of the package shap",
     modalities=("image", "text"),
     needs=Needs(),
