@@ -101,7 +101,7 @@ def ruled(composite: Composite, function: Function, x: Tensor) -> tuple[Flow, Te
     point = x.detach().clone().requires_grad_()
     with FunctionTap(lambda attend, *args, **kwargs: attend(*args, **kwargs), flow):
         y = flow.settled(function(point.clone()))
-    flow.finish()
+    flow.finish(y)
     return flow, point, y
 
 

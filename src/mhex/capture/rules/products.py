@@ -11,7 +11,7 @@ from torch import Tensor
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.node import at_least, divide, graph_operands, node
-from mhex.capture.rules.origin import SOFTMAX, origin_of
+from mhex.capture.rules.origin import is_from
 
 Operation = Callable[..., Tensor]
 
@@ -56,7 +56,7 @@ def halved(epsilon: float, floor: float = 0.0) -> Callable[..., Any]:
             return NotImplemented
         share = 1 / len(places)
         # What a layer hands down to the output of attention is in proportion to it.
-        weighs_values = any(origin_of(one) == SOFTMAX for one in args)
+        weighs_values = any(is_from(one, "weights") for one in args)
 
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
             s = carried
