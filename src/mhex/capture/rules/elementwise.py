@@ -34,7 +34,7 @@ def passed(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: An
 
 
 def cut(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The value is taken for a constant: attention probabilities, or a gate that others are multiplied with."""
+    """The value is taken for a constant: attention probabilities, a gate or the scale of a norm that others have."""
     with torch.no_grad():
         return operation(x, *args, **kwargs)
 

@@ -203,9 +203,10 @@ class Flow(Books):
         self.replaced.clear()
         self.parts.clear()
         self.folding = None
+        self.uneven = "length" in self.met
         if self.doubts or self.passing:
             reached = places_below(outputs)
-            self.uneven = not self.passing.isdisjoint(reached)
+            self.uneven |= not self.passing.isdisjoint(reached)
             met = [name for place, name in self.doubts.items() if place in reached]
             self.doubts.clear()
             self.passing.clear()
