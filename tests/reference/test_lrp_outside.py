@@ -132,10 +132,9 @@ def test_resnet_by_default_is_that_of_zennit(kind: str) -> None:
     zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
     model, x = resnet(kind)
     ours = mhex.explain(model, x, "lrp", target=2).scores
-    for n in range(2):
-        one = x[n : n + 1]
-        box = zennit.ZBox(one.min(), one.max(), zero_params="bias")
-        close(ours[n : n + 1], by_zennit(model, one, 2, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
+    for image, scores in zip(x.split(1), ours.split(1), strict=True):
+        box = zennit.ZBox(image.min(), image.max(), zero_params="bias")
+        close(scores, by_zennit(model, image, 2, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
 
 
 def test_small_cnn_by_captum() -> None:

@@ -180,7 +180,7 @@ def _projected(x: Tensor, attend: Any) -> Tensor:
 
 
 def _in_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, k, v = (one.reshape(len(one), 3, 2, 3).transpose(1, 2) for one in (q, k, v))
+    q, k, v = (x.reshape(len(x), 3, 2, 3).transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
@@ -209,11 +209,11 @@ def test_layers_around_attention_have_a_rule_of_their_own(name: str) -> None:
     if name == "no attention":
         return
     relevance = numbers(2, 3, 6, seed=54)
-    one, other = (
+    epsilon, gamma = (
         handed_down(composite, PROJECTED[name], ROWS, relevance)[0]
         for composite in (PROJECTIONS.composite, gradient_rules(Gamma(0.25, 1e-6)))
     )
-    assert float((one - other).abs().max()) > 0.01 * float(other.abs().max())
+    assert float((epsilon - gamma).abs().max()) > 0.01 * float(gamma.abs().max())
 
 
 @pytest.mark.parametrize("weight", [None, numbers(6, seed=21)], ids=["plain", "weight"])

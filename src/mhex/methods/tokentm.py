@@ -105,6 +105,6 @@ def tokentm(
         else:
             row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
         huge = row.amax(1, keepdim=True) > 2.0**60
-        row, share = (torch.where(huge, one * 2.0**-60, one) for one in (row, share))  # the scale says nothing
+        row, share = (torch.where(huge, x * 2.0**-60, x) for x in (row, share))  # the scale says nothing
     row = beyond_skips(trace, row, share)
     return row * lengths if start == "lengths" else row

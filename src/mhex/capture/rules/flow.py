@@ -114,12 +114,12 @@ class Flow(Books):
         self.met.add(name)
         rule = self.composite.rules.get(name)
         if rule is not None:
-            found = rule(self, operation, *args, **kwargs)
-            if found is not NotImplemented:
-                follow(name, args, found)
+            result = rule(self, operation, *args, **kwargs)
+            if result is not NotImplemented:
+                follow(name, args, result)
                 if self.relevance and name in _PASSING:
-                    self.passing.add(found.grad_fn)
-                return found
+                    self.passing.add(result.grad_fn)
+                return result
         note_uses(args)
         before = _place(args[0]) if args else None
         result = operation(*args, **kwargs)
@@ -143,8 +143,8 @@ class Flow(Books):
             result: What it returned, or wrote into.
             before: Place in the graph of what it was given.
         """
-        for one in result if isinstance(result, (list, tuple)) else (result,):
-            place = _place(one)
+        for tensor in result if isinstance(result, (list, tuple)) else (result,):
+            place = _place(tensor)
             if place is not None and place is not before:  # it is, where nothing was done
                 self.doubts[place] = getattr(operation, "__name__", str(operation))
                 return

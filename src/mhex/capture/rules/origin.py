@@ -50,8 +50,8 @@ class Origin:
 
 def origin_of(x: Any) -> Origin | None:
     """What a tensor comes from; None if from more than that."""
-    found: Origin | None = getattr(x, _NAME, None)
-    return found
+    origin: Origin | None = getattr(x, _NAME, None)
+    return origin
 
 
 def is_from(x: Any, kind: str) -> bool:
@@ -76,12 +76,10 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
     """
     if name not in _FOLLOWED:
         return
-    given = list(_tensors(args))
-    if name in _KEEPING:
-        given = [x for x in given if x.requires_grad]
-    origins = [origin_of(x) for x in given]
+    inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING]
+    origins = [origin_of(x) for x in inputs]
     layers = frozenset[Mark]().union(*(origin.layers for origin in origins if origin is not None))
-    if name == "attention" or (name == "matmul" and any(is_from(x, "weights") for x in given)):
+    if name == "attention" or (name == "matmul" and any(is_from(x, "weights") for x in inputs)):
         for layer in layers:
             layer.projects = True
         mark(result, Origin(frozenset(), "attention"))
@@ -90,7 +88,7 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
     elif name == "matmul":
         if None not in origins:
             mark(result, Origin(layers))
-    elif given and all(origin is not None and origin == origins[0] for origin in origins):
+    elif inputs and all(origin is not None and origin == origins[0] for origin in origins):
         mark(result, origins[0])
 
 
