@@ -152,6 +152,67 @@ def test_several_targets_have_diagnostics_of_their_own(method: str) -> None:
             assert torch.allclose(together.diagnostics[name][:, k], one, 1e-9, 1e-12), name
 
 
+# --- hooks of the user -----------------------------------------------------------------------------------------------
+
+KEPT: list[Any] = []
+
+
+def _look(module: nn.Module, args: Any, output: Tensor) -> None:
+    """What packages and users do in hooks: copies to other devices, numbers, and statistics of all kinds."""
+    KEPT.append(output.cpu().detach())
+    KEPT.append(torch.empty_like(output).copy_(output))
+    KEPT.append(float(torch.sin(output).cumsum(1).logsumexp(1).sum()))
+    KEPT.append(torch.nn.functional.softplus(output.softmax(-1)).amax())
+    if output.requires_grad:
+        output.register_hook(lambda gradient: KEPT.append(gradient.cpu()))
+
+
+@every_pair
+def test_what_hooks_compute_is_no_part_of_the_model(method: str, name: str) -> None:
+    model, inputs = FAMILIES[name].fresh(), FAMILIES[name].inputs(2)
+    wanted = mhex.explain(model, inputs, method, target=1).scores
+    for module in model.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear, nn.LayerNorm)):
+            module.register_forward_hook(_look)
+    KEPT.clear()
+    assert_same(mhex.explain(model, inputs, method, target=1).scores, wanted, method, 1e-12)
+    assert KEPT
+
+
+def test_pytorch_grad_cam_may_be_watching() -> None:
+    package = pytest.importorskip("pytorch_grad_cam", reason="grad-cam is not installed (extra 'dev')")
+    model, inputs = FAMILIES["tv_resnet"].fresh(), FAMILIES["tv_resnet"].inputs(2)
+    wanted = [mhex.explain(model, inputs, method, target=1).scores for method in ON_CNN]
+    cam = package.GradCAM(model=model, target_layers=[model.layer4])
+    for method, scores in zip(ON_CNN, wanted, strict=True):
+        assert_same(mhex.explain(model, inputs, method, target=1).scores, scores, method, 1e-12)
+    cam.activations_and_grads.release()
+
+
+class Changed(nn.Module):
+    """A model whose first layer is followed by something."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.layer, self.head, self.change = nn.Linear(16, 8), nn.Linear(8, CLASSES), change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.change(self.layer(x.flatten(1))))
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "abslrp"])
+def test_what_a_hook_returns_is_a_part_of_the_model(method: str) -> None:
+    """Its operations have rules like all others, and those that have none are refused."""
+    twin, hooked = (enliven(Changed(change)).double().eval() for change in (lambda x: x * 2 + 1, lambda x: x))
+    handle = hooked.layer.register_forward_hook(lambda module, args, output: output * 2 + 1)
+    wanted = mhex.explain(twin, pictures(), method, target=1).scores
+    assert_same(mhex.explain(hooked, pictures(), method, target=1).scores, wanted, method, 1e-12)
+    handle.remove()
+    hooked.layer.register_forward_hook(lambda module, args, output: torch.sin(output))
+    with pytest.raises(UnsupportedModelError, match=r"sin \(1 times\)"):
+        mhex.explain(hooked, pictures(), method, target=1)
+
+
 # --- strict ----------------------------------------------------------------------------------------------------------
 
 

@@ -345,7 +345,7 @@ def test_transformer_attribution_of_a_decoder_is_small_where_attention_is(
     import mhex.methods.transformer_attribution as module
 
     model, text, attentions, gradients = _decoder()
-    matrices = [torch.eye(6, dtype=torch.float64) + one for one in _weighted(attentions, gradients)]
+    matrices = [torch.eye(6, dtype=torch.float64) + weighted for weighted in _weighted(attentions, gradients)]
     wanted, share = (matrices[1] @ matrices[0])[-1], 1.0
     if compat == "bert":
         wanted, share = matrices[1][-1] / matrices[1][-1].sum(), 1 / float(matrices[1][-1].sum())

@@ -85,8 +85,8 @@ def test_maps_of_a_vit_do_not_depend_on_the_stabiliser() -> None:
 
     def spread(**options: Any) -> float:
         """The largest difference between maps of two stabilisers, beside the largest value."""
-        one, two = (mhex.explain(model, x, "lrp", 1, epsilon=e, **options).scores for e in (1e-6, 1e-9))
-        return float(((one - two).flatten(1).abs().amax(1) / two.flatten(1).abs().amax(1)).max())
+        large, small = (mhex.explain(model, x, "lrp", 1, epsilon=e, **options).scores for e in (1e-6, 1e-9))
+        return float(((large - small).flatten(1).abs().amax(1) / small.flatten(1).abs().amax(1)).max())
 
     assert spread(rule="alphabeta") < 1e-3
     assert spread(rule="alphabeta", floor=0.0) > 0.02
@@ -209,8 +209,8 @@ def _padded(model: nn.Module, method: str) -> tuple[Tensor, Tensor]:
         "input_ids": torch.cat([ids, rest], 1),
         "attention_mask": torch.cat([torch.ones_like(ids), torch.zeros_like(rest)], 1),
     }
-    one, other = (mhex.explain(model, text, method, 1).scores for text in (short, long))
-    return one, other[:, : ids.shape[1]]
+    alone, padded = (mhex.explain(model, text, method, 1).scores for text in (short, long))
+    return alone, padded[:, : ids.shape[1]]
 
 
 @pytest.mark.parametrize("method", LRP)
@@ -257,7 +257,7 @@ def _attending(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["fused, finite", "finite", "hundred"])
 def test_masks_of_all_kinds_are_the_same(kind: str, method: str) -> None:
     like = "fused" if kind.startswith("fused") else "infinite"  # written out, scaling is an operation of its own
-    got, wanted = (mhex.explain(net(_attending(one)), pictures(), method, 1).scores for one in (kind, like))
+    got, wanted = (mhex.explain(net(_attending(form)), pictures(), method, 1).scores for form in (kind, like))
     assert_same(got, wanted, method, 1e-12)
 
 
@@ -267,8 +267,8 @@ def test_a_mask_that_hides_nothing_changes_nothing(method: str) -> None:
         tokens = x.flatten(2).mT
         logits = tokens @ tokens.mT
         assert float(logits.detach().min()) < 0
-        for one in mask:
-            logits = logits + one
+        for term in mask:
+            logits = logits + term
         return x + (logits.softmax(-1) @ tokens).mT.view_as(x)
 
     plain = mhex.explain(net(attention), pictures(), method, 1).scores

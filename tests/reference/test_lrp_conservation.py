@@ -203,10 +203,10 @@ def test_partial_lrp_as_published(name: str) -> None:
 def published_rules() -> dict[str, Rule]:
     def separate(call: Call, relevance: Tensor) -> list[Tensor]:
         layer = layer_of(call)
-        found = torch.zeros_like(layer.x)
+        total = torch.zeros_like(layer.x)
         for x, w in ((layer.x.clamp_min(0), layer.w.clamp_min(0)), (layer.x.clamp_max(0), layer.w.clamp_max(0))):
-            found += x * layer.back(over(relevance, layer.apply(x, w), 1e-9), w)
-        return [found]
+            total += x * layer.back(over(relevance, layer.apply(x, w), 1e-9), w)
+        return [total]
 
     return second_relevance_rules(separate, None, 1e-9, renormalised=False)
 

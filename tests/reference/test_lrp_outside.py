@@ -132,10 +132,9 @@ def test_resnet_by_default_is_that_of_zennit(kind: str) -> None:
     zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
     model, x = resnet(kind)
     ours = mhex.explain(model, x, "lrp", target=2).scores
-    for n in range(2):
-        one = x[n : n + 1]
-        box = zennit.ZBox(one.min(), one.max(), zero_params="bias")
-        close(ours[n : n + 1], by_zennit(model, one, 2, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
+    for image, scores in zip(x.split(1), ours.split(1), strict=True):
+        box = zennit.ZBox(image.min(), image.max(), zero_params="bias")
+        close(scores, by_zennit(model, image, 2, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
 
 
 def test_small_cnn_by_captum() -> None:
@@ -237,6 +236,49 @@ def test_conservative_lrp_of_its_paper_detaches_attention_and_norms_alone() -> N
     (gradient,) = torch.autograd.grad(model(point)[:, 2].sum(), point)
     close(ours, (x * gradient).sum(1), 1e-10)
     assert float((ours - other).abs().max()) > 0.01 * float(ours.abs().max())
+
+
+def _scaled_gradient(x: Tensor, share: float) -> Tensor:
+    return share * x + ((1 - share) * x).detach()
+
+
+@pytest.mark.parametrize(("method", "shares"), [("attnlrp", (0.25, 0.25, 0.5)), ("conservative-lrp", (0.0, 0.0, 1.0))])
+def test_llama_by_its_own_gradient(method: str, shares: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """RMSNorm, SiLU, gated MLPs and rotary embeddings: gradient times input of a model with other gradients.
+
+    The lengths of norms and the ratio of activations are constants, products of activations have half a gradient.
+    """
+    transformers = pytest.importorskip("transformers", reason="the model comes from transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    special = {"vocab_size": 20, "num_labels": 3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = transformers.LlamaConfig(**sizes, **special, num_key_value_heads=2)
+    model = enliven(transformers.LlamaForSequenceClassification(config)).double().eval().requires_grad_(False)
+    text = {"input_ids": torch.tensor([[5, 9, 12, 7, 3, 11]]), "attention_mask": torch.ones(1, 6, dtype=torch.long)}
+    options = {"level": "input"} if method == "conservative-lrp" else {}
+    ours = mhex.explain(model, text, method, target=1, **options).scores[0]
+
+    llama = transformers.models.llama.modeling_llama
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def norm(self: Any, x: Tensor) -> Tensor:
+        return self.weight * x * (x.float().pow(2).mean(-1, keepdim=True) + self.variance_epsilon).rsqrt().detach()
+
+    def feed(self: Any, x: Tensor) -> Tensor:
+        gate = self.gate_proj(x)
+        gate = gate * torch.sigmoid(gate).detach()
+        return self.down_proj(_scaled_gradient(gate * self.up_proj(x), 0.5))
+
+    def shared(*qkv: Tensor, **settings: Any) -> Tensor:
+        return attend(*(_scaled_gradient(x, share) for x, share in zip(qkv, shares, strict=True)), **settings)
+
+    monkeypatch.setattr(llama.LlamaRMSNorm, "forward", norm)
+    monkeypatch.setattr(llama.LlamaMLP, "forward", feed)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", shared)
+    words = model.get_input_embeddings()(text["input_ids"]).requires_grad_()
+    positions = {"attention_mask": text["attention_mask"], "position_ids": torch.arange(6)[None]}
+    hidden = model.model(inputs_embeds=words, **positions).last_hidden_state
+    (gradient,) = torch.autograd.grad(model.score(hidden)[0, -1, 1], words)
+    close(ours, (words * gradient).sum(-1)[0].detach(), 1e-6)  # its norms compute in float32
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "resnet", "resnet18"])

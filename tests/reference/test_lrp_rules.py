@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex.capture import AlphaBeta, Epsilon, absolute_rules, gradient_rules, relevance_rules
+from mhex.capture import AlphaBeta, Epsilon, Gamma, absolute_rules, gradient_rules, relevance_rules
 from mhex.capture.rules.layer import Affine
-from support.ruled import LAYER_VARIANTS, VARIANTS, Function, agree, handed_down
+from support.ruled import LAYER_VARIANTS, PROJECTIONS, VARIANTS, Function, agree, handed_down
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -166,6 +166,54 @@ OPERATIONS: dict[str, tuple[Function, Tensor]] = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations(name: str) -> None:
     agree(*OPERATIONS[name], VARIANTS, 1e-9)
+
+
+PACKED, OUT, MLP = numbers(18, 6, seed=50), numbers(6, 6, seed=51), numbers(6, 6, seed=52)
+TURN = numbers(3, 6, seed=53)
+NORM6 = batch_norm(6)
+
+
+def _projected(x: Tensor, attend: Any) -> Tensor:
+    """A layer, attention between its projections, and another layer."""
+    q, k, v = F.linear(F.linear(x, MLP, BIAS.repeat(2)[:6]), PACKED).chunk(3, -1)
+    return F.linear(F.linear(attend(q, k, v), OUT), MLP)
+
+
+def _in_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.reshape(len(x), 3, 2, 3).transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def _convolved(x: Tensor) -> Tensor:
+    """Projections that are convolutions with batch norms, as in LeViT."""
+    maps = F.linear(x, MLP).mT
+    parts = [F.batch_norm(F.conv1d(maps, PACKED[i : i + 6, :, None]), **NORM6).mT for i in (0, 6, 12)]
+    return F.linear(F.dropout(_in_heads(*parts), training=False), OUT)
+
+
+PROJECTED: dict[str, Function] = {
+    "fused": lambda x: _projected(x, _in_heads),
+    "written out": lambda x: _projected(x, lambda q, k, v: F.dropout((q @ k.mT + 0.1).softmax(-1), 0.1, False) @ v),
+    "einsum": lambda x: _projected(x, lambda q, k, v: torch.bmm(torch.einsum("bid,bjd->bij", q, k).softmax(-1), v)),
+    "rotary": lambda x: _projected(x, lambda q, k, v: _in_heads(q * TURN + q.flip(-1) * 0.3, k * TURN, v)),
+    "normed": lambda x: _projected(x, lambda q, k, v: _in_heads(F.layer_norm(q, (6,)), F.layer_norm(k, (6,)), v)),
+    "convolved": _convolved,
+    "no attention": lambda x: F.linear(F.linear(F.linear(x, MLP), OUT).softmax(-1) * F.linear(x, OUT), MLP),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTED)
+def test_layers_around_attention_have_a_rule_of_their_own(name: str) -> None:
+    """Whatever form attention has; a softmax alone is no attention."""
+    agree(PROJECTED[name], ROWS, {"projections": PROJECTIONS}, 1e-9)
+    if name == "no attention":
+        return
+    relevance = numbers(2, 3, 6, seed=54)
+    epsilon, gamma = (
+        handed_down(composite, PROJECTED[name], ROWS, relevance)[0]
+        for composite in (PROJECTIONS.composite, gradient_rules(Gamma(0.25, 1e-6)))
+    )
+    assert float((epsilon - gamma).abs().max()) > 0.01 * float(gamma.abs().max())
 
 
 @pytest.mark.parametrize("weight", [None, numbers(6, seed=21)], ids=["plain", "weight"])

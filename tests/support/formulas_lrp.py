@@ -140,7 +140,7 @@ def conservative_lrp(v: View, target: int) -> Tensor:
 
 @formula("attnlrp")
 def attnlrp(v: View, target: int) -> Tensor:
-    """Images: constant attention, gamma rules but for its projections; texts: exact layers, relevance through softmax."""
+    """Images: constant attention, gamma rules but for its projections; texts: exact layers, and softmax takes part."""
     tape, image = tape_of(v), v.family.size is not None
     linear, convolution = (split("gamma", EPSILON, 0.05), split("gamma", EPSILON, 0.25)) if image else _exact()
     start = one_hot(tape, target, float(v.logits[target].detach()))

@@ -60,6 +60,12 @@ _ABSOLUTE = Variant(
 )
 _EXACT = dense(rules_lrp.epsilon_neuron(0.0))
 
+_GAMMA = dense(rules_lrp.gamma_neuron(0.25, 1e-6))
+PROJECTIONS = Variant(
+    gradient_rules(Gamma(0.25, 1e-6), projection=Epsilon(0.0)),
+    rules_lrp.gradient_rules(_GAMMA, _GAMMA, projection=_EXACT),
+    ("gate", "softmax"),
+)
 LAYER_VARIANTS: dict[str, Variant] = {
     "epsilon": _relevance(Epsilon(1e-6), rules_lrp.epsilon_neuron(1e-6)),
     "epsilon-large": _relevance(Epsilon(0.3), rules_lrp.epsilon_neuron(0.3)),
@@ -101,7 +107,7 @@ def ruled(composite: Composite, function: Function, x: Tensor) -> tuple[Flow, Te
     point = x.detach().clone().requires_grad_()
     with FunctionTap(lambda attend, *args, **kwargs: attend(*args, **kwargs), flow):
         y = flow.settled(function(point.clone()))
-    flow.finish()
+    flow.finish(y)
     return flow, point, y
 
 

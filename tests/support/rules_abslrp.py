@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from support.rules_lrp import Neuron, dense, layer_of, route, terms_of, with_layers
+from support.rules_lrp import Neuron, dense, layer_of, masked_sum, route, terms_of, with_layers
 from support.tape import Call, Rule
 
 
@@ -58,6 +58,8 @@ def absolute_product(call: Call, relevance: Tensor) -> list[Tensor]:
 
 
 def absolute_sum(call: Call, relevance: Tensor) -> list[Tensor]:
+    if masked_sum(call):
+        return [mass_one(relevance.sum_to_size(call.xs[0].shape))]
     nodes, terms = zip(*terms_of(call), strict=True)
     s = relevance / (call.y.abs() + 1e-9)
     found = []
@@ -85,7 +87,7 @@ def absolute_layer_norm(call: Call, relevance: Tensor) -> list[Tensor]:
 
 def absolute_softmax(call: Call, relevance: Tensor) -> list[Tensor]:
     logits = call.xs[0]
-    hidden = logits == -torch.inf
+    hidden = call.y < 1.2e-38  # by a mask of minus infinity, or of large negative numbers
     finite = torch.where(hidden, 0.0, logits)
 
     def share(at: Tensor) -> Callable[[Tensor], Tensor]:

@@ -207,10 +207,18 @@ def terms_of(call: Call) -> list[tuple[Any, Tensor]]:
     return [(call.node.args[0], zeros + a * one), (call.node.args[1], zeros + b * two)]
 
 
+def masked_sum(call: Call) -> bool:
+    """Whether a sum only hides some of the logits of attention: its other term is 0, or -100 and below."""
+    others = [term for node, term in terms_of(call) if node not in call.nodes]
+    return len(others) == 1 and bool(torch.where(others[0] > -100, others[0], 0.0).eq(0).all())
+
+
 def added(epsilon: float, renormalised: bool = False, floor: float = 0.0) -> Rule:
     """Shares `a R / (a + b)`; renormalised, scaled so that each term has its part of what the sample has."""
 
     def rule(call: Call, relevance: Tensor) -> list[Tensor]:
+        if masked_sum(call):
+            return [relevance.sum_to_size(call.xs[0].shape)]
         nodes, terms = zip(*terms_of(call), strict=True)
         below = lifted(call.y, terms[0].abs() + terms[1].abs(), floor) if floor else call.y
         parts = [term * over(relevance, below, epsilon) for term in terms]

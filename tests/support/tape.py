@@ -114,7 +114,8 @@ class Tape:
         (self.output,) = next(node for node in program.graph.nodes if node.op == "output").all_input_nodes
         self.input = self.nodes[0]
         self.softmaxes = [node for node in self.nodes if str(node.target) == "aten._softmax.default"]
-        self.weighings = {user for node in self.softmaxes for user in _walk(node, ahead=True) if _kind(user) == "matmul"}
+        after = {near for node in self.softmaxes for near in _walk(node, ahead=True)}
+        self.weighings = {near for near in after if _kind(near) == "matmul"}
         sources = {near for node in (*self.softmaxes, *self.weighings) for near in _walk(node, ahead=False)}
         self.projections = {near for near in sources if _kind(near) in ("linear", "convolution")}
         for node in self.weighings:

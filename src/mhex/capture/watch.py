@@ -175,7 +175,7 @@ class Watch:
             self.outer.setdefault("latent", outcome.latent)
         self._check()
         if self.flow is not None:
-            self.flow.finish()
+            self.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
         trace = Trace(self.anatomy, self.batch, outcome.logits, progress)
         trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
         trace.flow, trace.embeddings = self.flow, self._embeddings()

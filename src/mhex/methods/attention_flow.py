@@ -37,7 +37,7 @@ def attention_flow(trace: Trace) -> Tensor:
     connections, `I_ii = 0`, which would carry half of all whatever the word says.
     """
     capacities = np.stack([_with_skip(block.attention().mean(1)) for block in trace.blocks], axis=1)  # (B, L, N, N)
-    readout, real, spatial = (one.cpu().numpy() for one in (trace.readout, trace.real, trace.spatial))
+    readout, real, spatial = (x.cpu().numpy() for x in (trace.readout, trace.real, trace.spatial))
     scores = np.zeros(real.shape)
     networks = [_network(*sample) for sample in zip(capacities, readout, strict=True)]
     maximum_flow = require("scipy.sparse.csgraph").maximum_flow

@@ -104,7 +104,7 @@ def tokentm(
             row = row + through_heads(row, weighted) * mixing[number]
         else:
             row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
-        factor = torch.where(row.amax(1, keepdim=True) > 2.0**60, 2.0**-60, 1.0)  # its scale says nothing
-        row, share = row * factor, share * factor
+        huge = row.amax(1, keepdim=True) > 2.0**60
+        row, share = (torch.where(huge, x * 2.0**-60, x) for x in (row, share))  # the scale says nothing
     row = beyond_skips(trace, row, share)
     return row * lengths if start == "lengths" else row

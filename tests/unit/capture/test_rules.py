@@ -97,6 +97,7 @@ FORMS: dict[str, list[Form]] = {
         *(lambda x: torch.tanh_(x.clone()), lambda x: F.leaky_relu_(x.clone()), lambda x: F.elu_(x.clone())),
         lambda x: F.hardtanh_(x.clone()),
     ],
+    "length": [lambda x: torch.rsqrt(x + 10.0), lambda x: (x + 10.0).rsqrt()],
     "gate": [
         *(nn.Sigmoid(), lambda x: x.sigmoid(), lambda x: torch.sigmoid(x), lambda x: F.sigmoid(x), nn.Hardsigmoid()),
         *(in_place("sigmoid_"), nn.Hardsigmoid(inplace=True), lambda x: torch.sigmoid_(x.clone())),

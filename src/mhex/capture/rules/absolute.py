@@ -242,6 +242,7 @@ def _rules() -> Mapping[str, Callable[..., Any]]:
         "softmax": softmax_rule,
         "attention": attention_rule,
         "gate": cut,
+        "length": cut,
         "concatenate": joined,
     }
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import Affine, norm_settings, read_layer
 from mhex.capture.rules.node import divide, node
-from mhex.capture.rules.origin import ATTENTION, Mark, mark, origin_of
+from mhex.capture.rules.origin import Mark, Origin, is_from, mark
 
 _LOOK = 64
 
@@ -160,13 +160,13 @@ def affine(shares: Shares, projection: Shares | None = None) -> Callable[..., An
             return NotImplemented
         usual = shares if flow.entered or flow.composite.entrance is None else flow.composite.entrance
         flow.entered = True
-        here, after_attention = Mark(), origin_of(layer.x) == ATTENTION
+        here, after_attention = Mark(), is_from(layer.x, "attention")
 
         def choose() -> Shares:  # on the way back, when it is known where the output went
             return projection if projection is not None and (after_attention or here.projects) else usual
 
         y = _ruled(flow, layer, choose, lambda: operation(*args, **kwargs))
-        mark(y, frozenset((here,)))
+        mark(y, Origin(frozenset((here,))))
         flow.folding = (y, layer, choose)
         return y
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex.capture.rules.flow import Flow, not_guided
+from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import norm_settings
 from mhex.capture.rules.node import node
 from mhex.capture.rules.operations import OUT_OF_PLACE
@@ -34,7 +34,7 @@ def passed(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: An
 
 
 def cut(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The value is taken for a constant: attention probabilities, or a gate that others are multiplied with."""
+    """The value is taken for a constant: attention probabilities, a gate or the scale of a norm that others have."""
     with torch.no_grad():
         return operation(x, *args, **kwargs)
 
@@ -55,9 +55,11 @@ def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any,
 def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Guided backpropagation: negative gradients stop at a ReLU."""
     if OUT_OF_PLACE.get(operation, operation) not in _RELU:
+        before = x.grad_fn
+        bent = operation(x, *args, **kwargs)
         owner = getattr(operation, "__self__", None)  # of a GELU that is written out
-        written_out = isinstance(owner, nn.Module)
-        raise not_guided(type(owner).__name__ if written_out else getattr(operation, "__name__", str(operation)))
+        flow.doubt(type(owner) if isinstance(owner, nn.Module) else operation, bent, before)
+        return bent
     flow.met.add("relu")
     y: Tensor = operation(x, *args, **kwargs)
     through = y

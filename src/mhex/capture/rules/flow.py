@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mhex.capture.rules.books import Books
 from mhex.capture.rules.layer import is_layer
-from mhex.capture.rules.node import any_in_graph, note_uses, overlap
+from mhex.capture.rules.node import any_in_graph, note_uses, overlap, places_below
 from mhex.capture.rules.operations import LINEAR, OPERATIONS, OUT_OF_PLACE, Function, name_of_operation, writes
 from mhex.capture.rules.origin import follow
 from mhex.errors import UnsupportedModelError
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mhex.capture.rules.affine import Shares
     from mhex.capture.rules.composite import Composite
     from mhex.capture.rules.layer import Affine
+
+
+_PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
 
 
 class Flow(Books):
@@ -39,6 +42,9 @@ class Flow(Books):
         super().__init__(size, composite.flow == "relevance")
         self.composite = composite
         self.unknown: Counter[str] = Counter()
+        self.doubts: dict[Any, str] = {}  # operations without a rule, by their places in the graph
+        self.passing: set[Any] = set()  # places of norms and softmax, which pass relevance on
+        self.uneven = False  # one of them lies between the input and the scores
         self.met: set[str] = set()  # names of operations
         self.entered = False  # the first layer of the network was met
         self.inside = False  # of an operation that is seen as one
@@ -108,20 +114,40 @@ class Flow(Books):
         self.met.add(name)
         rule = self.composite.rules.get(name)
         if rule is not None:
-            found = rule(self, operation, *args, **kwargs)
-            if found is not NotImplemented:
-                follow(name, args, found)
-                return found
+            result = rule(self, operation, *args, **kwargs)
+            if result is not NotImplemented:
+                follow(name, args, result)
+                if self.relevance and name in _PASSING:
+                    self.passing.add(result.grad_fn)
+                return result
         note_uses(args)
+        before = _place(args[0]) if args else None
         result = operation(*args, **kwargs)
         follow(name, args, result)
-        if writes(operation):
-            self.unknown[operation.__name__] += 1
-            return result
         fine = name == "route" or (name in LINEAR and not self.relevance)
-        if rule is not None or (not fine and any_in_graph(result if isinstance(result, tuple) else (result,))):
-            self.unknown[getattr(operation, "__name__", str(operation))] += 1
+        if writes(operation):
+            if before is not None:  # rules may have kept what was there
+                self.unknown[operation.__name__] += 1
+            self.doubt(operation, args[0], before)
+        elif rule is not None or not fine:
+            self.doubt(operation, result, before)
         return result
+
+    def doubt(self, operation: Function, result: Any, before: Any) -> None:
+        """Remember an operation without a rule, which is refused if relevance would have to go through it.
+
+        Hooks of the user may compute what they like from what they are shown.
+
+        Args:
+            operation: The function.
+            result: What it returned, or wrote into.
+            before: Place in the graph of what it was given.
+        """
+        for tensor in result if isinstance(result, (list, tuple)) else (result,):
+            place = _place(tensor)
+            if place is not None and place is not before:  # it is, where nothing was done
+                self.doubts[place] = getattr(operation, "__name__", str(operation))
+                return
 
     def floor(self, share: float) -> float:
         """Least size of divisors, as a share of the sizes of what they sum up: `share` where it is needed, else 0.
@@ -129,7 +155,7 @@ class Flow(Books):
         Norms and softmax that pass relevance on leave some at sums that are close to 0, and without a floor the few
         places that are closest would take most of it. After a ReLU, relevance is in proportion to the sums.
         """
-        return 0.0 if self.met.isdisjoint(("layer_norm", "rms_norm", "group_norm", "softmax", "attention")) else share
+        return share if self.uneven else 0.0
 
     def current(self, value: Any) -> Any:
         """What stands for a tensor that the model believes it has written into; of others, they themselves."""
@@ -168,11 +194,25 @@ class Flow(Books):
             return output
         return self.current(output)
 
-    def finish(self) -> None:
-        """After the forward pass: report all operations that have no rule, before anything is handed back."""
+    def finish(self, *outputs: Tensor) -> None:
+        """After the forward pass: report all operations that have no rule, before anything is handed back.
+
+        Args:
+            outputs: What relevance may start from.
+        """
         self.replaced.clear()
         self.parts.clear()
         self.folding = None
+        self.uneven = "length" in self.met
+        if self.doubts or self.passing:
+            reached = places_below(outputs)
+            self.uneven |= not self.passing.isdisjoint(reached)
+            met = [name for place, name in self.doubts.items() if place in reached]
+            self.doubts.clear()
+            self.passing.clear()
+            if met and self.composite.partial:
+                raise not_guided(met[0])
+            self.unknown.update(met)
         if "bent" in self.composite.rules and "gate" in self.met and "relu" not in self.met:
             raise not_guided("sigmoid")  # x * sigmoid(x) is no ReLU
         if self.unknown:
@@ -191,6 +231,11 @@ class Flow(Books):
             name = str(half.pop()).removeprefix("torch.")
             reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
             raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
+
+
+def _place(value: Any) -> Any:
+    """Where a tensor lies in the graph; None of what is not in it, or starts it."""
+    return value.grad_fn if isinstance(value, Tensor) else None
 
 
 def _by_place(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

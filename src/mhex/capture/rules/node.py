@@ -76,6 +76,18 @@ def any_in_graph(values: Sequence[Any]) -> bool:
     )
 
 
+def places_below(outputs: Sequence[Tensor]) -> set[Any]:
+    """All places of the graph that a backward pass from these tensors goes through."""
+    reached: set[Any] = set()
+    waiting = [output.grad_fn for output in outputs]
+    while waiting:
+        place = waiting.pop()
+        if place is not None and place not in reached:
+            reached.add(place)
+            waiting.extend(below for below, _ in place.next_functions)
+    return reached
+
+
 def overlap(one: Tensor, other: Tensor) -> bool:
     """Whether two views of one tensor have elements in common."""
     places = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)

@@ -28,6 +28,7 @@ _NAMED: dict[str, tuple[Function, ...]] = {
         *(F.gelu, F.silu, F.relu, F.relu6, F.leaky_relu, F.elu, F.mish, F.hardswish, F.hardtanh, F.tanh),
         *(torch.relu, torch.tanh, Tensor.relu, Tensor.tanh),
     ),
+    "length": (torch.rsqrt, Tensor.rsqrt),  # of norms that are written out
     "gate": (F.sigmoid, F.hardsigmoid, torch.sigmoid, Tensor.sigmoid),
     "add": (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
     "subtract": (

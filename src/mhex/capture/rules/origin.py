@@ -8,7 +8,8 @@ given.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ _KEEPING = frozenset(
         *("multiply", "divide", "negate", "add", "subtract"),
     )
 )
+_FOLLOWED = _KEEPING | {"attention", "matmul", "softmax"}
 
 
 class Mark:
@@ -33,20 +35,33 @@ class Mark:
         self.projects = False
 
 
-Origin = frozenset[Mark]
-SOFTMAX: Origin = frozenset((Mark(),))
-ATTENTION: Origin = frozenset((Mark(),))
-_NOWHERE: Origin = frozenset()
+@dataclass(frozen=True)
+class Origin:
+    """What a tensor comes from.
+
+    Attributes:
+        layers: The layers.
+        kind: `"layers"` alone, `"weights"` for a softmax of their products, or `"attention"` for what it returned.
+    """
+
+    layers: frozenset[Mark]
+    kind: Literal["layers", "weights", "attention"] = "layers"
 
 
-def origin_of(x: Any) -> Origin:
-    """The layers that a tensor comes from; empty if it comes from more than layers."""
-    found: Origin = getattr(x, _NAME, _NOWHERE)
-    return found
+def origin_of(x: Any) -> Origin | None:
+    """What a tensor comes from; None if from more than that."""
+    origin: Origin | None = getattr(x, _NAME, None)
+    return origin
 
 
-def mark(x: Any, origin: Origin) -> None:
-    """Write down where a tensor, or each of several, comes from."""
+def is_from(x: Any, kind: str) -> bool:
+    """Whether a tensor comes from attention, or is its weights."""
+    origin = origin_of(x)
+    return origin is not None and origin.kind == kind
+
+
+def mark(x: Any, origin: Origin | None) -> None:
+    """Write down what a tensor, or each of several, comes from."""
     for tensor in _tensors((x,)):
         setattr(tensor, _NAME, origin)
 
@@ -59,30 +74,22 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
         args: What it is given.
         result: What it returns.
     """
-    if name == "softmax":
-        _project(*args)
-        mark(result, SOFTMAX)
-    elif name == "attention":
-        _project(*args)
-        mark(result, ATTENTION)
-    elif name == "matmul":
-        origins = [origin_of(x) for x in _tensors(args)]
-        if SOFTMAX in origins:
-            _project(*args)
-            mark(result, ATTENTION)
-        elif all(origins):
-            mark(result, _NOWHERE.union(*origins))
-    elif name in _KEEPING:
-        origins = [origin_of(x) for x in _tensors(args) if x.requires_grad]
-        if origins and all(origin == origins[0] for origin in origins) and origins[0]:
-            mark(result, origins[0])
-
-
-def _project(*args: Any) -> None:
-    """Tell the layers that these tensors come from."""
-    for x in _tensors(args):
-        for layer in origin_of(x):
+    if name not in _FOLLOWED:
+        return
+    inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING]
+    origins = [origin_of(x) for x in inputs]
+    layers = frozenset[Mark]().union(*(origin.layers for origin in origins if origin is not None))
+    if name == "attention" or (name == "matmul" and any(is_from(x, "weights") for x in inputs)):
+        for layer in layers:
             layer.projects = True
+        mark(result, Origin(frozenset(), "attention"))
+    elif name == "softmax":
+        mark(result, Origin(layers, "weights"))
+    elif name == "matmul":
+        if None not in origins:
+            mark(result, Origin(layers))
+    elif inputs and all(origin is not None and origin == origins[0] for origin in origins):
+        mark(result, origins[0])
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

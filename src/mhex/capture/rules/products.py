@@ -11,7 +11,7 @@ from torch import Tensor
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.node import at_least, divide, graph_operands, node
-from mhex.capture.rules.origin import SOFTMAX, origin_of
+from mhex.capture.rules.origin import is_from
 
 Operation = Callable[..., Tensor]
 
@@ -56,13 +56,13 @@ def halved(epsilon: float, floor: float = 0.0) -> Callable[..., Any]:
             return NotImplemented
         share = 1 / len(places)
         # What a layer hands down to the output of attention is in proportion to it.
-        weighs_values = any(origin_of(one) == SOFTMAX for one in args)
+        weighs_values = any(is_from(operand, "weights") for operand in args)
 
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
             s = carried
             if flow.relevance:
                 below = 0.0 if weighs_values else flow.floor(floor)
-                sizes = (one.detach().abs() if isinstance(one, Tensor) else one for one in args)
+                sizes = (x.detach().abs() if isinstance(x, Tensor) else x for x in args)
                 s = divide(carried, at_least(y, operation(*sizes, **kwargs), below) if below else y, epsilon)
             with torch.enable_grad():
                 points = [args[place].detach().requires_grad_() for place in places]
