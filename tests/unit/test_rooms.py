@@ -28,8 +28,8 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
         *("data", "zoo", "train"),  # suites name data and models, and are read as strictly as recipes
         *("explanation", "viz", "_photo"),  # pages of reports
     },
-    "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
-    "data": {"data", "errors", "_optional"},
+    "viz": {"viz", "explanation", "registry", "errors", "_optional", "_photo", "_words"},
+    "data": {"data", "errors", "_optional", "_photo"},
 }
 
 

@@ -11,12 +11,13 @@ import typer
 
 from mhex.cli._console import Step, busy, complain, printable, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
-from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
+from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task, parse_window
 from mhex.cli._photos import check_file, open_photo
 from mhex.cli._run import Outcome, explain_by, group_by_reason
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from mhex._photo import Window
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
     from mhex.targets import Target, Task
@@ -49,9 +50,9 @@ class Item:
     name: str
     source: Path | str
 
-    def open(self) -> Any:
-        """A PIL image or a string."""
-        return open_photo(self.source) if isinstance(self.source, Path) else self.source
+    def open(self, window: Window | None) -> Any:
+        """A PIL image, seen through the window, or a string."""
+        return open_photo(self.source, window) if isinstance(self.source, Path) else self.source
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Wish:
     methods: list[str]
     target: Target
     task: Task | None
+    window: Window | None
     options: dict[str, dict[str, Any]]
     seed: int
     every: bool
@@ -93,6 +95,15 @@ def explain(
             show_default="as the model says",
         ),
     ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window",
+            metavar="LOW,HIGH",
+            help="Values that are black and white, of photos of more than 8 bits.",
+            show_default="as the file says",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("out/explain"),
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of a method; may be repeated.")
@@ -107,12 +118,15 @@ def explain(
         methods = parse_methods(method)
         options = parse_options(option or [], methods)
         sort = parse_task(task)
+        ends = parse_window(window)
+        if text and ends is not None:
+            raise ArgumentError("Expected --window beside photos, but got --text; leave it out.")
         check_device(device)
         out = output_folder(out)
         bundle = _load(model, device, is_text=bool(text))
     every = "all" in (name.strip() for name in method.split(","))
     keep = frozenset(item.source.resolve() for item in items if isinstance(item.source, Path))
-    wish = Wish(methods, parse_target(target, bundle.class_names), sort, options, seed, every, out, keep)
+    wish = Wish(methods, parse_target(target, bundle.class_names), sort, ends, options, seed, every, out, keep)
     rows, sections, left_out, said = [], [], dict[str, str](), []
     with steps(len(items) * len(methods)) as step:
         for item in items:
@@ -139,6 +153,8 @@ def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
             "mhex explain --text TEXT --model hf:FOLDER."
         )
     if texts:
+        if blank := [number for number, text in enumerate(texts, 1) if not text.strip()]:
+            raise ArgumentError(f"Expected some text after each --text, but number {blank[0]} is blank.")
         return [Item(f"text-{n}", " ".join(text.split()), text) for n, text in enumerate(texts, 1)]
     # Told now, not after the model is loaded and other photos are explained.
     for photo in photos:
@@ -164,7 +180,7 @@ def _load(name: str, device: str, is_text: bool) -> Bundle:
 def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome:
     outcome = explain_by(
         bundle,
-        item.open(),
+        item.open(wish.window),
         wish.methods,
         wish.target,
         lambda what: step(f"{item.label}: {what}"),

@@ -11,9 +11,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
+from mhex._photo import Window, check_window, plain_rgb, upright_rgb
 from mhex.data.table import DataFormatError
 from mhex.errors import ArgumentError
 
@@ -90,21 +91,26 @@ class PhotoFiles(_Files):
         paths: The files.
         side: Side of the squares in pixels.
         fit: ``"crop"`` scales the shorter side and cuts out the middle; ``"squash"`` scales both sides.
-        upright: Whether to turn photos as their camera says. Published collections are used without.
+        upright: Whether to turn photos as their camera says, with transparency over white. Published collections are
+            used without.
+        window: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
     """
 
-    def __init__(self, paths: Sequence[Path], side: int, fit: Fit = "crop", *, upright: bool = False) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        side: int,
+        fit: Fit = "crop",
+        *,
+        upright: bool = False,
+        window: Window | None = None,
+    ) -> None:
         super().__init__(paths, side, fit)
-        self.upright = upright
+        self.upright, self.window = upright, check_window(window)
 
     def _read(self, photo: Image.Image, path: Path) -> Bytes:
-        if photo.mode.startswith(("I", "F")):
-            raise DataFormatError(
-                f"{path.name} should have 8 bits per channel, and has mode {photo.mode}: save it with 8 bits, with the "
-                "range of brightness that you want to be seen."
-            )
         photo.draft("RGB", (self.side, self.side))  # JPEG is decoded at a smaller scale where that suffices
-        small = (ImageOps.exif_transpose(photo) if self.upright else photo).convert("RGB")
+        small = (upright_rgb if self.upright else plain_rgb)(photo, self.window, path.name)
         return np.asarray(fitted(small, self.side, self.fit)).transpose(2, 0, 1)
 
 

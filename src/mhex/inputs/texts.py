@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,14 +19,16 @@ T = TypeVar("T")
 _NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping")
 
 
-def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None) -> Prepared:
-    """A batch from strings, cut to the length that the model can take."""
+def texts(
+    model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None, ids: Sequence[int]
+) -> Prepared:
+    """A batch from strings, cut to the length that the model can take; `ids` are their numbers, for messages."""
     if tokenizer is None:
         raise ArgumentError(
             "Strings were given without tokenizer=, which turns them into the model's inputs; "
             "a photo is given as PIL.Image.open(path), not by its path."
         )
-    if blank := [i for i, text in enumerate(texts) if not text.strip()]:
+    if blank := [number for number, text in zip(ids, texts, strict=True) if not text.strip()]:
         raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
     longest = _longest_text(model)
     options = {"truncation": True, "max_length": longest} if longest else {}
