@@ -89,7 +89,7 @@ def test_a_window_scales_all_images_alike():
 
 def test_sixteen_bits_whose_top_bit_is_used_are_the_whole_range():
     assert grey(upright_rgb(Image.fromarray(np.array([[0, 257 * 128]], np.uint16)))) == [[0, 128]]
-    with pytest.raises(ArgumentError, match="for 16 bits|dark one of 16 bits"):
+    with pytest.raises(ArgumentError, match=r"for 16 bits say window=\(0, 65535\)"):
         upright_rgb(Image.fromarray(np.array([[0, 257 * 127]], np.uint16)))
 
 
@@ -146,7 +146,7 @@ def test_colours_of_sixteen_bits_are_taken_where_the_upper_eight_are_used():
     assert np.asarray(upright_rgb(png(full, colour=2))).tolist() == [[[255, 0, 7]]]
     assert np.asarray(upright_rgb(png(full // 4, colour=2), (0, 65535))).tolist() == [[[63, 0, 1]]]
     for photo, window in ((png(full // 16, colour=2), None), (png(full, colour=2), (0, 4095))):
-        with pytest.raises(ArgumentError, match="colours of 16 bits.*8 bits for each colour"):
+        with pytest.raises(ArgumentError, match=r"colours of 16 bits.*8 bits for each colour"):
             upright_rgb(photo, window)
     clear = np.array([[[65535, 65535], [0, 65535]]], np.uint16)  # grey and how opaque it is
     assert np.asarray(upright_rgb(png(clear, colour=4)))[..., 0].tolist() == [[255, 0]]
@@ -168,7 +168,7 @@ def test_a_window_for_eight_bits_must_lie_within_them():
         upright_rgb(photo, (0, 4095))
 
 
-@pytest.mark.parametrize("window", [4095, (0,), (0, 1, 2), (5, 5), (5, 1), (0, float("nan")), ("0", "9"), (False, True)])
+@pytest.mark.parametrize("window", [4095, (0,), (0, 1, 2), (5, 5), (5, 1), (0, float("nan")), ("0", "9")])
 def test_windows_that_are_none_are_refused(window):
     with pytest.raises(ArgumentError, match="two numbers"):
         check_window(window)
@@ -217,7 +217,7 @@ def test_tensors_of_whole_numbers_take_a_window_and_the_normalisation(dtype):
     torch.testing.assert_close(by_name.scores, wanted.scores)
     with pytest.raises(ArgumentTypeError, match=r"from 0 to 4095, and no window=.*window=\(0, 4095\)"):
         mhex.explain(model, ramp.to(dtype), "gradcam", preprocess=squash)
-    with pytest.raises(ArgumentTypeError, match="no preprocess= with the mean and std.*Convert"):
+    with pytest.raises(ArgumentTypeError, match=r"no preprocess= with the mean and std.*Convert"):
         mhex.explain(model, ramp.to(dtype), "gradcam", window=(0, 4095))
 
 
