@@ -132,6 +132,7 @@ def explain(
         pictures=prepared.pictures,
         tokens=prepared.tokens,
         words=prepared.words,
+        lengths=prepared.lengths,
         real=batch.real,
         special=None if special is None else special[:, keep],
         scored=None if batch.special is None else ~batch.special,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Window = tuple[float, float]
 # What PIL raises for files that are damaged, cut off, or in a form that it does not know.
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+LARGEST = 640  # pixels of the longer side of a photo in pictures and files of explanations
 _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
 _CHUNKS = 1000  # of a PNG file are looked at, at most
@@ -67,6 +68,32 @@ def scaled(values: Any, window: Window) -> Any:
     """Values of an array or tensor from 0 to 1: the window's ends become 0 and 1, and what is outside is clipped."""
     low, high = window
     return ((values - low) / (high - low)).clip(0, 1)
+
+
+def drawn_photo(picture: Any) -> Image:
+    """A photo, or an image tensor (C, H, W), in RGB and at most `LARGEST` pixels wide and high, as pictures show it.
+
+    How a tensor was normalised is not known, so it is stretched from black to white.
+    """
+    from PIL import Image
+
+    photo = picture.convert("RGB") if isinstance(picture, Image.Image) else _stretched_tensor(picture)
+    longest = max(photo.size)
+    if longest <= LARGEST:
+        return photo
+    width, height = (max(1, round(side * LARGEST / longest)) for side in photo.size)
+    return photo.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def _stretched_tensor(picture: Any) -> Image:
+    import torch
+    from PIL import Image
+
+    x = picture.detach().float().cpu()
+    x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
+    span = x.amax() - x.amin()
+    x = (x - x.amin()) / span if span > 0 else torch.full_like(x, 0.5)
+    return Image.fromarray((255 * x).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,25 @@
-"""From the tokens of a text back to its words."""
+"""From the tokens of a text back to its words, and words of strangers that are safe to show."""
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
 MARKS = ("Ġ", "▁")  # how tokenizers write the space before a word
+# Control characters but for white space, marks that turn the direction of reading, and what is no character.
+_HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def visible(text: str) -> str:
+    """The text with a sign in the place of each character that acts on the reader's screen instead of being read."""
+    return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def escaped(text: str) -> str:
+    """The text for HTML and SVG, with nothing in it that acts."""
+    return html.escape(visible(text))
 
 
 def word_runs(words: Sequence[int | None]) -> list[tuple[int, int]]:

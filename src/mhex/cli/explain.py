@@ -133,12 +133,14 @@ def explain(
             outcome = _explain_item(bundle, item, wish, step)
             rows += _save(item, outcome, wish)
             said += [line for explanation in outcome.explanations for line in _diagnostics(item, explanation)]
+            if cut := outcome.explanations[0].cut(0):
+                said.append(f"{item.label}: {cut}, all that the model can read")
             left_out |= outcome.left_out
             if html or text:
                 sections.append(_section(item, outcome))
     for reason, names in group_by_reason(left_out).items():
         complain(f"left out {', '.join(names)}: {reason}")
-    show_table(bundle.name, ("input", "method", *_columns(outcome.explanations[0]), "file"), rows)
+    show_table(bundle.name, ("input", "method", *_columns(outcome.explanations[0], wish), "file"), rows)
     for line in said:
         typer.echo(line)
     if sections:
@@ -195,7 +197,7 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
     return outcome
 
 
-def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str, str, str]]:
+def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, ...]]:
     """Write an item's pictures; one row of the table per method and target."""
     from mhex.viz import comparison, save_figure
 
@@ -216,20 +218,28 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str,
             strict=True,
         ):
             shown = f"{value:.4g}" if share is None else f"{100 * share:.1f} %"
-            rows.append((item.name, explanation.method, name, shown, str(file)))
+            rows.append((item.name, explanation.method, name, shown, *_predicted(explanation, wish), str(file)))
     if len(outcome.explanations) > 1:
         file = _file(f"{item.label}.comparison.png", wish)
         with writing(file):
             save_figure(comparison(outcome.explanations, columns=_MOST_COLUMNS), file)
-        rows.append((item.name, "all of these", "", "", str(file)))
+        empty = [""] * len(_predicted(explanation, wish))
+        rows.append((item.name, "all of these", "", "", *empty, str(file)))
     return rows
 
 
-def _columns(explanation: Explanation) -> tuple[str, str]:
+def _columns(explanation: Explanation, wish: Wish) -> tuple[str, ...]:
     """Headings of the table's columns of targets and of what the model says of them."""
+    predicted = ["predicted"] * len(_predicted(explanation, wish))
     if explanation.target is None:
-        return "concept", "similarity"
-    return ("output", "value") if explanation.task == "regression" else ("class", "probability")
+        return "concept", "similarity", *predicted
+    return ("output", "value") if explanation.task == "regression" else ("class", "probability", *predicted)
+
+
+def _predicted(explanation: Explanation, wish: Wish) -> list[str]:
+    """The predicted class beside a target that was asked for; nothing where no target was, or the model has none."""
+    found = explanation.prediction(0)
+    return [] if wish.target is None or found is None else [f"{found[0]}, {100 * found[1]:.1f} %"]
 
 
 def _diagnostics(item: Item, explanation: Explanation) -> list[str]:

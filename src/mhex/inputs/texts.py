@@ -39,12 +39,14 @@ def texts(
             "model.config.pad_token_id to its id."
         )
     encoded = tokenizer(texts, return_tensors="pt", padding=not alone, **options)
+    prepared = token_inputs(model, encoded, tokenizer)
+    lengths = prepared.lengths
     if longest and encoded["input_ids"].shape[1] == longest:
-        lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+        if lengths is None:
+            lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
         if max(lengths) > longest:
             warnings.warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.", MhexWarning, stacklevel=4)
-    prepared = token_inputs(model, encoded, tokenizer)
-    return replace(prepared, texts=texts, offsets=_offsets(encoded, prepared.batch.real))
+    return replace(prepared, texts=texts, offsets=_offsets(encoded, prepared.batch.real), lengths=lengths)
 
 
 def _longest_text(model: nn.Module) -> int | None:
@@ -106,7 +108,12 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         alone=_takes_one(model),
         pad_id=_token(tokenizer, "pad_token_id", _token(getattr(model, "config", None), "pad_token_id")),
     )
-    return Prepared(batch, tokens=_token_strings(inputs, ids, real, tokenizer), words=_word_indices(inputs, real))
+    return Prepared(
+        batch,
+        tokens=_token_strings(inputs, ids, real, tokenizer),
+        words=_word_indices(inputs, real),
+        lengths=_lengths(inputs, real),
+    )
 
 
 def _takes_one(model: nn.Module) -> bool:
@@ -164,6 +171,14 @@ def _word_indices(inputs: Any, real: Tensor) -> list[list[int | None]] | None:
     if not getattr(inputs, "is_fast", False):
         return None
     return [_kept(inputs.word_ids(n), row) for n, row in enumerate(real)]
+
+
+def _lengths(inputs: Any, real: Tensor) -> list[int] | None:
+    """Tokens of each text with those that were cut off, which a fast tokenizer keeps beside the others."""
+    if not getattr(inputs, "is_fast", False):
+        return None
+    cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding in inputs.encodings]
+    return [kept + rest for kept, rest in zip(real.sum(1).tolist(), cut, strict=True)]
 
 
 def _offsets(inputs: Any, real: Tensor | None) -> list[list[tuple[int, int]]] | None:

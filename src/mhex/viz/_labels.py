@@ -58,6 +58,18 @@ def target_label(explanation: Explanation, sample: int, target: int) -> tuple[st
     return name, f"{mark} {number(explanation.target_values(sample)[target])}"
 
 
+def prediction_note(explanation: Explanation, samples: Sequence[int]) -> str:
+    """A sentence on what the model predicts for the samples that are drawn, whatever class is explained."""
+    found = [(sample, explanation.prediction(sample)) for sample in samples]
+    told = [
+        f"{' '.join(pair[0].split())} {percent(pair[1])}" + (f" (sample {sample})" if len(samples) > 1 else "")
+        for sample, pair in found
+        if pair is not None
+    ]
+    mark = "Most probable" if explanation.task == "multi-label" else "Predicted"
+    return f"{mark}: {', '.join(told)}." if told else ""
+
+
 def target_scores(explanation: Explanation, sample: int, target: int) -> Tensor:
     """Raw scores of one sample and target on the CPU in float32: (h, w) or (T,)."""
     scores = explanation.scores[sample, target] if explanation.several else explanation.scores[sample]
