@@ -33,6 +33,8 @@ mhex explain cat.jpg --model timm:resnet18:weights.safetensors --method all --ta
 
 mhex explain cat.jpg --method cdam,cdam-integrated --option steps=20 --target concept:whiskers.safetensors
 
+mhex explain scan.png --model run:my-scans --window=0,4095
+
 mhex explain --text "A fine film." --model hf:my-bert --option start_block=2
 
 mhex explain --text "A fine film." --model hf:my-stars --task regression --method cdam
