@@ -9,23 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._photo import BROKEN, Window, check_window, scaled, upright_rgb, window_hint
+from mhex._photo import BROKEN, ValueRange, check_range, range_hint, scaled, upright_rgb
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs._common import Prepared, finite, place_of
 
 
 @dataclass(frozen=True)
-class Windowed:
-    """A preprocessing that is given photos in 8-bit RGB, made with a window.
+class Ranged:
+    """A preprocessing that is given photos in 8-bit RGB, made with a range.
 
     Attributes:
         preprocess: From a PIL image to a tensor (C, H, W); None where tensors are given.
-        window: Values that become black and white.
+        value_range: Values that become black and white.
     """
 
     preprocess: Callable[[Any], Tensor] | None
-    window: Window
+    value_range: ValueRange
 
     @property
     def whole_photo(self) -> bool:
@@ -36,21 +36,23 @@ class Windowed:
         """Prepare a PIL image of any depth."""
         if self.preprocess is None:
             raise _no_preprocess()
-        return self.preprocess(upright_rgb(photo, self.window))
+        return self.preprocess(upright_rgb(photo, self.value_range))
 
 
-def windowed(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: Any) -> Callable[[Any], Tensor] | None:
-    """A preprocessing with the window that the user asks for, and as it is without one.
+def with_range(
+    preprocess: Callable[[Any], Tensor] | None, value_range: Any, inputs: Any
+) -> Callable[[Any], Tensor] | None:
+    """A preprocessing with the range that the user asks for, and as it is without one.
 
     Args:
         preprocess: As for `mhex.explain`.
-        window: As for `mhex.explain`.
-        inputs: As for `mhex.explain`; those of them that no window can be applied to are refused.
+        value_range: As for `mhex.explain`.
+        inputs: As for `mhex.explain`; those of them that no range can be applied to are refused.
 
     Raises:
-        ArgumentError: The window is not two numbers of which the second is larger, or is of no use.
+        ArgumentError: The range is not two numbers of which the second is larger, or is of no use.
     """
-    ends = check_window(window)
+    ends = check_range(value_range)
     if ends is None:
         return preprocess
     pixels = inputs.get("pixel_values") if isinstance(inputs, Mapping) else inputs
@@ -58,13 +60,13 @@ def windowed(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: An
     if first is None or isinstance(first, str) or (isinstance(first, Tensor) and first.is_floating_point()):
         kind = "texts" if not isinstance(first, Tensor) else "a floating-point tensor, which is taken as it is"
         raise ArgumentError(
-            f"Expected window= beside photos or a tensor of whole numbers, but got {kind}; leave window= out."
+            f"Expected value_range= beside photos or a tensor of whole numbers, but got {kind}; leave value_range= out."
         )
-    return Windowed(preprocess, ends)
+    return Ranged(preprocess, ends)
 
 
 def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None, preprocess: Any = None) -> Prepared:
-    """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a window in `preprocess`.
+    """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
 
     `kwargs` are handed on to the model.
     """
@@ -90,16 +92,16 @@ def photos(
 ) -> Prepared:
     """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W).
 
-    With a window, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
+    With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
     """
-    window = preprocess.window if isinstance(preprocess, Windowed) else None
-    prepare = preprocess.preprocess if isinstance(preprocess, Windowed) else preprocess
+    value_range = preprocess.value_range if isinstance(preprocess, Ranged) else None
+    prepare = preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess
     if prepare is None:
         raise _no_preprocess()
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
     whole = getattr(prepare, "whole_photo", False)
     names = [f"Photo {number}" for number in ids]
-    read = [_decoded(*pair, window, whole) for pair in zip(pictures, names, strict=True)]
+    read = [_decoded(*pair, value_range, whole) for pair in zip(pictures, names, strict=True)]
     tensors = [prepare(picture) for picture in read]
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
@@ -122,11 +124,11 @@ def _no_preprocess() -> ArgumentError:
     )
 
 
-def _decoded(picture: Any, name: str, window: Window | None, whole: bool) -> Any:
-    """A photo that is read completely; as people see it where mhex or a window decides how it is seen."""
+def _decoded(picture: Any, name: str, value_range: ValueRange | None, whole: bool) -> Any:
+    """A photo that is read completely; as people see it where mhex or a range decides how it is seen."""
     try:
-        if whole or window is not None:
-            return upright_rgb(picture, window, name)
+        if whole or value_range is not None:
+            return upright_rgb(picture, value_range, name)
         picture.load()
     except MhexError:
         raise
@@ -137,20 +139,20 @@ def _decoded(picture: Any, name: str, window: Window | None, whole: bool) -> Any
 
 
 def _normalised(x: Tensor, preprocess: Any) -> Tensor:
-    """Whole numbers (B, C, H, W) as the network wants them: scaled by the window, then normalised."""
+    """Whole numbers (B, C, H, W) as the network wants them: scaled by the range, then normalised."""
     if x.is_complex():
         raise ArgumentTypeError(f"Expected images of real numbers, but got {x.dtype}.")
     values, scale = x.double(), _scale(preprocess, x.shape[1])
     low, high = float(values.min()), float(values.max())
-    if not isinstance(preprocess, Windowed) or scale is None:
-        lacking = "preprocess= with the mean and std of training" if isinstance(preprocess, Windowed) else "window="
+    if not isinstance(preprocess, Ranged) or scale is None:
+        lacking = "preprocess= with the mean and std of training" if isinstance(preprocess, Ranged) else "value_range="
         raise ArgumentTypeError(
             f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype} from {low:g} to "
             f"{high:g}, and no {lacking} to do it by. Convert them; or pass PIL images and preprocess=; or "
-            f"{window_hint(low, high)}, with a preprocess= that has mean and std, as bundles of mhex.load have."
+            f"{range_hint(low, high)}, with a preprocess= that has mean and std, as bundles of mhex.load have."
         )
     mean, std = (part.view(-1, 1, 1).to(x.device) for part in scale)
-    light: Tensor = scaled(values, preprocess.window)
+    light: Tensor = scaled(values, preprocess.value_range)
     return ((light - mean) / std).float()
 
 
@@ -172,7 +174,7 @@ def with_scale(prepared: Prepared, preprocess: Any) -> Prepared:
 
 def _scale(preprocess: Any, channels: int) -> tuple[Tensor, Tensor] | None:
     """Mean and standard deviation, (C,), float64, of the normalisation, where the preprocessing says them."""
-    if isinstance(preprocess, Windowed):
+    if isinstance(preprocess, Ranged):
         preprocess = preprocess.preprocess
     steps = [preprocess, *(getattr(preprocess, "transforms", None) or ())]
     pairs = [(getattr(step, "mean", None), getattr(step, "std", None)) for step in steps]
