@@ -1,25 +1,18 @@
-"""From the tokens of a text back to its words, and words of strangers that are safe to show."""
+"""From the tokens of a text back to its words."""
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal, get_args
 
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+
+Pooling = Literal["max", "sum"]
 MARKS = ("Ġ", "▁")  # how tokenizers write the space before a word
-# Control characters but for white space, marks that turn the direction of reading, and what is no character.
-_HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-
-
-def visible(text: str) -> str:
-    """The text with a sign in the place of each character that acts on the reader's screen instead of being read."""
-    return _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def escaped(text: str) -> str:
-    """The text for HTML and SVG, with nothing in it that acts."""
-    return html.escape(visible(text))
 
 
 def word_runs(words: Sequence[int | None]) -> list[tuple[int, int]]:
@@ -30,6 +23,50 @@ def word_runs(words: Sequence[int | None]) -> list[tuple[int, int]]:
     """
     starts = [i for i, word in enumerate(words) if word is None or i == 0 or word != words[i - 1]]
     return list(zip(starts, [*starts[1:], len(words)], strict=True))
+
+
+def usual_pooling(signed: bool) -> Pooling:
+    """How scores of tokens make that of their word: signed ones are added up, of others the highest counts."""
+    return "sum" if signed else "max"
+
+
+def check_pooling(pooling: object) -> None:
+    """Refuse ways of making scores of words that are not known."""
+    if pooling not in get_args(Pooling):
+        raise ArgumentError(f"Expected pooling {' or '.join(map(repr, get_args(Pooling)))}, but got {pooling!r}.")
+
+
+def pool(scores: Tensor, words: Tensor, count: int, pooling: Pooling) -> tuple[Tensor, Tensor]:
+    """Scores of words.
+
+    Args:
+        scores: Of tokens, (B, N).
+        words: Number of the word of each token, (B, N); -1 for none.
+        count: How many words there may be, W.
+        pooling: `"max"` for the highest score of a word's tokens, `"sum"` for their sum.
+
+    Returns:
+        Scores (B, W), 0 where a word has no token, and bool (B, W), False there.
+    """
+    check_pooling(pooling)
+    # Off the GPU, where sums depend on the order in which threads come.
+    values, place = scores.cpu(), words.cpu().where(words.cpu() >= 0, count)
+    empty = values.new_zeros(len(values), count + 1)
+    how = "amax" if pooling == "max" else "sum"
+    total = empty.scatter_reduce(1, place, values, how, include_self=False)
+    counted = empty.scatter_reduce(1, place, torch.ones_like(values), "amax") > 0
+    return total[:, :count].to(scores.device), counted[:, :count].to(scores.device)
+
+
+def pool_runs(scores: Sequence[float], runs: Sequence[tuple[int, int]], pooling: Pooling) -> list[float]:
+    """Scores of words that are runs of tokens, from the first to before the last; arguments as for `pool`."""
+    words = torch.full((len(scores),), -1)
+    for word, (start, end) in enumerate(runs):
+        words[start:end] = word
+    values: list[float] = pool(torch.tensor([scores], dtype=torch.float64), words[None], len(runs), pooling)[0][
+        0
+    ].tolist()
+    return values
 
 
 def clean(pieces: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mhex._explanation_file import read_fields, write_fields
 from mhex._normalize import Normalisation, normalize
-from mhex._words import clean, word_runs
+from mhex._words import Pooling, clean, pool_runs, usual_pooling, word_runs
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -189,24 +189,23 @@ class Explanation:
         names = self.tokens[sample] if self.tokens is not None else [str(i) for i in range(len(values))]
         return list(zip(names, values, strict=True))
 
-    def word_scores(self, sample: int = 0, target: int = 0) -> list[tuple[str, float]]:
-        """Words of a text and their scores: sub-words summed if signed, their maximum if not.
+    def word_scores(self, sample: int = 0, target: int = 0, pooling: Pooling | None = None) -> list[tuple[str, float]]:
+        """Words of a text, as the tokenizer splits it, and their scores.
 
         Args:
             sample: Which text of the batch.
             target: Which of several targets.
+            pooling: `"sum"` adds the scores of a word's tokens, `"max"` takes the highest, as metrics of words do by
+                default. None for the sum of signed scores, and the highest of unsigned ones.
         """
         if self.tokens is None or self.words is None:
             raise ArgumentError(
                 "Words are known only for texts given as strings, or tokenized by a fast tokenizer, with tokenizer=."
             )
-        tokens, words = self.token_scores(sample, target), self.words[sample]
-        joined = []
-        for start, end in word_runs(words):
-            if words[start] is not None:
-                pieces, values = zip(*tokens[start:end], strict=True)
-                joined.append((clean(pieces), sum(values) if self.signed else max(values)))
-        return joined
+        names, values = zip(*self.token_scores(sample, target), strict=True)
+        runs = [run for run in word_runs(self.words[sample]) if self.words[sample][run[0]] is not None]
+        scores = pool_runs(values, runs, usual_pooling(self.signed) if pooling is None else pooling)
+        return [(clean(names[start:end]), score) for (start, end), score in zip(runs, scores, strict=True)]
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Save by the suffix: a picture (`.png`, `.jpg`, `.pdf`, `.svg`), HTML (`.html`) or data (`.safetensors`).

@@ -14,7 +14,7 @@ import mhex
 from mhex.errors import ArgumentError, MhexWarning, UnsupportedModelError
 from mhex.methods.eigencam import _first_component
 from support.cases import assert_same, explain
-from support.formulas import view
+from support.formulas import feature_maps, view
 from support.formulas_classics import blurred, rise_mask, scorecam_of
 from support.models import FAMILIES, call
 
@@ -224,6 +224,23 @@ def test_eigencam_of_one_pattern(sign: int) -> None:
     wanted = (pattern - pattern.mean()) * (4 + 1 + 0.25) ** 0.5
     assert abs(float(wanted.min())) < float(wanted.max())
     assert_same(got, wanted.clamp_min(0), "eigencam", 1e-12)
+
+
+@pytest.mark.parametrize("name", ["timm_vit", "plain_cnn"])
+def test_eigencam_without_centring(name: str) -> None:
+    """By a singular value decomposition of the features as they are; on a ViT it is another map than with centring."""
+    family = FAMILIES[name]
+    model, images = family.model(), family.inputs(2)
+    got = mhex.explain(model, images, "eigencam", center=False).scores
+    for n in range(2):
+        maps, _ = feature_maps(view(family, model, family.sample(images, n)), 0)
+        left, sizes, _ = np.linalg.svd(maps.flatten(1).T.numpy())
+        wanted = torch.from_numpy(left[:, 0] * sizes[0]).reshape(maps.shape[1:])
+        wanted = wanted if abs(float(wanted.min())) < float(wanted.max()) else -wanted
+        assert_same(got[n], wanted.clamp_min(0), "eigencam", 1e-9)
+    centred = mhex.explain(model, images, "eigencam").scores
+    assert float((centred - got).abs().max()) > 0.1 * float(got.max())
+    torch.testing.assert_close(mhex.explain(model, images, "eigencam", center=True).scores, centred)
 
 
 def test_eigencam_of_maps_that_do_not_vary() -> None:
@@ -482,6 +499,18 @@ def test_two_images_of_a_batch_have_backgrounds_of_their_own() -> None:
         assert torch.equal(together.scores[n], explain(VIT.model(), x[n : n + 1], "shap", target=2).scores[0])
 
 
+@pytest.mark.parametrize("family", [VIT, BERT], ids=["image", "text"])
+def test_shap_of_several_targets_is_that_of_each(family: Any) -> None:
+    """Each has evaluations of its own; an input that two of them ask for is run once."""
+    model, inputs, options = family.model(), family.inputs(2), {"max_evals": 40}
+    together = explain(model, inputs, "shap", target=[0, 2, 4], **options)
+    alone = [explain(model, inputs, "shap", target=target, **options) for target in (0, 2, 4)]
+    for k, single in enumerate(alone):
+        assert_same(together.scores[:, k], single.scores, "shap", 1e-9)
+    apart = sum(single.cost["forwards"] - 1 for single in alone)
+    assert alone[0].cost["forwards"] <= together.cost["forwards"] < 1 + apart
+
+
 def test_shap_leaves_the_generators_alone() -> None:
     import random
 
@@ -562,6 +591,56 @@ def test_wrong_options(method: str, options: dict[str, Any], words: str) -> None
 def test_windows_are_for_images() -> None:
     with pytest.raises(ArgumentError, match="token by token"):
         mhex.explain(BERT.model(), BERT.inputs(1), "occlusion", window=2)
+
+
+class Normed(nn.Module):
+    """Word embeddings that enter a layer norm and nothing else, as in DeBERTa."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.words = nn.Embedding.from_pretrained(0.05 * torch.randn(20, 24, generator=generator))
+        self.norm = nn.LayerNorm(24, eps=1e-7)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        normed: Tensor = self.norm(self.words(input_ids)).relu()
+        return self.head((normed * attention_mask[..., None]).sum(1))
+
+
+TEXTS = {
+    "input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]]),
+    "attention_mask": torch.tensor([[1] * 4, [1, 1, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("input-x-gradient", {}),
+        ("smoothgrad", {"n": 2, "sigma": 0.0}),
+        ("smoothgrad", {"n": 2, "times_input": False}),
+        ("guided-backprop", {}),
+    ],
+)
+def test_scores_of_rounding_are_told(method: str, options: dict[str, Any]) -> None:
+    with pytest.warns(MhexWarning, match=r"next to nothing but rounding.*'occlusion' or 'shap'"):
+        mhex.explain(Normed(), TEXTS, method, target=[0, 1], **options)
+
+
+@pytest.mark.parametrize("options", [{"method": "cdam"}, {"method": "cdam-smooth", "n": 2, "sigma": 0.0}])
+def test_tokens_that_reach_the_head_by_a_norm_alone(options: dict[str, Any]) -> None:
+    with pytest.warns(MhexWarning, match="next to nothing but rounding"):
+        mhex.explain(VIT.model(), VIT.inputs(2), target=1, site="block_input", **options)
+
+
+@pytest.mark.filterwarnings("error::mhex.errors.MhexWarning")
+def test_scores_of_more_than_rounding() -> None:
+    for family, method in ((BERT, "input-x-gradient"), (BERT, "cdam"), (VIT, "cdam"), (VIT, "input-x-gradient")):
+        mhex.explain(family.model(), family.inputs(2), method, target=1)
+    constant = Normed()
+    constant.head.weight.data.zero_()
+    mhex.explain(constant, TEXTS, "input-x-gradient", target=1)  # nothing is added up, so nothing cancels
 
 
 def test_a_gap_that_matters_is_told() -> None:

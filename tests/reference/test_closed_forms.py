@@ -289,6 +289,83 @@ def test_gae_never_loses_what_it_has() -> None:
 # --- feature maps ----------------------------------------------------------------------------------------------------
 
 
+# --- decoders, whose head reads the last word ------------------------------------------------------------------------
+
+
+def _decoder() -> tuple[nn.Module, dict[str, Tensor], list[Tensor], list[Tensor]]:
+    """A GPT-2 with a text of six words, and A and dA of its blocks for class 1, each (6, 6) or by heads."""
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    sizes = {"vocab_size": 20, "n_positions": 8, "n_embd": 16, "n_layer": 2, "n_head": 2, "num_labels": 3}
+    special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = GPT2Config(**sizes, **special, attn_implementation="eager")
+    model = enliven(GPT2ForSequenceClassification(config)).double().eval()
+    text = {"input_ids": torch.tensor([[5, 9, 12, 7, 3, 11]])}
+    out = model(**text, output_attentions=True)
+    gradients = torch.autograd.grad(out.logits[0, 1], out.attentions)
+    model.set_attn_implementation("sdpa")
+    return model, text, [a[0].detach() for a in out.attentions], [g[0] for g in gradients]
+
+
+def _weighted(attentions: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    return [(a * g).clamp_min(0).mean(0) for a, g in zip(attentions, gradients, strict=True)]
+
+
+@pytest.mark.parametrize("fusion", ["mean", "max"])
+def test_rollout_of_a_decoder_leaves_the_identity_of_the_last_word_out(fusion: str) -> None:
+    model, text, attentions, _ = _decoder()
+    product, share = torch.eye(6, dtype=torch.float64), 1.0
+    for a in attentions:
+        matrix = ((a.mean(0) if fusion == "mean" else a.amax(0)) + torch.eye(6)) / 2
+        share *= 0.5 / float(matrix[-1].sum())
+        product = matrix / matrix.sum(-1, keepdim=True) @ product
+    wanted = product[-1].clone()
+    wanted[-1] -= share
+    assert_same(explain(model, text, "rollout", head_fusion=fusion).scores[0], wanted, "rollout", 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("gae", {}), ("tokentm", {"weights": "none", "start": "identity", "ffn": False})]
+)
+def test_gae_of_a_decoder_leaves_the_identity_of_the_last_word_out(method: str, options: dict[str, Any]) -> None:
+    model, text, attentions, gradients = _decoder()
+    product = torch.eye(6, dtype=torch.float64)
+    for weighted in _weighted(attentions, gradients):
+        product = product + weighted @ product
+    wanted = product[-1] - torch.eye(6)[-1]
+    assert int(product[-1].argmax()) == 5 != int(wanted.argmax()), "by its identity alone the last word is the first"
+    assert_same(explain(model, text, method, target=1, **options).scores[0], wanted, method, 1e-10)
+
+
+@pytest.mark.parametrize("compat", [None, "bert"])
+def test_transformer_attribution_of_a_decoder_is_small_where_attention_is(
+    compat: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With attention in place of its relevance it is GAE, with rows that sum to 1 as published for BERT."""
+    import mhex.methods.transformer_attribution as module
+
+    model, text, attentions, gradients = _decoder()
+    matrices = [torch.eye(6, dtype=torch.float64) + one for one in _weighted(attentions, gradients)]
+    wanted, share = (matrices[1] @ matrices[0])[-1], 1.0
+    if compat == "bert":
+        wanted, share = matrices[1][-1] / matrices[1][-1].sum(), 1 / float(matrices[1][-1].sum())
+    wanted[-1] -= share
+    monkeypatch.setattr(module, "attention_relevance", lambda block, relevance, epsilon: block.attention())
+    got = explain(model, text, "transformer-attribution", target=1, compat=compat).scores[0]
+    assert_same(got, wanted, "transformer-attribution", 1e-10)
+
+
+def test_flow_of_a_decoder_to_the_last_word_is_what_it_attends_to_itself() -> None:
+    """No other way leads back to it, so that the smallest of its own edges is the flow."""
+    model, text, attentions, _ = _decoder()
+    last = min(float(a.mean(0)[-1, -1]) / 2 for a in attentions)
+    first = min(float(a.mean(0)[0, 0] + 1) / 2 for a in attentions)
+    scores = explain(model, text, "attention-flow").scores[0]
+    assert float(scores[-1]) == pytest.approx(last, abs=1e-5)
+    assert float(scores[0]) > 0
+    assert float(scores[0]) <= first
+
+
 class PooledCNN(nn.Module):
     """A linear head after global average pooling: Grad-CAM is then the class activation map, divided by h w."""
 

@@ -41,7 +41,9 @@ RULES: dict[str, tuple[dict[str, Any], Neuron, Neuron | None]] = {
     "alpha1": ({"rule": "alphabeta"}, alphabeta_neuron(1.0, 1e-6), box_neuron(1e-6)),
     "alpha2": ({"rule": "alphabeta", "alpha": 2.0, "input_rule": "same"}, alphabeta_neuron(2.0, 1e-6), None),
     "gamma": ({"rule": "gamma", "gamma": 0.4, "input_rule": "same"}, gamma_neuron(0.4, 1e-6), None),
-    "ratio": ({"residual": "ratio"}, epsilon_neuron(1e-6), box_neuron(1e-6)),
+    "renormalised": ({"residual": "renormalised"}, epsilon_neuron(1e-6), box_neuron(1e-6)),
+    "no-floor": ({"floor": 0.0}, epsilon_neuron(1e-6), box_neuron(1e-6)),
+    "high-floor": ({"floor": 0.3, "rule": "alphabeta"}, alphabeta_neuron(1.0, 1e-6), box_neuron(1e-6)),
     "chefer": ({"compat": "chefer-lrp"}, separate_neuron(1e-9), box_neuron(1e-9)),
 }
 
@@ -53,7 +55,8 @@ def test_lrp_of_whole_networks(kind: str) -> None:
     for name, (options, neuron, entrance) in RULES.items():
         epsilon = {"chefer": 1e-9, "epsilon": 0.01}.get(name, 1e-6)
         first = None if entrance is None else dense(entrance)
-        rules = relevance_rules(dense(neuron), first, epsilon, renormalised=name not in ("ratio", "chefer"))
+        floor = 0.0 if kind == "cnn" or name == "chefer" else options.get("floor", 0.05)
+        rules = relevance_rules(dense(neuron), first, epsilon, renormalised=name == "renormalised", floor=floor)
         e = mhex.explain(model, x, "lrp", target=3, **options)
         for n, tape in enumerate(tapes):
             # Scores above 0 speak for the class, also where its logit is negative.
@@ -72,7 +75,8 @@ def test_modified_gradients_of_whole_networks(kind: str) -> None:
     gammas = [dense(gamma_neuron(gamma, 1e-6)) for gamma in (0.05, 0.25)]
     cases: list[tuple[str, dict[str, Any], dict[str, Rule], tuple[str, ...]]] = [
         ("conservative-lrp", {"level": "input"}, second_gradient_rules(exact, exact), CONSTANT),
-        ("attnlrp", {}, second_gradient_rules(*gammas), CONSTANT),
+        ("attnlrp", {}, second_gradient_rules(*gammas, projection=exact), CONSTANT),
+        ("attnlrp", {"projections": "gamma"}, second_gradient_rules(*gammas), CONSTANT),
         ("attnlrp", {"attention": "shared", "gamma_linear": 0.0, "gamma_conv": 0.0},
          second_gradient_rules(exact, exact), ("gate",)),
     ]  # fmt: skip
@@ -224,7 +228,7 @@ def test_a_concept_is_a_class_whose_weights_are_its_latent(name: str, method: st
     head.bias.data.zero_()
     concept = mhex.Concept(head.weight.detach()[2].clone())
     # With rules that are linear in relevance; the class starts with 1, the concept with mass 1 in its latent vector.
-    options: dict[str, Any] = {"epsilon": 0, "residual": "ratio"} if method == "lrp" else {}
+    options: dict[str, Any] = {"epsilon": 0, "floor": 0} if method == "lrp" else {}
     of_class = mhex.explain(model, x, method, target=2, **options)
     of_concept = mhex.explain(model, x, method, target=concept, **options)
     score = of_class.logits[:, 2]

@@ -76,6 +76,25 @@ def test_a_cosine_concept_has_a_map(method: str) -> None:
     assert float(torch.corrcoef(pair)[0, 1]) > 0.99, "no rounding"
 
 
+def test_maps_of_a_vit_do_not_depend_on_the_stabiliser() -> None:
+    """Of 50 000 sums in each block some are as small as it; the floor of divisors is larger."""
+    timm = pytest.importorskip("timm", reason="the network comes from timm")
+    model = timm.models.VisionTransformer(img_size=64, patch_size=8, embed_dim=128, depth=6, num_heads=4, num_classes=5)
+    model = enliven(model).double().eval()
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+    def spread(**options: Any) -> float:
+        """The largest difference between maps of two stabilisers, beside the largest value."""
+        one, two = (mhex.explain(model, x, "lrp", 1, epsilon=e, **options).scores for e in (1e-6, 1e-9))
+        return float(((one - two).flatten(1).abs().amax(1) / two.flatten(1).abs().amax(1)).max())
+
+    assert spread(rule="alphabeta") < 1e-3
+    assert spread(rule="alphabeta", floor=0.0) > 0.02
+    single = mhex.explain(model.float(), x.float(), "lrp", 1, rule="alphabeta").scores.double()
+    wanted = mhex.explain(model.double(), x, "lrp", 1, rule="alphabeta").scores
+    assert_same(single, wanted, "lrp", 1e-3)
+
+
 class Sequence(nn.Module):
     """A Transformer that lays its tokens out as (N, B, D) from the position embedding on."""
 
@@ -180,6 +199,81 @@ def test_infinite_masks_take_nothing(method: str) -> None:
     options = {"attention": "shared"} if method == "attnlrp" else {}
     e = mhex.explain(enliven(Masked()).double().eval(), pictures(), method, **options)
     assert all(bool(value.isfinite().all()) for value in (e.scores, *e.diagnostics.values()))
+
+
+def _padded(model: nn.Module, method: str) -> tuple[Tensor, Tensor]:
+    """Scores of a text alone, and with padding after it."""
+    ids, rest = torch.tensor([[0, 7, 9, 12, 8, 2]]), torch.ones(1, 3, dtype=torch.long)
+    short = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    long = {
+        "input_ids": torch.cat([ids, rest], 1),
+        "attention_mask": torch.cat([torch.ones_like(ids), torch.zeros_like(rest)], 1),
+    }
+    one, other = (mhex.explain(model, text, method, 1).scores for text in (short, long))
+    return one, other[:, : ids.shape[1]]
+
+
+@pytest.mark.parametrize("method", LRP)
+@pytest.mark.parametrize("name", ["mpnet", "deberta"])
+def test_padding_hidden_by_large_numbers_takes_nothing(name: str, method: str) -> None:
+    """Their masks are the least number that there is, added or filled in, and not minus infinity."""
+    import transformers
+
+    sizes = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "num_labels": 3, "pad_token_id": 1}
+    if name == "mpnet":
+        model = transformers.MPNetForSequenceClassification(transformers.MPNetConfig(**sizes))
+    else:
+        places = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": 8}
+        model = transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**sizes, **places))
+    alone, padded = _padded(enliven(model).double().eval(), method)
+    assert_same(padded, alone, method, 1e-9)
+
+
+LEAST = torch.finfo(torch.float64).min
+SEEN = torch.ones(6, 6, dtype=torch.bool).tril()
+
+
+def _attending(kind: str) -> Any:
+    """Attention over six tokens of width four, with the same mask in several forms."""
+
+    def between(x: Tensor) -> Tensor:
+        q = k = v = x.flatten(2).mT.reshape(len(x), 6, 6, 4).mean(1)
+        mask = torch.zeros(6, 6, dtype=x.dtype)
+        if kind == "fused":
+            z = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], attn_mask=SEEN)[:, 0]
+        elif kind == "fused, finite":
+            mask = mask.masked_fill(~SEEN, LEAST)
+            z = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], attn_mask=mask)[:, 0]
+        else:
+            least = {"infinite": -torch.inf, "finite": LEAST, "hundred": -100.0}[kind]
+            z = (q @ k.mT * 0.5 + mask.masked_fill(~SEEN, least)).softmax(-1) @ v
+        return x + z.mT.reshape(len(x), 4, 1, 6)
+
+    return between
+
+
+@pytest.mark.parametrize("method", ["abslrp", "lrp"])
+@pytest.mark.parametrize("kind", ["fused, finite", "finite", "hundred"])
+def test_masks_of_all_kinds_are_the_same(kind: str, method: str) -> None:
+    like = "fused" if kind.startswith("fused") else "infinite"  # written out, scaling is an operation of its own
+    got, wanted = (mhex.explain(net(_attending(one)), pictures(), method, 1).scores for one in (kind, like))
+    assert_same(got, wanted, method, 1e-12)
+
+
+@pytest.mark.parametrize("method", ["abslrp", "lrp"])
+def test_a_mask_that_hides_nothing_changes_nothing(method: str) -> None:
+    def attention(x: Tensor, *mask: Tensor) -> Tensor:
+        tokens = x.flatten(2).mT
+        logits = tokens @ tokens.mT
+        assert float(logits.detach().min()) < 0
+        for one in mask:
+            logits = logits + one
+        return x + (logits.softmax(-1) @ tokens).mT.view_as(x)
+
+    plain = mhex.explain(net(attention), pictures(), method, 1).scores
+    zeros = torch.zeros(36, 36, dtype=torch.float64)
+    assert_same(mhex.explain(net(lambda x: attention(x, zeros)), pictures(), method, 1).scores, plain, method, 1e-12)
 
 
 def test_gamma_without_a_stabiliser_where_there_is_nothing() -> None:

@@ -14,11 +14,12 @@ from mhex.inputs import prepare
 from mhex.methods._relevance import TOKENS
 from mhex.registry import get_method
 from support.cases import METHODS, assert_same
-from support.formulas import view
-from support.formulas_lrp import attention_relevance
+from support.formulas import _on_grid, view
+from support.formulas_lrp import at_first_block, attention_relevance, one_hot, partial_rules, tape_of
 from support.models import CLASSES, FAMILIES, Family
 from support.rules_lrp import dense, epsilon_neuron, layer_of, over, terms_of
 from support.rules_lrp import gradient_rules as second_gradient_rules
+from support.rules_lrp import relevance_rules as second_relevance_rules
 from support.tape import Call, Rule, Tape
 from support.tiny import pictures, tiny
 
@@ -79,7 +80,7 @@ def test_relevance_at_the_first_block_is_one(name: str) -> None:
     inputs = family.inputs(3)
     for epsilon, allowed in ((0.0, 1e-9), (1e-6, 7e-5)):
         for model in (family.model(), unbiased(family)):
-            composite = relevance_rules(AlphaBeta(1.0, epsilon), epsilon=epsilon)
+            composite = relevance_rules(AlphaBeta(1.0, epsilon), "renormalised", epsilon=epsilon)
             out, given, lost = gap_at_first_block(model, inputs, composite)
             wanted = 0.75 if family.readout == "pool" else 1.0
             assert torch.equal(given, torch.ones_like(given))
@@ -96,10 +97,10 @@ def test_what_biases_take_is_accounted_for(name: str) -> None:
     model, inputs = family.model(), family.inputs(2)
     for method, options in (
         ("conservative-lrp", {"level": "input"}),
-        ("lrp", {"epsilon": 0, "input_rule": "same"}),
-        ("lrp", {"epsilon": 0}),
-        ("lrp", {"epsilon": 0, "residual": "ratio"}),
-        ("lrp", {"epsilon": 0, "rule": "gamma"}),
+        ("lrp", {"epsilon": 0, "floor": 0, "input_rule": "same"}),
+        ("lrp", {"epsilon": 0, "floor": 0}),
+        ("lrp", {"epsilon": 0, "floor": 0, "residual": "renormalised"}),
+        ("lrp", {"epsilon": 0, "floor": 0, "rule": "gamma"}),
     ):
         e = mhex.explain(model, inputs, method, target=2, **options)
         given, out, lost = (e.diagnostics[n] for n in ("relevance_in", "relevance_out", "lost_to_biases"))
@@ -155,7 +156,7 @@ def test_epsilon_takes_its_share() -> None:
     model, x = tiny("pre"), pictures()
     gaps = []
     for epsilon in (0.0, 1e-6, 1e-3, 1e-1):
-        e = mhex.explain(model, x, "lrp", target=3, epsilon=epsilon)
+        e = mhex.explain(model, x, "lrp", target=3, epsilon=epsilon, floor=0)
         found = e.diagnostics
         wanted = (found["relevance_in"] - found["relevance_out"] - found["lost_to_biases"]).abs() / 1.0
         assert torch.allclose(found["conservation_gap"], wanted)
@@ -178,12 +179,49 @@ def test_half_of_what_enters_the_product_goes_to_attention() -> None:
 def test_rows_that_are_not_read_carry_nothing() -> None:
     family = FAMILIES["timm_vit"]
     seen = view(family, family.model(), family.inputs(1))
-    last = attention_relevance(seen, 2)[-1]
+    last = attention_relevance(seen, 2, partial_rules())[-1]
     assert float(last[:, 1:].abs().max()) == 0
     assert float(last[:, 0].abs().max()) > 0
     e = mhex.explain(family.model(), family.inputs(1), "partial-lrp", target=2)
     assert float(e.scores.min()) >= 0
     assert_same(e.diagnostics["head_relevance"][0], last.sum((1, 2)), "partial-lrp", 1e-9)
+
+
+@pytest.mark.parametrize("name", ["timm_vit", "hf_bert"])
+def test_partial_lrp_as_published(name: str) -> None:
+    """The code behind the rows of Chefer et al.: separate sums, shares of residual sums as they are."""
+    family = FAMILIES[name]
+    model, inputs = family.model(), family.sample(family.inputs(1), 0)
+    seen = view(family, model, inputs)
+    last = attention_relevance(seen, 2, published_rules())[-1][:, 0].clamp_min(0).mean(0)
+    e = mhex.explain(model, inputs, "partial-lrp", target=2, compat="chefer-lrp")
+    assert_same(e.scores.flatten(), last[1:] if name == "timm_vit" else _on_grid(seen, last), "partial-lrp", 1e-7)
+    usual = mhex.explain(model, inputs, "partial-lrp", target=2).scores
+    assert float((e.scores - usual).abs().max()) > 0.01 * float(usual.abs().max())
+
+
+def published_rules() -> dict[str, Rule]:
+    def separate(call: Call, relevance: Tensor) -> list[Tensor]:
+        layer = layer_of(call)
+        found = torch.zeros_like(layer.x)
+        for x, w in ((layer.x.clamp_min(0), layer.w.clamp_min(0)), (layer.x.clamp_max(0), layer.w.clamp_max(0))):
+            found += x * layer.back(over(relevance, layer.apply(x, w), 1e-9), w)
+        return [found]
+
+    return second_relevance_rules(separate, None, 1e-9, renormalised=False)
+
+
+@pytest.mark.parametrize("name", ["hf_bert", "hf_distilbert"])
+def test_lrp_of_texts_as_published_reads_what_enters_the_first_block(name: str) -> None:
+    """After the norm of the embeddings and the position embedding, which takes no share then."""
+    family = FAMILIES[name]
+    model, inputs = family.model(), family.sample(family.inputs(1), 0)
+    seen = view(family, model, inputs)
+    tape = tape_of(seen)
+    arrived = tape.propagate(published_rules(), one_hot(tape, 2))
+    wanted = _on_grid(seen, at_first_block(seen, tape, arrived).sum(-1))
+    e = mhex.explain(model, inputs, "lrp", target=2, compat="chefer-lrp")
+    assert_same(e.scores[0], wanted, "lrp", 1e-7)
 
 
 @pytest.mark.parametrize("name", ["timm_vit", "hf_bert", "timm_map", "plain_vit"])

@@ -101,7 +101,7 @@ def test_small_cnn_by_zennit(name: str) -> None:
         model = nn.Sequential(*[layer for layer in model if not isinstance(layer, (nn.AvgPool2d, nn.MaxPool2d))])
         model[-3] = nn.Linear(8 * 10 * 6, 10, dtype=torch.float64).requires_grad_(False)
     for target in (0, 4):
-        ours = mhex.explain(model, x, "lrp", target=target, input_rule="same", residual="ratio", **options)
+        ours = mhex.explain(model, x, "lrp", target=target, input_rule="same", **options)
         close(ours.scores, by_zennit(model, x, target, theirs), 1e-9)
 
 
@@ -109,7 +109,7 @@ def test_box_by_zennit() -> None:
     """Their box is one for the whole batch: one image at a time."""
     zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
     model, x = small_cnn(), pixels(24, 16)
-    ours = mhex.explain(model, x, "lrp", target=1, residual="ratio").scores
+    ours = mhex.explain(model, x, "lrp", target=1).scores
     for n in range(2):
         one = x[n : n + 1]
         box = zennit.ZBox(one.min(), one.max(), zero_params="bias")
@@ -122,8 +122,20 @@ def test_resnet_by_zennit(kind: str) -> None:
     model, x = resnet(kind)
     for name in ("epsilon", "alpha1", "alpha2", "gamma"):
         theirs, options = rules()[name]
-        ours = mhex.explain(model, x, "lrp", target=2, input_rule="same", residual="ratio", **options)
+        ours = mhex.explain(model, x, "lrp", target=2, input_rule="same", **options)
         close(ours.scores, by_zennit(model, x, 2, theirs, resnet=True), 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["basic", pytest.param("bottleneck", marks=pytest.mark.slow)])
+def test_resnet_by_default_is_that_of_zennit(kind: str) -> None:
+    """No option is given: epsilon rule, residual sums by ratio, and a box of its own for each image."""
+    zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
+    model, x = resnet(kind)
+    ours = mhex.explain(model, x, "lrp", target=2).scores
+    for n in range(2):
+        one = x[n : n + 1]
+        box = zennit.ZBox(one.min(), one.max(), zero_params="bias")
+        close(ours[n : n + 1], by_zennit(model, one, 2, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
 
 
 def test_small_cnn_by_captum() -> None:
@@ -138,6 +150,93 @@ def test_small_cnn_by_captum() -> None:
     wanted = captum.LRP(model).attribute(x.clone(), target=3).sum(1).detach()
     e = mhex.explain(small_cnn(), x, "lrp", target=3, input_rule="same", epsilon=1e-9)
     close(e.scores * e.logits[:, 3, None, None].abs(), wanted)
+
+
+class _ByGamma(torch.autograd.Function):
+    """A layer whose gradient is relevance by zennit's gamma rule, over its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: nn.Module, gamma: float) -> Tensor:
+        ctx.x, ctx.layer, ctx.gamma = x.detach(), layer, gamma
+        ctx.y = layer(x)
+        return ctx.y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        from zennit.rules import Gamma
+
+        handle = Gamma(ctx.gamma).register(ctx.layer)
+        with torch.enable_grad():
+            x = ctx.x.clone().requires_grad_()
+            (relevance,) = torch.autograd.grad(ctx.layer(x), x, gradients[0] * ctx.y)
+        handle.remove()
+        return relevance / ctx.x, None, None
+
+
+class _Gamma(nn.Module):
+    def __init__(self, layer: nn.Module, gamma: float) -> None:
+        super().__init__()
+        self.layer, self.gamma = layer, gamma
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _ByGamma.apply(x, self.layer, self.gamma)
+
+
+class _Constant(nn.Module):
+    """LayerNorm with a constant sigma, GELU with a constant ratio, attention with constant queries and keys."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor, *others: Tensor, **options: Any) -> Any:
+        if isinstance(self.inner, nn.MultiheadAttention):
+            return self.inner(x.detach(), others[0].detach(), others[1], **options)
+        if isinstance(self.inner, nn.GELU):
+            return x * (self.inner(x) / x).detach()
+        centred = x - x.mean(-1, keepdim=True)
+        sigma = (x.var(-1, unbiased=False, keepdim=True) + self.inner.eps).sqrt().detach()
+        return centred / sigma * self.inner.weight + self.inner.bias
+
+
+def test_attnlrp_of_a_vit_is_the_published_recipe() -> None:
+    """zennit's gamma rule on the modules that its composites reach in torchvision's ViT, as in the authors' example.
+
+    The projections of attention are not among them: `nn.MultiheadAttention` does not call them as modules.
+    """
+    pytest.importorskip("zennit", reason=ZENNIT)
+    family = FAMILIES["tv_vit"]
+    model, x = family.fresh().requires_grad_(False), family.inputs(2)
+    ours = mhex.explain(model, x, "attnlrp", target=2).scores
+    reached = 0
+    for name, module in list(model.named_modules()):
+        inside = name.endswith("self_attention.out_proj")
+        if isinstance(module, (nn.Linear, nn.Conv2d)) and not inside:
+            model.set_submodule(name, _Gamma(module, 0.25 if isinstance(module, nn.Conv2d) else 0.05))
+            reached += 1
+        elif isinstance(module, (nn.LayerNorm, nn.GELU, nn.MultiheadAttention)):
+            model.set_submodule(name, _Constant(module))
+    assert reached == 2 + 2 * family.blocks  # patch embedding, head, and the layers of the MLPs
+    point = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(point)[:, 2].sum(), point)
+    close(ours, (x * gradient).sum(1), 1e-9)
+
+
+def test_conservative_lrp_of_its_paper_detaches_attention_and_norms_alone() -> None:
+    """Gradient times input of the same network with constant queries, keys and sigmas; GELU keeps its slope."""
+    family = FAMILIES["tv_vit"]
+    model, x = family.fresh().requires_grad_(False), family.inputs(2)
+    ours, other = (
+        mhex.explain(model, x, "conservative-lrp", target=2, level="input", act=act).scores
+        for act in ("gradient", "identity")
+    )
+    for name, module in list(model.named_modules()):
+        if isinstance(module, (nn.LayerNorm, nn.MultiheadAttention)):
+            model.set_submodule(name, _Constant(module))
+    point = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(point)[:, 2].sum(), point)
+    close(ours, (x * gradient).sum(1), 1e-10)
+    assert float((ours - other).abs().max()) > 0.01 * float(ours.abs().max())
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "resnet", "resnet18"])

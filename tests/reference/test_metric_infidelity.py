@@ -36,33 +36,48 @@ def test_hidden_squares_and_contributions():
     assert bool((wrong[:, 0] > 0.05).all())
     assert bool((wrong[:, 0] <= 1 + 1e-12).all())
     assert torch.allclose(infidelity(result, -3 * maps, explained)[:, 2], torch.full((2,), -1 / 3).double())
-    patterns = result.noise.patterns(0, range(30), (8, 8))
+    patterns = result.noise.patterns(0, range(30), (1, 8, 8))
     assert set(patterns.unique().tolist()) == {0.0, 1.0}
     assert len({int(one.sum()) for one in patterns}) > 2
 
 
-def test_infidelity_is_that_of_captum():
+@pytest.mark.parametrize(
+    ("kind", "channels", "colours"), [("gaussian", "shared", 3), ("gaussian", "own", 3), ("square", "shared", 3)]
+)
+def test_infidelity_is_that_of_captum(kind, channels, colours):
+    """Of the same changes, and attributions that share a map equally among the channels."""
     metrics = pytest.importorskip("captum.metrics")
-    model, x = Curved(channels=1), images(channels=1)
+    model, x = Curved(channels=colours), images(channels=colours)
     explained = torch.tensor([0, 1, 2])
     maps = gradient(model)(x, explained)
-    for kind in ("gaussian", "square"):
-        runner = NoisePass(kind, 0.1, 20, reference="mean")
-        result = runner(Subject(model, x), None, explained)
+    runner = NoisePass(kind, 0.1, 20, reference="mean", channels=channels)
+    result = runner(Subject(model, x), None, explained)
 
-        def changes(inputs, baselines, runner=runner, kind=kind):
-            count = len(inputs) // 3
-            patterns = torch.cat([runner.patterns(n, range(count), (6, 6)) for n in range(3)])[:, None]
-            if kind == "gaussian":
-                return patterns, inputs - patterns
-            return patterns, torch.where(patterns > 0, baselines, inputs)
+    def changes(inputs, baselines):
+        count = len(inputs) // 3
+        patterns = torch.cat([runner.patterns(n, range(count), (colours, 6, 6)) for n in range(3)]).expand_as(inputs)
+        if kind == "gaussian":
+            return patterns, inputs - patterns
+        return patterns, torch.where(patterns > 0, baselines, inputs)
 
-        wanted = metrics.infidelity(
-            model, changes, x, maps[:, None], baselines=x.mean((2, 3), keepdim=True).expand_as(x), target=explained,
-            n_perturb_samples=20,
-        )  # fmt: skip
-        assert torch.allclose(infidelity(result, maps, explained)[:, 1], wanted, atol=1e-9)
-        assert bool((wanted > 0).all())
+    wanted = metrics.infidelity(
+        model, changes, x, maps[:, None].expand_as(x) / colours, baselines=x.mean((2, 3), keepdim=True).expand_as(x),
+        target=explained, n_perturb_samples=20,
+    )  # fmt: skip
+    assert torch.allclose(infidelity(result, maps, explained)[:, 1], wanted, atol=1e-9)
+    assert bool((wanted > 0).all())
+    shapes = {"shared": (20, 1, 6, 6), "own": (20, 3, 6, 6)}
+    assert runner.patterns(0, range(20), (colours, 6, 6)).shape == shapes[channels]
+
+
+def test_the_protocol_says_whether_channels_share_noise():
+    assert "channels=shared" in str(Infidelity("gradient").protocol)
+    assert "channels=own" in str(Infidelity("captum").protocol)
+    assert Infidelity("captum").protocol.runner.channels == "own"
+    with pytest.raises(ValueError, match="would change nothing"):
+        Infidelity(channels="own")
+    with pytest.raises(ValueError, match="Expected channels 'shared' or 'own'"):
+        Infidelity("gradient", channels="mine")
 
 
 def test_noise_is_shared_by_maps_and_classes_and_by_channels():

@@ -11,10 +11,12 @@ import mhex
 from mhex.bench import judging
 from mhex.bench.samples import in_samples
 from mhex.errors import ArgumentError
-from mhex.metrics._rationales import marked_words, word_scores
+from mhex.metrics._rationales import marked_words
+from mhex.metrics.aopc import AOPC
 from mhex.metrics.case import Case
+from mhex.metrics.comprehensiveness import Comprehensiveness
 from mhex.metrics.token_f1 import TokenF1
-from mhex.perturb import Subject
+from mhex.perturb import PerturbationSweep, Subject, text_units
 from support.tiny_text import bert, tokenizer
 
 # As the tokenizer has it: a good - bad ( sea ##side ) film , play ##ing . long plot
@@ -33,6 +35,14 @@ def subject_of(inputs: Any, longest: int = 40, **options: Any) -> Subject:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # texts are cut
         return Subject(bert(longest), inputs, tokenizer=tokenizer(), **options)
+
+
+def word_scores(
+    subject: Subject, maps: torch.Tensor, words: Any = "whitespace", pooling: Any = "max"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    units = text_units(subject, maps, "word", words, pooling)
+    assert units.counted is not None
+    return units.scores, units.counted
 
 
 def test_both_numberings_differ():
@@ -78,12 +88,69 @@ def test_words_that_were_cut_off_bound_the_recall():
     assert counted.tolist() == [[True] * 3 + [False] * 4]
 
 
-def test_token_ids_keep_the_words_of_the_tokenizer():
+def test_token_ids_have_the_words_of_the_tokenizer_alone():
     subject = subject_of(tokenizer()([TEXT], return_tensors="pt"))
-    metric = TokenF1(k=(2,))
     maps = hot(subject.main.shape[1], FILM, LONG)
+    with pytest.raises(ArgumentError, match=r"strings for words split at white space.*choose words='tokenizer'"):
+        TokenF1(k=(2,)).of(Case(subject, maps, rationale=[[7, 11]]))
+    metric = TokenF1(k=(2,), words="tokenizer")
     assert metric.score(*metric.of(Case(subject, maps, rationale=[[7, 11]])))[0].tolist() == [1.0, 1.0]
     assert metric.score(*metric.of(Case(subject, maps, rationale=[[3, 5]])))[0, 0] == 0.0
+
+
+def test_the_protocol_names_words_and_their_scores():
+    assert str(TokenF1().protocol).endswith("words=whitespace, pooling=max")
+    assert str(TokenF1("che").protocol).endswith("words=whitespace, pooling=max")
+    assert "words=tokenizer, pooling=max" in str(Comprehensiveness().protocol)
+    assert "pooling" not in str(Comprehensiveness(granularity="token").protocol)
+    assert "words=tokenizer, pooling=sum" in str(Comprehensiveness(pooling="sum").protocol)
+    assert str(AOPC("text", granularity="word").protocol).endswith("words=tokenizer, pooling=max")
+    for part, value in (("words", "lines"), ("pooling", "mean")):
+        for metric in (TokenF1, Comprehensiveness):
+            with pytest.raises(ArgumentError, match=f"Expected {part} .* but got '{value}'"):
+                metric(**{part: value})
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_one_score_of_a_word(signed: bool):
+    """An explanation, a sweep of words and token F1 give words the same scores, if they pool them in the same way."""
+    text = "seaside film playing"  # words of the tokenizer are those between white space
+    e = mhex.explain(bert(), [text], "attention", tokenizer=tokenizer())
+    e.signed, e.scores = signed, torch.tensor([[0.0, 1.0, -3.0, 2.0, 4.0, 5.0, 0.0]])
+    assert [len(pieces) for pieces in e.tokens] == [7]
+    wanted = {"sum": [-2.0, 2.0, 9.0], "max": [1.0, 2.0, 5.0]}
+    usual = "sum" if signed else "max"
+    assert [score for _, score in e.word_scores()] == wanted[usual]
+    subject = subject_of([text])
+    for pooling, scores in wanted.items():
+        assert [score for _, score in e.word_scores(pooling=pooling)] == scores
+        for words in ("tokenizer", "whitespace"):
+            assert word_scores(subject, e.scores, words, pooling)[0].tolist() == [scores]
+        metric = TokenF1(pooling=pooling)
+        assert metric.of(Case(subject, e.scores, rationale=[[0]]))[0].scores.tolist() == [scores]
+
+
+def test_words_between_white_space_are_removed_whole():
+    subject = subject_of([TEXT, "bad-plot"])
+    units = text_units(subject, torch.rand(subject.main.shape), "word", "whitespace")
+    removed = torch.zeros(2, 7, dtype=torch.bool)
+    removed[0, 1] = removed[1, 0] = True
+    hidden = units.spread(removed, torch.tensor([0, 1]))
+    tokens = subject.prepared.tokens
+    assert tokens is not None
+    assert [tokens[0][i] for i in hidden[0].nonzero()[:, 0].tolist()] == ["good", "[UNK]", "bad"]
+    assert [tokens[1][i] for i in hidden[1].nonzero()[:, 0].tolist()] == ["bad", "[UNK]", "plot"]
+    sweep = PerturbationSweep("drop", "word", 2, words="whitespace")
+    assert sweep(subject, None, torch.rand(subject.main.shape)).units.tolist() == [7, 1]
+
+
+def test_words_of_two_texts_are_different_words():
+    """The tokenizer numbers the words of each text from 0."""
+    for pair, count in ((("good film", "bad plot"), 4), (("film", "plot"), 2)):
+        subject = subject_of(tokenizer()(*pair, return_tensors="pt"))
+        units = text_units(subject, torch.arange(float(subject.main.shape[1]))[None], "word")
+        assert units.number.tolist() == [count]
+        assert bool((units.scores[0].diff() > 0).all())
 
 
 def test_the_bound_of_recall_has_no_better_side():

@@ -151,14 +151,13 @@ def test_shap_of_its_own_image_masker(evaluations: int) -> None:
 
     def probabilities(pictures: Any) -> Any:
         with torch.no_grad():
-            return call(model, torch.as_tensor(pictures).permute(0, 3, 1, 2)).softmax(1)[:, [1, 4]].numpy()
+            return call(model, torch.as_tensor(pictures).permute(0, 3, 1, 2)).softmax(1)[:, [4]].numpy()
 
     got = mhex.explain(model, images, "shap", [1, 4], max_evals=evaluations, seed=3)
-    np.random.seed(3)
     for n, image in enumerate(images):
+        np.random.seed(3)
         background = blurred(image).permute(1, 2, 0).numpy()
         masker = shap.maskers.Image(background, (*family.size, 3))
         explainer = shap.PartitionExplainer(probabilities, masker)
         theirs = explainer(image.permute(1, 2, 0).numpy()[None], max_evals=evaluations, batch_size=32, silent=True)
-        wanted = torch.as_tensor(theirs.values[0]).sum(2).permute(2, 0, 1)
-        close(got.scores[n], wanted, 1e-9)
+        close(got.scores[n, 1], torch.as_tensor(theirs.values[0]).sum((2, 3)), 1e-9)

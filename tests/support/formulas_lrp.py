@@ -19,6 +19,7 @@ from support.tape import Call, Rule, Tape
 
 CONSTANT_ATTENTION = ("gate", "softmax")
 EPSILON = 1e-6  # the stabiliser that methods have by default
+FLOOR = 0.05  # of divisors beside the sizes of their terms
 _TAPES: dict[Any, Tape] = {}
 
 
@@ -86,24 +87,30 @@ def at_first_block(v: View, tape: Tape, arrived: dict[Node, Any]) -> Tensor:
 def lrp(v: View, target: int) -> Tensor:
     tape = tape_of(v)
     entrance = split("box", EPSILON) if v.family.size is not None else None
-    rules = relevance_rules(split("epsilon", EPSILON), entrance, EPSILON, renormalised=True)
+    floor = FLOOR if tape.passes else 0.0
+    rules = relevance_rules(split("epsilon", EPSILON), entrance, EPSILON, renormalised=False, floor=floor)
     start = one_hot(
         tape, target, 1.0 if float(v.logits[target].detach()) > 0 else -1.0
     )  # negative scores speak against
     return pixels_or_words(v, tape.propagate(rules, start)[tape.input])
 
 
-def attention_relevance(v: View, target: int) -> list[Tensor]:
-    """R^A of all blocks, each (H, N, N), by the rules of Transformer attribution."""
+def attention_relevance(v: View, target: int, rules: dict[str, Rule] | None = None) -> list[Tensor]:
+    """R^A of all blocks, each (H, N, N), by the rules of Transformer attribution, or others."""
     tape = tape_of(v)
-    rules = relevance_rules(split("alphabeta", EPSILON, 1.0), None, EPSILON, renormalised=True)
+    if rules is None:
+        rules = relevance_rules(split("alphabeta", EPSILON, 1.0), None, EPSILON, renormalised=True)
     arrived = tape.propagate(rules, one_hot(tape, target))
     return [arrived.get(node, torch.zeros_like(tape.values[node])) for node in tape.softmaxes[: v.family.blocks]]
 
 
+def partial_rules() -> dict[str, Rule]:
+    return relevance_rules(split("alphabeta", EPSILON, 1.0), None, EPSILON, renormalised=False, floor=FLOOR)
+
+
 @formula("partial-lrp")
 def partial_lrp(v: View, target: int) -> Tensor:
-    last = attention_relevance(v, target)[-1]
+    last = attention_relevance(v, target, partial_rules())[-1]
     scores = torch.zeros_like(v.readout)
     for head in last:
         for i in range(len(head)):
@@ -133,11 +140,11 @@ def conservative_lrp(v: View, target: int) -> Tensor:
 
 @formula("attnlrp")
 def attnlrp(v: View, target: int) -> Tensor:
-    """Images: gamma rules and constant attention; texts: all linear layers exact, relevance through softmax."""
+    """Images: constant attention, gamma rules but for its projections; texts: exact layers, relevance through softmax."""
     tape, image = tape_of(v), v.family.size is not None
     linear, convolution = (split("gamma", EPSILON, 0.05), split("gamma", EPSILON, 0.25)) if image else _exact()
     start = one_hot(tape, target, float(v.logits[target].detach()))
-    rules = gradient_rules(linear, convolution)
+    rules = gradient_rules(linear, convolution, projection=split("epsilon", 0.0))
     arrived = tape.propagate(rules, start, CONSTANT_ATTENTION if image else ("gate",))
     return pixels_or_words(v, arrived[tape.input])
 

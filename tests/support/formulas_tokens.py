@@ -248,11 +248,12 @@ def scaled(grid: Tensor) -> Tensor:
 
 
 def channel_maps(v: View) -> list[Tensor]:
-    """Channels of T(L) that vary, each scaled to [0, 1] on the patch grid."""
+    """Channels of T(L) that vary, each at the size of the image and then scaled to [0, 1]."""
     tokens = look(v).tokens[-1][0].detach()
-    rows, columns = v.family.grid
+    (rows, columns), (height, width) = v.family.grid, v.family.size
     grids = [tokens[v.family.prefix :, d].reshape(rows, columns) for d in range(tokens.shape[1])]
-    return [scaled(grid) for grid in grids if float(grid.max()) > float(grid.min())]
+    varying = [grid for grid in grids if float(grid.max()) > float(grid.min())]
+    return [scaled(stretch(rows, height) @ grid @ stretch(columns, width).T) for grid in varying]
 
 
 def clusters(maps: list[Tensor], distance: float, most: int | None) -> list[list[int]]:
@@ -288,9 +289,8 @@ def numbered(maps: list[Tensor], groups: list[list[int]]) -> list[list[int]]:
 
 def masks(v: View, distance: float = 0.1, most: int | None = None) -> list[Tensor]:
     """Masks (H, W) of the clusters, each from 0 to 1."""
-    maps, (height, width) = channel_maps(v), v.family.size
-    grids = [sum(maps[d] for d in group) for group in numbered(maps, clusters(maps, distance, most))]
-    return [scaled(stretch(len(grid), height) @ grid @ stretch(grid.shape[1], width).T) for grid in grids]
+    maps = channel_maps(v)
+    return [scaled(sum(maps[d] for d in group)) for group in numbered(maps, clusters(maps, distance, most))]
 
 
 def vit_cx_scores(

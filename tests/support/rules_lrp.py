@@ -22,6 +22,12 @@ def over(number: Tensor, y: Tensor, epsilon: float = 0.0) -> Tensor:
     return torch.where(below == 0, 0.0, number / torch.where(below == 0, 1.0, below))
 
 
+def lifted(y: Tensor, sizes: Tensor, floor: float) -> Tensor:
+    """`y`, or where it is smaller than a share of the sizes of its terms, that share with the sign of `y`."""
+    least = floor * sizes
+    return torch.where(y.abs() >= least, y, torch.where(y >= 0, least, -least))
+
+
 # --- layers ----------------------------------------------------------------------------------------------------------
 
 
@@ -184,8 +190,12 @@ def shared(call: Call, relevance: Tensor) -> list[Tensor]:
     return [(relevance / len(call.xs)).sum_to_size(x.shape) for x in call.xs]
 
 
-def pooled(epsilon: float) -> Rule:
-    return lambda call, relevance: [call.xs[0] * call.back(over(relevance, call.y, epsilon))[0]]
+def pooled(epsilon: float, floor: float = 0.0) -> Rule:
+    def rule(call: Call, relevance: Tensor) -> list[Tensor]:
+        below = lifted(call.y, call.run(call.xs[0].abs()), floor)
+        return [call.xs[0] * call.back(over(relevance, below, epsilon))[0]]
+
+    return rule
 
 
 def terms_of(call: Call) -> list[tuple[Any, Tensor]]:
@@ -197,12 +207,13 @@ def terms_of(call: Call) -> list[tuple[Any, Tensor]]:
     return [(call.node.args[0], zeros + a * one), (call.node.args[1], zeros + b * two)]
 
 
-def added(epsilon: float, renormalised: bool = False) -> Rule:
+def added(epsilon: float, renormalised: bool = False, floor: float = 0.0) -> Rule:
     """Shares `a R / (a + b)`; renormalised, scaled so that each term has its part of what the sample has."""
 
     def rule(call: Call, relevance: Tensor) -> list[Tensor]:
         nodes, terms = zip(*terms_of(call), strict=True)
-        parts = [term * over(relevance, call.y, epsilon) for term in terms]
+        below = lifted(call.y, terms[0].abs() + terms[1].abs(), floor) if floor else call.y
+        parts = [term * over(relevance, below, epsilon) for term in terms]
         if renormalised:
             sums = [float(part.sum()) for part in parts]
             whole = sum(map(abs, sums))
@@ -219,23 +230,25 @@ def added(epsilon: float, renormalised: bool = False) -> Rule:
     return rule
 
 
-def halved(epsilon: float) -> Rule:
+def halved(epsilon: float, floor: float = 0.0) -> Rule:
     """`R_U = U ((R / Y) V^T) / 2`, likewise for V; of one activation and a constant, all goes to the activation."""
 
     def rule(call: Call, relevance: Tensor) -> list[Tensor]:
-        s = over(relevance, call.y, epsilon) / len(call.xs)
+        below = call.y if call.weighs else lifted(call.y, call.args[0].abs() @ call.args[1].abs(), floor)
+        s = over(relevance, below, epsilon) / len(call.xs)
         return [x * back for x, back in zip(call.xs, call.back(s), strict=True)]
 
     return rule
 
 
-def scored(epsilon: float, mask_absorbs: bool) -> Rule:
+def scored(epsilon: float, mask_absorbs: bool, floor: float = 0.0) -> Rule:
     """The logits of attention, `m + scale q k^T`: half to each factor, also to a constant one (a learned query)."""
 
     def rule(call: Call, relevance: Tensor) -> list[Tensor]:
         m, q, k = call.args
         scale = call.kwargs["alpha"]
         below = torch.where(m == -torch.inf, 1.0, m + scale * q @ k) if mask_absorbs else scale * q @ k
+        below = lifted(below, scale * q.abs() @ k.abs(), floor)
         s = scale * over(relevance, below, epsilon) / 2
         parts = {1: q * (s @ k.mT), 2: k * (q.mT @ s)}
         return [parts[place] for place in (1, 2) if call.touched(place)]
@@ -278,37 +291,50 @@ def slope(call: Call, relevance: Tensor) -> list[Tensor]:
 
 
 def with_layers(
-    rules: dict[str, Rule], linear: Rule, convolution: Rule, alone: Rule, entrance: Rule | None
+    rules: dict[str, Rule],
+    linear: Rule,
+    convolution: Rule,
+    alone: Rule,
+    entrance: Rule | None,
+    projection: Rule | None = None,
 ) -> dict[str, Rule]:
     """Add the rules of layers, and of batch norms folded into them."""
 
-    def layer(own: Rule) -> Rule:
-        return lambda call, relevance: (entrance if call.first and entrance else own)(call, relevance)
+    def chosen(layer: Call, usual: Rule) -> Rule:
+        if projection is not None and layer.projects:
+            return projection
+        return entrance if layer.first and entrance else usual
+
+    def layer(usual: Rule) -> Rule:
+        return lambda call, relevance: chosen(call, usual)(call, relevance)
 
     def batch_norm(call: Call, relevance: Tensor) -> list[Tensor]:
         if not folds(call):
             return alone(call, relevance)
-        own = convolution if call.source.name == "convolution" else linear
-        return (entrance if call.source.first and entrance else own)(call, relevance)
+        return chosen(call.source, convolution if call.source.name == "convolution" else linear)(call, relevance)
 
     return {**rules, "linear": layer(linear), "convolution": layer(convolution), "batch_norm": batch_norm}
 
 
-def relevance_rules(layer: Rule, entrance: Rule | None, epsilon: float, renormalised: bool) -> dict[str, Rule]:
+def relevance_rules(
+    layer: Rule, entrance: Rule | None, epsilon: float, renormalised: bool, floor: float = 0.0
+) -> dict[str, Rule]:
     """Sections 5.1 to 5.3: softmax, norms and activations pass relevance on."""
     rules: dict[str, Rule] = {
         **dict.fromkeys(("layer_norm", "softmax", "activation"), passed),
         "route": route,
         "product": shared,
-        "sum": added(epsilon, renormalised),
-        "pool": pooled(epsilon),
-        "matmul": halved(epsilon),
-        "scores": scored(epsilon, mask_absorbs=False),
+        "sum": added(epsilon, renormalised, floor),
+        "pool": pooled(epsilon, floor),
+        "matmul": halved(epsilon, floor),
+        "scores": scored(epsilon, mask_absorbs=False, floor=floor),
     }
     return with_layers(rules, layer, layer, passed, entrance)
 
 
-def gradient_rules(linear: Rule, convolution: Rule, activation: Rule = passed) -> dict[str, Rule]:
+def gradient_rules(
+    linear: Rule, convolution: Rule, activation: Rule = passed, projection: Rule | None = None
+) -> dict[str, Rule]:
     """Sections 5.4 and 5.5: no stabilisers. With `cut=("gate", "softmax")` attention is constant."""
     rules: dict[str, Rule] = {
         "layer_norm": frozen_layer_norm,
@@ -321,4 +347,4 @@ def gradient_rules(linear: Rule, convolution: Rule, activation: Rule = passed) -
         "matmul": halved(0.0),
         "scores": scored(0.0, mask_absorbs=True),
     }
-    return with_layers(rules, linear, convolution, linear_norm, None)
+    return with_layers(rules, linear, convolution, linear_norm, None, projection)

@@ -38,6 +38,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
 }
 _KIND = {name: kind for kind, names in KINDS.items() for name in names}
+_BEFORE_ATTENTION = ("route", "item", "layer_norm", "batch_norm", "product", "scores", "matmul", "softmax")
 _FIRST_ONLY = ("native_batch_norm", "native_layer_norm", "max_pool2d_with_indices")
 
 
@@ -52,6 +53,8 @@ class Call:
         y: Its value; of operations with further results, the first.
         source: The call that made its first argument.
         first: True of the first layer of the network.
+        projects: True of a layer that projects into attention or out of it.
+        weighs: True of the product of attention probabilities with values.
     """
 
     def __init__(self, node: Node, values: Mapping[Node, Any], touched: set[Node], calls: Mapping[Node, Call]) -> None:
@@ -64,7 +67,7 @@ class Call:
         self.y = values[node][0] if self.name in _FIRST_ONLY else values[node]
         first = node.args[0]
         self.source = calls.get(first) if isinstance(first, Node) else None
-        self.first = False
+        self.first = self.projects = self.weighs = False
 
     def _value(self, one: Any) -> Any:
         return self.values[one] if isinstance(one, Node) else one
@@ -111,6 +114,11 @@ class Tape:
         (self.output,) = next(node for node in program.graph.nodes if node.op == "output").all_input_nodes
         self.input = self.nodes[0]
         self.softmaxes = [node for node in self.nodes if str(node.target) == "aten._softmax.default"]
+        self.weighings = {user for node in self.softmaxes for user in _walk(node, ahead=True) if _kind(user) == "matmul"}
+        sources = {near for node in (*self.softmaxes, *self.weighings) for near in _walk(node, ahead=False)}
+        self.projections = {near for near in sources if _kind(near) in ("linear", "convolution")}
+        for node in self.weighings:
+            self.projections |= {near for near in _walk(node, ahead=True) if _kind(near) in ("linear", "convolution")}
         assert torch.allclose(self.values[self.output], function(x).detach(), rtol=1e-12, atol=1e-12)
 
     def _run(self, node: Node, program: nn.Module, x: Tensor) -> Any:
@@ -120,6 +128,11 @@ class Tape:
             return getattr(program, node.target).detach()
         args = tree_map(lambda one: self.values[one] if isinstance(one, Node) else one, node.args)
         return node.target(*args, **node.kwargs)
+
+    @property
+    def passes(self) -> bool:
+        """Whether norms or softmax are there, which LRP lets pass relevance on."""
+        return any(_kind(node) in ("layer_norm", "softmax") for node in self.nodes)
 
     def find(self, value: Tensor) -> Node:
         """The first node that has this value: whatever comes later comes from it."""
@@ -146,6 +159,7 @@ class Tape:
                 touched.add(node)
                 if _kind(node) != "item":
                     calls[node] = Call(node, self.values, touched, calls)
+                    calls[node].projects, calls[node].weighs = node in self.projections, node in self.weighings
         layers = (call for call in calls.values() if _kind(call.node) in ("linear", "convolution"))
         entrance = next(layers, None)
         if entrance is not None:
@@ -168,6 +182,15 @@ class Tape:
                 if part is not None:
                     arrived[to] = arrived.get(to, 0) + part
         return arrived
+
+
+def _walk(node: Node, ahead: bool) -> Iterator[Node]:
+    """Nodes next to one, and beyond those that only move, scale or normalise, or belong to attention."""
+    through = ("route", "item", "layer_norm", "product") if ahead else _BEFORE_ATTENTION
+    for near in node.users if ahead else node.all_input_nodes:
+        yield near
+        if _kind(near) in through:
+            yield from _walk(near, ahead)
 
 
 def name_of(node: Node) -> str:

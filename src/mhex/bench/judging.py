@@ -33,8 +33,8 @@ from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
 from mhex.inputs import prepare, with_range
 from mhex.metrics._curve import CurveMetric
-from mhex.metrics._rationales import check_words
 from mhex.perturb import Subject
+from mhex.perturb.splitting import check_words
 from mhex.targets import Task
 
 

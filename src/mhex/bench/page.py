@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.bench.page_charts import boxes, cost, curves
 from mhex.bench.page_facts import facts
 from mhex.bench.page_pictures import pictures

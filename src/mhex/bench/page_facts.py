@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.bench.runs import Evaluation
 
 

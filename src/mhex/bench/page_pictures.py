@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.bench.controls import PREFIX, is_control
 from mhex.bench.runs import Evaluation
 from mhex.explanation import Explanation

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.bench import about
 from mhex.bench.budget import spoken
 from mhex.bench.controls import RANDOM

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.bench.page_charts import curve_drawings
 from mhex.bench.report import Report
 from mhex.bench.runs import Evaluation

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.bench.controls import RANDOM, is_control
 from mhex.bench.layout import in_columns
 from mhex.bench.verdicts import Verdict

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from mhex.capture.attention import AttentionRecord
+from mhex.capture.rules.origin import mark, origin_of
 from mhex.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -50,4 +51,8 @@ def attend(
         raise CaptureError("A block attends twice; only blocks with one self-attention can be explained.")
     else:
         watch.blocks[watch.running()].record = record
-    return z.clone() if watch.needs.graph else z  # the model may write into it
+    if not watch.needs.graph:
+        return z
+    copy = z.clone()  # the model may write into it
+    mark(copy, origin_of(z))
+    return copy

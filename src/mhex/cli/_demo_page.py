@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.cli._demo_sections import heads_section, look_section, news_section, table
 from mhex.cli.models import accuracy_words
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.cli._run import group_by_reason
 
 if TYPE_CHECKING:

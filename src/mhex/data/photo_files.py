@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mhex._photo import ValueRange, check_range, plain_rgb, upright_rgb
+from mhex._photo import BROKEN, ValueRange, check_range, plain_rgb, upright_rgb
 from mhex.data.table import DataFormatError
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexError
 
 Fit = Literal["crop", "squash"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -76,7 +76,9 @@ class _Files(ABC):
         try:
             with Image.open(path) as photo:
                 return self._read(photo, path)
-        except OSError as error:
+        except MhexError:
+            raise
+        except (*BROKEN, Image.DecompressionBombError) as error:
             raise DataFormatError(f"{path.name} cannot be decoded ({error}): place the file anew.") from error
 
     @abstractmethod

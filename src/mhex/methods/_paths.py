@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mhex.capture import Trace
 from mhex.errors import ArgumentError, MhexWarning
-from mhex.methods._tokens import fixed
+from mhex.methods._tokens import fixed, tell_cancelled
 from mhex.targets import ResolvedTarget
 
 Rule = Literal["gauss", "midpoint", "trapezoid", "right", "left"]
@@ -47,8 +47,8 @@ def input_gradients(
     places = x.sum(channels).shape[1:]
     backwards = trace.cost["backwards"]
 
-    def run(start: int, stop: int) -> Tensor:
-        """Sums over a part of the variants of all samples, one variant after the other."""
+    def run(start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Sums over a part of the variants of all samples, one variant after the other, and how much is added up."""
         jobs = torch.arange(start, stop, device=x.device)
         samples = jobs % size
         cuts = [start, *range((start // size + 1) * size, stop, size), stop]
@@ -57,19 +57,24 @@ def input_gradients(
         scores = target.scores(trace.rerun(points, samples, graph=True), samples)
         # As a matrix product, because adding by index is not repeatable on a GPU.
         share = F.one_hot(samples, size).to(x) * x.new_tensor(weights)[jobs // size, None]
-        found = []
+        sums, absolute = [], []
         for k in range(target.count):
             (gradient,) = trace.gradient(scores[:, k], points)
             product = fixed(gradient) if factor is None else factor[samples] * fixed(gradient)
-            found.append(share.mT @ product.sum(channels).flatten(1))
-        return torch.stack(found, 1)
+            sums.append(share.mT @ product.sum(channels).flatten(1))
+            absolute.append(share.mT @ product.abs().sum(channels).flatten(1))
+        return torch.stack(sums, 1), torch.stack(absolute, 1)
 
     total = x.new_zeros(size, target.count, places.numel())
-    for _, _, part in trace.chunks(len(weights) * size, run, what, batch_size, weight=_GRAPH):
+    added = torch.zeros_like(total)
+    for _, _, (part, size_of_part) in trace.chunks(len(weights) * size, run, what, batch_size, weight=_GRAPH):
         total += part
+        added += size_of_part
     trace.cost["forwards"] += len(weights)
     trace.cost["backwards"] = backwards + target.count * len(weights)
-    return total.reshape(size, target.count, *places)
+    total, added = (sums.reshape(size, target.count, *places) for sums in (total, added))
+    tell_cancelled(trace, what, total, added)
+    return total
 
 
 def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:

@@ -9,12 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
+from mhex.capture import Anatomy, BlockTrace, Box, Composite, Needs, Separate, Trace, full, relevance_rules
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
 _WORTH_TELLING = 0.5  # of the relevance
 TOKENS = Needs(keep={"block_input": "all"}, graph="block_input")
+FLOOR = 0.05  # of the sizes of terms, for what their sum is divided by
+PUBLISHED_EPSILON = 1e-9
+
+
+def published_baseline(boxed: bool = False) -> Composite:
+    """The LRP that Chefer et al. (CVPR 2021) compare with, by their code.
+
+    Args:
+        boxed: Whether the first layer follows the box rule.
+    """
+    entrance = Box(PUBLISHED_EPSILON) if boxed else None
+    return relevance_rules(Separate(PUBLISHED_EPSILON), "ratio", entrance, PUBLISHED_EPSILON)
 
 
 def check_number(name: str, value: object, low: float = 0.0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Literal
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Trace, full
-from mhex.errors import ArgumentError, CaptureError
+from mhex.errors import ArgumentError, CaptureError, MhexWarning
 from mhex.targets import ResolvedTarget
 
 Site = Literal["auto", "tokens", "block_input"]
+_CANCELLED = 1e-3  # sums below this share of what is added up; by chance alone, sums of D terms are about D**-0.5 of it
 
 
 def settle_site(trace: Trace, site: Site) -> str:
@@ -50,6 +52,31 @@ def fixed(tensor: Tensor) -> Tensor:
     return full(tensor.detach())
 
 
+def tell_cancelled(trace: Trace, what: str, scores: Tensor, sizes: Tensor) -> None:
+    """Warn where the terms that make up the scores of a sample cancel, so that next to nothing but rounding is left.
+
+    They do where what is explained enters a layer norm and nothing else: the norm notices neither its mean nor its
+    length, so the sum of its gradient is 0, and that of its product with the gradient too.
+
+    Args:
+        trace: The observed pass.
+        what: Words for the method.
+        scores: Sums of terms of all targets, (B, K, N) or (B, K, h, w).
+        sizes: Sums of the terms' absolute values, of the same shape.
+    """
+    rows = zip(scores.unbind(1), sizes.unbind(1), strict=True)
+    sums = [(trace.place(row).abs().flatten(1).sum(1), trace.place(size).flatten(1).sum(1)) for row, size in rows]
+    if any(bool(((left <= _CANCELLED * added) & (added > 0)).any()) for left, added in sums):
+        warnings.warn(
+            f"The scores of {what} are next to nothing but rounding: for some sample the terms that each score adds up "
+            f"cancel to less than {_CANCELLED:.1%} of their size. So it is where embeddings or tokens enter a layer "
+            "norm directly, as in DeBERTa: it notices neither their mean nor their length. Take 'occlusion' or 'shap', "
+            "which hide words or patches, or 'conservative-lrp', which takes the scale of a norm as fixed.",
+            MhexWarning,
+            stacklevel=3,
+        )
+
+
 def path_scores(
     trace: Trace,
     site: str,
@@ -79,6 +106,7 @@ def path_scores(
     around = trace.blocks[-1].site("block_input").detach()
     size, tokens = around.shape[:2]
     total = fixed(around).new_zeros(size, target.count, tokens)
+    sizes = torch.zeros_like(total)
     for start in trace.track(range(0, len(weights), together), what):
         numbers = range(start, min(start + together, len(weights)))
         points = torch.cat([variant(number) for number in numbers]).to(around.dtype).requires_grad_()
@@ -92,7 +120,9 @@ def path_scores(
         share = total.new_tensor([weights[number] for number in numbers])
         for k in range(target.count):
             (gradient,) = torch.autograd.grad(scores[:, k].sum(), points, retain_graph=k < target.count - 1)
-            products = (multiplier * fixed(gradient)).sum(-1).reshape(len(numbers), size, tokens)
-            total[:, k] += torch.tensordot(share, products, 1)
+            products = (multiplier * fixed(gradient)).reshape(len(numbers), size, tokens, -1)
+            total[:, k] += torch.tensordot(share, products.sum(-1), 1)
+            sizes[:, k] += torch.tensordot(share, products.abs().sum(-1), 1)
         trace.cost["tails"] = trace.cost.get("tails", 0) + len(numbers)
+    tell_cancelled(trace, what, total, sizes)
     return total

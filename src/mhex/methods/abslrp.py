@@ -32,9 +32,14 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
 
     `R^+` starts with 1 at the class, `R^-` with the same share at each of the other classes; concepts, functions and
     outputs of a regression have no others, and `S = R^+`; the two classes of a single logit are each other's opposite.
-    Summed over colour channels or the embedding, divided by the largest absolute value of the map. Published code
-    serves timm models with one class token and a square grid and leaves the packed projection of q, k and v without its
-    absolute weights; here these follow the rule too.
+    Summed over colour channels or the embedding, divided by the largest absolute value of the map. What a mask hides
+    from attention has no relevance and no part in sums, whether the mask is minus infinity or a large negative number.
+
+    Published code serves VGGs, ResNets and ViTs of timm; of the ViTs, those with one class token and a square grid. It
+    differs from this in three places. Batch norms are operations of their own there, here they are folded into the
+    layer before them. Dropout is an operation too, which takes the relevance of negative values away, here it passes
+    relevance on. The packed projection of q, k and v has its signed weights where all other layers have the absolute
+    ones, here it has these too.
 
     Args:
         trace: The observed pass.

@@ -33,16 +33,21 @@ def attention_flow(trace: Trace) -> Tensor:
     r"""`S_j` = maximum flow to node (0, j), where edge (b, i) -> (b-1, j) holds `(mean_h A(b)_ij + I_ij) / 2`.
 
     The read-out is a source with an edge of capacity `w_i` to every token i of the top layer. Capacities are rounded
-    to millionths.
+    to millionths. Where the head reads one word alone, as of a decoder, the flow to this word goes without its own skip
+    connections, `I_ii = 0`, which would carry half of all whatever the word says.
     """
     capacities = np.stack([_with_skip(block.attention().mean(1)) for block in trace.blocks], axis=1)  # (B, L, N, N)
-    readout, real = trace.readout.cpu().numpy(), trace.real.cpu().numpy()
+    readout, real, spatial = (one.cpu().numpy() for one in (trace.readout, trace.real, trace.spatial))
     scores = np.zeros(real.shape)
     networks = [_network(*sample) for sample in zip(capacities, readout, strict=True)]
     maximum_flow = require("scipy.sparse.csgraph").maximum_flow
     for n, j in trace.track(np.argwhere(real).tolist(), "attention flow"):
-        source = networks[n].shape[0] - 1
-        scores[n, j] = maximum_flow(networks[n], source, j).flow_value / _UNIT
+        network = networks[n]
+        if readout[n, j] == 1 and spatial[n, j]:
+            alone = capacities[n].copy()
+            alone[:, j, j] -= _UNIT // 2
+            network = _network(alone, readout[n])
+        scores[n, j] = maximum_flow(network, network.shape[0] - 1, j).flow_value / _UNIT
     return trace.readout.new_tensor(scores)
 
 

@@ -16,6 +16,7 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     image = anatomy.modality == "image"
     attention, linear, convolution = options["attention"], options["gamma_linear"], options["gamma_conv"]
     check_choice("attention", attention, ("auto", "constant", "shared"))
+    check_choice("projections", options["projections"], ("epsilon", "gamma"))
     linear = (0.05 if image else 0.0) if linear is None else linear
     convolution = (0.25 if image else 0.0) if convolution is None else convolution
     check_number("gamma_linear", linear)
@@ -24,6 +25,7 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
         linear=Gamma(linear) if linear else Epsilon(0.0),
         convolution=Gamma(convolution) if convolution else Epsilon(0.0),
         attention=("constant" if image else "shared") if attention == "auto" else attention,
+        projection=Epsilon(0.0) if options["projections"] == "epsilon" else None,
     )
 
 
@@ -50,6 +52,7 @@ def attnlrp(
     attention: str = "auto",
     gamma_linear: float | None = None,
     gamma_conv: float | None = None,
+    projections: str = "epsilon",
     strict: bool = False,
     max_gap: float = 0.05,
 ) -> Tensor:
@@ -57,16 +60,24 @@ def attnlrp(
 
     Products share relevance between both factors, which is 1/4, 1/4 and 1/2 of the gradients of q, k and v; softmax
     keeps its gradient; the sigma of LayerNorm is a constant; activations pass relevance on; linear layers and
-    convolutions follow the epsilon or the gamma rule. Following the published recipe, images have gamma rules and
-    constant attention, texts the full flow.
+    convolutions follow the epsilon or the gamma rule.
+
+    Images follow the recipe that is published for ViTs (the authors' example for torchvision's): attention
+    probabilities are constants; convolutions, such as the patch embedding, follow the gamma rule with 0.25; linear
+    layers of the MLPs and the head follow it with 0.05; the projections of queries, keys and values and the one after
+    attention follow the epsilon rule with epsilon 0. Texts have the full flow through softmax and the epsilon rule in
+    all layers.
 
     Args:
         trace: The observed pass.
         y: Target score, (B,).
         attention: `"shared"` for the full flow through softmax, `"constant"` for attention probabilities held
             constant; `"auto"` is constant for images and shared for text.
-        gamma_linear: Gamma of linear layers, 0 for the epsilon rule; by default 0.05 for images and 0 for text.
-        gamma_conv: Gamma of convolutions; by default 0.25 for images.
+        gamma_linear: Gamma of linear layers, 0 for the epsilon rule; by default 0.05 for images and 0 for text. The
+            authors look for the best between 0 and 1.
+        gamma_conv: Gamma of convolutions; by default 0.25 for images and 0 for text.
+        projections: Rule of the layers that project into attention and out of it: `"epsilon"`, or `"gamma"` for the
+            rule of the other layers of their kind.
         strict: Raise an error if more relevance than `max_gap` is lost or made besides what biases took.
         max_gap: As a share of the class score.
     """

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._tokens import Site, fixed, settle_site
+from mhex.methods._tokens import Site, fixed, settle_site, tell_cancelled
 from mhex.registry import register
 
 # The graph starts at the residual stream, so that both it and the normalised tokens have a gradient.
@@ -72,7 +72,10 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
         return _closed_form(trace, y)
     tokens = trace.blocks[-1].site(chosen)
     (gradient,) = trace.gradient(y, tokens)
-    return (fixed(tokens) * fixed(gradient)).sum(-1)
+    products = fixed(tokens) * fixed(gradient)
+    scores = products.sum(-1)
+    tell_cancelled(trace, "cdam", scores[:, None], products.abs().sum(-1)[:, None])
+    return scores
 
 
 def _closed_form(trace: Trace, y: Tensor) -> Tensor:

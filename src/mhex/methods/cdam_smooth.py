@@ -24,15 +24,17 @@ from mhex.targets import ResolvedTarget
     budget=(14.0, "F"),
     target="scores",
     use="A steadier CDAM; `mhex.tuning.tune_sigma` chooses the noise on held-out images.",
-    avoid="Without choosing `sigma`: the default is the publication's, not the best for your model.",
+    avoid="Without choosing `sigma`: the published noise level is not known, and the default, which is ours, may not "
+    "be the best for your model.",
 )
 def cdam_smooth(
     trace: Trace, target: ResolvedTarget, *, n: int = 50, sigma: float = 0.1, site: Site = "auto"
 ) -> Tensor:
     r"""`S_i = 1/n sum_r sum_j T'_ij dy(T')/dT'_ij`, `T' = T + sigma std(T) e_r`.
 
-    The published number of draws and noise level are not known; `mhex.tuning.tune_sigma` chooses the latter on held-out
-    images. Draws are the same for every sample and repeat with the seed.
+    The authors chose their noise level on held-out images and printed neither it nor the number of draws: both defaults
+    are ours, and `mhex.tuning.tune_sigma` chooses the noise level on held-out images. Draws are the same for every
+    sample and repeat with the seed.
 
     Args:
         trace: The observed pass.

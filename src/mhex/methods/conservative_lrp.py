@@ -48,14 +48,17 @@ def conservative_lrp(
 
     `y~` has the same value as `y`, but the gradient treats attention probabilities and the sigma of LayerNorm as
     constants (centring is kept), and the slope of an activation is replaced by `phi(x) / x`. The class score minus
-    `sum_i S_i` is what biases, position embeddings and the like absorbed: `diagnostics["lost_to_biases"]`.
+    `sum_i S_i` is what biases, position embeddings and the like absorbed: `diagnostics["lost_to_biases"]`. The paper
+    speaks of attention and LayerNorm alone and leaves activations their slope: `act="gradient"` is its form, in which
+    activations such as GELU make and lose relevance.
 
     Args:
         trace: The observed pass.
         y: Target score, (B,).
         level: `"tokens"` reads what enters the first block, `"input"` pixels or word embeddings; `"auto"` is tokens
             where the model has blocks.
-        act: `"identity"`, or `"gradient"` for the plain slope of activations, which does not conserve.
+        act: `"identity"` for activations that pass relevance on, or `"gradient"` for their plain slope, as in the
+            paper.
         strict: Raise an error if more relevance than `max_gap` is lost or made besides what biases took.
         max_gap: As a share of the class score.
     """

@@ -23,16 +23,24 @@ _SQUARINGS = 20  # so that what is left of an eigenvalue 0.01 % below the larges
     passes="F",
     budget=(1.15, "F"),
     use="To see what stands out in an image for a network, without gradients, for networks without classes too.",
-    avoid="When you ask why one class and not another: the map is the same for all classes.",
+    avoid="When you ask why one class and not another: the map is the same for all classes. Whether channels are "
+    "centred decides much: see `center`.",
 )
-def eigencam(trace: Trace) -> Tensor:
-    r"""`S = (A u)^+`, `A` (h w, K) centred per channel, `u` its first right singular vector.
+def eigencam(trace: Trace, *, center: bool = True) -> Tensor:
+    r"""`S = (A u)^+`, `A` (h w, K) the feature maps, `u` the first right singular vector.
 
     The sign of `u` is arbitrary: it is the one that gives `A u` its largest value above zero.
+
+    Args:
+        trace: The observed pass.
+        center: Whether each channel is taken less its mean over the map first, as the package grad-cam does. False for
+            the features as they are, as the paper writes it. The two can differ much: where channels have large means,
+            as in ViTs, the first singular vector without centring is nearly their mean, and the map may mark the
+            opposite places.
     """
     maps = trace.as_maps(trace.features)
     flat = maps.flatten(2).mT  # (B, h w, K)
-    scores = _first_component(flat - flat.mean(1, keepdim=True))
+    scores = _first_component(flat - flat.mean(1, keepdim=True) if center else flat)
     flipped = scores.amin(1).abs() > scores.amax(1).abs()
     return torch.where(flipped[:, None], -scores, scores).clamp_min(0).reshape(-1, *maps.shape[2:])
 

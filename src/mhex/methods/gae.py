@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
-from mhex.methods._rows import through_heads
+from mhex.methods._rows import beyond_skips, through_heads
 from mhex.registry import register
 
 
@@ -25,6 +25,9 @@ from mhex.registry import register
 def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:
     r"""`S = w^T R`, `R = prod_{b=L}^{s} (I + mean_h (dy/dA(b) * A(b))^+)`, multiplied as a row vector from the top.
 
+    Where the head reads one word alone, as of a decoder, what this word keeps by skip connections alone is left out of
+    the map, `S = w^T (R - I)`: it is 1 whatever the word says, and would be most of the map.
+
     Args:
         trace: The observed pass.
         y: Target score, (B,).
@@ -37,4 +40,4 @@ def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:
         # A is positive, so the positive part can be taken of its gradient alone.
         weighted = block.attention_gradient(z_gradient).clamp_(min=0).mul_(block.attention())
         row = row + through_heads(row, weighted)
-    return row
+    return beyond_skips(trace, row, trace.readout)

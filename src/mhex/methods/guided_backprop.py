@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.capture import Trace, full, guided_rules
+from mhex.capture import Trace, guided_rules
 from mhex.methods._relevance import INPUT
+from mhex.methods._tokens import fixed, tell_cancelled
 from mhex.registry import register
 
 
@@ -34,4 +35,7 @@ def guided_backprop(trace: Trace, y: Tensor) -> Tensor:
         y: Target score, (B,).
     """
     (gradient,) = trace.gradient(y, trace.input)
-    return full(gradient).sum(1) if trace.batch.modality == "image" else full(gradient).sum(-1)
+    gradient, channels = fixed(gradient), 1 if trace.batch.modality == "image" else -1
+    scores = gradient.sum(channels)
+    tell_cancelled(trace, "guided-backprop", scores[:, None], gradient.abs().sum(channels)[:, None])
+    return scores

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.methods._tokens import fixed, tell_cancelled
 from mhex.registry import register
 
 
@@ -20,11 +20,14 @@ from mhex.registry import register
     passes="F + B",
     budget=(1.3, "F+B"),
     use="As a baseline that every differentiable model allows.",
-    avoid="As the only explanation: it is noisy, and complete only for piecewise linear models.",
+    avoid="As the only explanation: it is noisy, and complete only for piecewise linear models. Where word embeddings "
+    "enter a layer norm directly, as in DeBERTa, scores are 0 up to rounding, and a warning says so.",
 )
 def input_x_gradient(trace: Trace, y: Tensor) -> Tensor:
     r"""`S = sum_c x_c dy/dx_c`: over colour channels for images, (B, H, W), over the embedding for text, (B, T)."""
     (gradient,) = trace.gradient(y, trace.input)
-    dtype = torch.promote_types(gradient.dtype, torch.float32)
-    product = trace.input.detach().to(dtype) * gradient.to(dtype)
-    return product.sum(1) if trace.batch.modality == "image" else product.sum(-1)
+    products = fixed(trace.input) * fixed(gradient)
+    channels = 1 if trace.batch.modality == "image" else -1
+    scores = products.sum(channels)
+    tell_cancelled(trace, "input-x-gradient", scores[:, None], products.abs().sum(channels)[:, None])
+    return scores

@@ -8,9 +8,17 @@ from typing import Any
 
 from torch import Tensor
 
-from mhex.capture import AlphaBeta, Anatomy, Box, Composite, Epsilon, Gamma, Separate, Trace, relevance_rules
+from mhex.capture import AlphaBeta, Anatomy, Box, Composite, Epsilon, Gamma, Needs, Trace, relevance_rules
 from mhex.errors import ArgumentError, MhexWarning
-from mhex.methods._relevance import INPUT, check_choice, check_number, read_relevance
+from mhex.methods._relevance import (
+    FLOOR,
+    INPUT,
+    TOKENS,
+    check_choice,
+    check_number,
+    published_baseline,
+    read_relevance,
+)
 from mhex.registry import register
 
 _MUCH = 2.0  # of the relevance, lost to constants
@@ -19,10 +27,11 @@ _MUCH = 2.0  # of the relevance, lost to constants
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     rule, epsilon = options["rule"], options["epsilon"]
     check_choice("rule", rule, ("epsilon", "alphabeta", "gamma"))
-    check_choice("residual", options["residual"], ("renormalised", "ratio"))
+    check_choice("residual", options["residual"], ("ratio", "renormalised"))
     check_choice("input_rule", options["input_rule"], ("box", "same"))
     check_choice("compat", options["compat"], (None, "chefer-lrp"))
     check_number("epsilon", epsilon)
+    check_number("floor", options["floor"])
     check_number("gamma", options["gamma"])
     check_number("alpha", options["alpha"], 1.0)
     for name, of, usual in (("gamma", "gamma", 0.25), ("alpha", "alphabeta", 1.0)):
@@ -30,13 +39,20 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
             raise ArgumentError(f"Expected rule={of!r} where {name}= is given, but got rule={rule!r}.")
     boxed = options["input_rule"] == "box" and anatomy.modality == "image"
     if options["compat"] is not None:
-        return relevance_rules(Separate(), "ratio", Box(1e-9) if boxed else None, 1e-9)
+        return published_baseline(boxed)
     shares = {
         "epsilon": Epsilon(epsilon),
         "alphabeta": AlphaBeta(options["alpha"], epsilon),
         "gamma": Gamma(options["gamma"], epsilon),
     }
-    return relevance_rules(shares[rule], options["residual"], Box(epsilon) if boxed else None, epsilon)
+    entrance = Box(epsilon) if boxed else None
+    return relevance_rules(shares[rule], options["residual"], entrance, epsilon, options["floor"])
+
+
+def _where_read(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
+    """The published code stops where texts enter the first block; everything else is read at the input."""
+    published = options["compat"] is not None and anatomy.modality == "text" and anatomy.blocks
+    return TOKENS if published else INPUT
 
 
 @register(
@@ -49,12 +65,12 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     class_specific=True,
     passes="F + B",
     budget=(2.0, "F+B"),
+    adapt=_where_read,
     rules=_rules,
     use="CNNs such as VGG and ResNet, where it is well understood; `rule='gamma'` or `'alphabeta'` give quiet maps. "
     "Batch norms are folded into the layer before them without touching the model.",
-    avoid="On Transformers: relevance is divided by attention logits and sums near 0, so that a few patches or words "
-    "may take most of it, and rounding in float32 shows; `conservative-lrp` and `attnlrp` are made for them. With "
-    "`rule='epsilon'`, CNNs are noisy.",
+    avoid="On Transformers with `rule='epsilon'`: relevance of both signs grows from block to block and cancels; "
+    "`conservative-lrp` and `attnlrp` are made for them. CNNs are noisy with it too.",
 )
 def lrp(
     trace: Trace,
@@ -64,7 +80,8 @@ def lrp(
     epsilon: float = 1e-6,
     alpha: float = 1.0,
     gamma: float = 0.25,
-    residual: str = "renormalised",
+    residual: str = "ratio",
+    floor: float = FLOOR,
     input_rule: str = "box",
     compat: str | None = None,
     strict: bool = False,
@@ -74,11 +91,18 @@ def lrp(
 
     So scores above 0 speak for the class; the alpha-beta rule, which follows positive contributions, starts with 1.
     Linear layers and convolutions follow the rule chosen. Matrix products give half to each factor, element by element
-    `R_U = U (R / Y) V^T / 2`; activations, softmax and LayerNorm pass relevance on; sums give each term its share,
-    scaled within each sample so that no relevance is made. The first layer of an image model follows the box rule,
-    between the least and the largest value of each image. Relevance of class tokens and position embeddings stays
-    there. Published code for Transformers divides by separate sums, so that a layer may hand down twice what it was
-    given, and sums over the batch; `compat="chefer-lrp"` repeats the former.
+    `R_U = U (R / Y) V^T / 2`; activations, softmax and LayerNorm pass relevance on; sums give each term its share. The
+    first layer of an image model follows the box rule, between the least and the largest value of each image. Relevance
+    of class tokens and position embeddings stays there.
+
+    What LayerNorm and softmax pass on is not in proportion to the sums below them, and of these some are close to 0:
+    divided by them as they are, relevance would go to the few places where they are closest, and depend on `epsilon`
+    and on rounding. In networks with such norms or softmax, what sums and products are divided by has a size of `floor`
+    times that of its terms at least, `|a + b| >= floor (|a| + |b|)`; what this takes counts in `conservation_gap`.
+    Networks with batch norms and ReLU, such as ResNets, are left as they are.
+
+    Published code for Transformers divides by separate sums, so that a layer may hand down twice what it was given,
+    and has no floor; `compat="chefer-lrp"` repeats it.
 
     Args:
         trace: The observed pass.
@@ -88,10 +112,14 @@ def lrp(
         epsilon: Stabiliser added to what is divided by, with its sign.
         alpha: Of the alpha-beta rule, from 1 on; beta is alpha - 1.
         gamma: Of the gamma rule.
-        residual: `"renormalised"` sums, or `"ratio"` for shares place by place, as for CNNs in other packages.
+        residual: `"ratio"` for each term's share in a sum, place by place, as in other packages; `"renormalised"` for
+            the rule of Chefer et al. (CVPR 2021), which scales the terms within each sample so that no relevance is
+            made, and by this changes the sign of a term whose relevance sums below 0.
+        floor: Least size of what sums and products are divided by, as a share of the sizes of their terms, in networks
+            with LayerNorm, RMSNorm, GroupNorm or softmax; 0 for none.
         input_rule: `"box"`, or `"same"` for the rule of the other layers.
-        compat: `"chefer-lrp"` for the published baseline of Transformers, which does not conserve relevance; then
-            the other options of rules do not matter.
+        compat: `"chefer-lrp"` for the published baseline of Transformers, which does not conserve relevance and reads
+            texts where they enter the first block; then the other options of rules do not matter.
         strict: Raise an error if more relevance than `max_gap` is lost or made besides what biases took.
         max_gap: As a share of the relevance at the class score.
     """

@@ -18,7 +18,7 @@ from mhex.registry import register
 @register(
     "mhex",
     title="Class weights of trained heads times what flows through the residual connections.",
-    paper="Sun & Lio, Multi-Head Explainer, 2025",
+    paper="Sun & Liò, Multi-Head Explainer, 2025",
     modalities=("image", "text"),
     needs=Needs(keep={"heads": "all"}),
     signed=True,

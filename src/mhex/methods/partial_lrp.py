@@ -8,13 +8,25 @@ from typing import Any
 from torch import Tensor
 
 from mhex.capture import AlphaBeta, Anatomy, Composite, Needs, Trace, relevance_rules
-from mhex.methods._relevance import attention_relevance, check_gap, check_number
+from mhex.methods._relevance import (
+    FLOOR,
+    PUBLISHED_EPSILON,
+    attention_relevance,
+    check_choice,
+    check_gap,
+    check_number,
+    published_baseline,
+)
 from mhex.registry import register
 
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
-    check_number("epsilon", options["epsilon"])
-    return relevance_rules(AlphaBeta(1.0, options["epsilon"]), epsilon=options["epsilon"])
+    epsilon = options["epsilon"]
+    check_number("epsilon", epsilon)
+    check_choice("compat", options["compat"], (None, "chefer-lrp"))
+    if options["compat"] is not None:
+        return published_baseline()
+    return relevance_rules(AlphaBeta(1.0, epsilon), epsilon=epsilon, floor=FLOOR)
 
 
 @register(
@@ -32,25 +44,35 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     avoid="To tell classes apart: its maps hardly depend on the class, in our hands as in publications.",
 )
 def partial_lrp(
-    trace: Trace, y: Tensor, *, epsilon: float = 1e-6, strict: bool = False, max_gap: float = 0.05
+    trace: Trace,
+    y: Tensor,
+    *,
+    epsilon: float = 1e-6,
+    compat: str | None = None,
+    strict: bool = False,
+    max_gap: float = 0.05,
 ) -> Tensor:
     r"""`S_j = mean_h sum_i (R^A_hij)^+`, `R^A` the relevance of the last block's attention, over the rows read out.
 
     `R^A = A ((R_z / z) v^T) / 2`: matrix products give half to each factor. Linear layers follow the alpha-1-beta-0
-    rule with joint denominators, where published code divides by separate sums; queries that the head does not read get
-    no relevance. `diagnostics["head_relevance"]` holds `sum_ij R^A_hij`, (B, H); what does not go
-    through the last attention counts as `lost_to_biases`.
+    rule with joint denominators, sums give each term its share, with the floor of `lrp`; queries that the head does not
+    read get no relevance. `diagnostics["head_relevance"]` holds `sum_ij R^A_hij`, (B, H); what does not go through the
+    last attention counts as `lost_to_biases`. The rows called partial LRP in publications since Chefer et al. (CVPR
+    2021) come from code that divides by separate sums; `compat="chefer-lrp"` repeats it.
 
     Args:
         trace: The observed pass.
         y: Target score, (B,).
         epsilon: Stabiliser.
+        compat: `"chefer-lrp"` for the rules of that code, which do not conserve relevance; `epsilon` does not matter
+            then.
         strict: Raise an error if more relevance than `max_gap` is lost or made on the way to the attention.
         max_gap: As a share of the relevance at the class score.
     """
     block = trace.blocks[-1]
     (z_relevance,) = trace.relevance(y, block.z, signed=False)
     check_gap(trace, strict, max_gap)
+    epsilon = epsilon if compat is None else PUBLISHED_EPSILON
     relevance = attention_relevance(block, z_relevance, epsilon, trace.read_rows)
     trace.diagnostics["head_relevance"] = relevance.sum((2, 3))
     return relevance.clamp_min(0).sum(2).mean(1)

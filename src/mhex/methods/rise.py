@@ -49,14 +49,14 @@ def rise(
     r"""`S(u) = sum_k p(x M_k) M_k(u) / sum_k M_k(u)`, random masks `M_k` from 0 to 1.
 
     A mask of images is a grid of zeros and ones, brought to the size of the image bilinearly, at a random shift; hidden
-    is zero in the normalised image, the mean colour of the data. A mask of texts hides words. Masks are the same for
+    is zero in the normalised image, the mean colour of the data. A mask of texts hides tokens. Masks are the same for
     every sample and repeat with the seed.
 
     Args:
         trace: The observed pass.
         target: What is explained: the probability of a class, or the score itself where a target has no probability.
         n: Number of masks; 4000 to 8000 were published.
-        p: Share of cells, or words, that are shown.
+        p: Share of cells, or tokens, that are shown.
         grid: Images: rows and columns of a mask before it is brought to size.
         fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
         batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.

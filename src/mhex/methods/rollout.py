@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._rows import through_heads
+from mhex.methods._rows import beyond_skips, through_heads
 from mhex.registry import register
 
 Fusion = Literal["mean", "max", "min"]
@@ -37,7 +37,8 @@ _FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean", discard_ratio: float = 0.0) -> Tensor:
     r"""`S = w^T C`, `C = prod_{b=L}^{s} (mean_h A(b) + I) / 2`, multiplied as a row vector from the top.
 
-    With another fusion of heads, or with small entries discarded, rows are scaled to sum to 1 again.
+    With another fusion of heads, or with small entries discarded, rows are scaled to sum to 1 again. Where the head
+    reads one word alone, as of a decoder, what this word keeps by skip connections alone is left out of the map.
 
     Args:
         trace: The observed pass.
@@ -49,15 +50,16 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
         raise ArgumentError(f"Expected head_fusion 'mean', 'max' or 'min', but got {head_fusion!r}.")
     if not isinstance(discard_ratio, (int, float)) or not 0 <= discard_ratio < 1:
         raise ArgumentError(f"Expected discard_ratio from 0 to below 1, but got {discard_ratio!r}.")
-    row = trace.readout
+    row = share = trace.readout
     for block in reversed(trace.blocks_from(start_block)):
         if head_fusion == "mean" and not discard_ratio:
-            row = (through_heads(row, block.attention()) + row) / 2
+            row, share = (through_heads(row, block.attention()) + row) / 2, share / 2
             continue
         fused = _FUSIONS[head_fusion](block.attention())
         matrix = (_discard(fused, trace.real, discard_ratio) + torch.eye(fused.shape[-1]).to(fused)) / 2
-        row = (row[:, None] @ (matrix / matrix.sum(-1, keepdim=True)))[:, 0]
-    return row
+        whole = matrix.sum(-1)
+        row, share = (row[:, None] @ (matrix / whole[..., None]))[:, 0], share / (2 * whole)
+    return beyond_skips(trace, row, share)
 
 
 def _discard(attention: Tensor, real: Tensor, ratio: float) -> Tensor:

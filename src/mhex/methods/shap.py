@@ -30,14 +30,14 @@ _ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generato
 
 @register(
     "shap",
-    title="Owen values of pixels or words: their mean share in the class probability, over orders of hiding them.",
+    title="Owen values of pixels or tokens: their mean share in the class probability, over orders of hiding them.",
     paper="Lundberg & Lee, NeurIPS 2017, arXiv:1705.07874; partition explainer of the package shap",
     modalities=("image", "text"),
     needs=Needs(),
     adapt=words_kept,
     signed=True,
     class_specific=True,
-    passes="F (1 + max_evals)",
+    passes="F (1 + K max_evals), K targets",
     target="scores",
     use="When scores must be fair shares that add up to the probability, on any model that can be asked for one; on "
     "short texts the values are exact.",
@@ -55,14 +55,15 @@ def shap(
     r"""`sum_i phi_i = f(x) - f(hidden x)`, `phi` the Owen values of a tree of halves: pixels (B, K, H, W) or tokens.
 
     Hidden pixels are those of the blurred image, averaged over boxes of half its side. Averaging is linear, so it does
-    not matter here how colours were normalised. Special tokens are never hidden and have no score. All targets share
-    one run, and the parts that are looked at more closely are those where any of them changes most: with few
-    evaluations the values of a target depend a little on the others. The seed breaks ties between parts alone.
+    not matter here how colours were normalised. Special tokens are never hidden and have no score. The parts that are
+    looked at more closely are those where the target changes most, so each target has evaluations of its own: several
+    targets give the values of as many calls, and cost as much but for inputs that more than one of them asks for. The
+    seed breaks ties between parts alone.
 
     Args:
         trace: The observed pass.
         target: What is explained: the probability of a class, or the score itself where a target has no probability.
-        max_evals: The most inputs that are run for one sample; 1000 and more for fine maps.
+        max_evals: The most inputs that are run for one sample and target; 1000 and more for fine maps.
         fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
         batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
@@ -85,18 +86,24 @@ def shap(
     whole = target.shares(trace.outcome).detach()
     values = whole.new_zeros(batch.size, target.count, *shape, dtype=torch.float64)
     base = whole.double().clone()
-    with _quiet_chance(trace.seed), closing(trace.track(range(batch.size * max_evals), "SHAP")) as steps:  # type: ignore[type-var]
+    runs = range(batch.size * target.count * max_evals)
+    most = 0
+    with _quiet_chance(), closing(trace.track(runs, "SHAP")) as steps:  # type: ignore[type-var]
         package = require("shap", extra="shap")
         for n in range(batch.size):
             if not bool(free[n].any()):
                 continue
-            ask = functools.partial(_ask, trace, target, hide, n, free[n], batch_size, steps)
+            known: dict[bytes, Tensor] = {}
             places = _places(free[n])
-            explainer = package.PartitionExplainer(ask, places)
-            found = explainer(np.zeros(places.shape), max_evals=max_evals, batch_size=_AT_A_TIME, silent=True)
-            values[n][:, free[n]] = torch.as_tensor(found.values[0].T).to(values)
-            base[n] = torch.as_tensor(found.base_values[0]).to(base)
-    trace.cost["forwards"] += max_evals
+            for k in range(target.count):
+                np.random.seed(trace.seed % 2**32)  # so that the values depend on no other sample or target
+                ask = functools.partial(_ask, trace, target, hide, n, k, free[n], batch_size, steps, known)
+                explainer = package.PartitionExplainer(ask, places)
+                found = explainer(np.zeros(places.shape), max_evals=max_evals, batch_size=_AT_A_TIME, silent=True)
+                values[n, k, free[n]] = torch.as_tensor(found.values[0, :, 0]).to(values)
+                base[n, k] = float(found.base_values[0, 0])
+            most = max(most, len(known))
+    trace.cost["forwards"] += most
     trace.diagnostics["completeness_gap"] = values.flatten(2).sum(-1) - (whole.double() - base)
     return values.to(whole.dtype)
 
@@ -106,24 +113,32 @@ def _ask(
     target: ResolvedTarget,
     hide: Hide,
     n: int,
+    k: int,
     free: Tensor,
     batch_size: int | None,
     steps: Iterator[int],
+    known: dict[bytes, Tensor],
     shown: Any,
 ) -> Any:
-    """Scores (M, K) of one sample, given which of its free places are shown, bool (M, F)."""
-    hidden = torch.zeros(len(shown), *free.shape, dtype=torch.bool, device=free.device)
-    hidden[:, free] = ~torch.as_tensor(shown, device=free.device)
-    own = torch.full((len(shown),), n, device=free.device)
+    """Scores (M, 1) of sample `n` and target `k`, given which of its free places are shown, bool (M, F).
+
+    `known` has the scores (K,) of all targets for what was shown before, and gets those that are new.
+    """
+    keys = [np.packbits(row).tobytes() for row in shown]
+    new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
+    hidden = torch.zeros(len(new), *free.shape, dtype=torch.bool, device=free.device)
+    hidden[:, free] = ~torch.as_tensor(shown[new], device=free.device)
+    own = torch.full((len(new),), n, device=free.device)
 
     def run(start: int, stop: int) -> Tensor:
         samples = own[start:stop]
         return target.shares(trace.rerun(hide(hidden[start:stop], samples), samples), samples).detach().double()
 
-    parts = [part for _, _, part in trace.chunks(len(shown), run, size=batch_size)]
+    parts = [part for _, _, part in trace.chunks(len(new), run, size=batch_size)]
+    known.update(zip((keys[row] for row in new), torch.cat(parts).cpu() if parts else (), strict=True))
     for _ in range(len(shown)):
         next(steps, None)
-    return torch.cat(parts).cpu().numpy()
+    return torch.stack([known[key][k] for key in keys])[:, None].numpy()
 
 
 class _Places:
@@ -166,11 +181,10 @@ def _halves(rows: int, columns: int) -> Any:
 
 
 @contextmanager
-def _quiet_chance(seed: int) -> Iterator[None]:
-    """The generators of numpy and Python as they were afterwards; meanwhile numpy's begins with the seed."""
+def _quiet_chance() -> Iterator[None]:
+    """The generators of numpy and Python as they were, afterwards."""
     with _ONE_AT_A_TIME:
         plain, state = random.getstate(), np.random.get_state()
-        np.random.seed(seed % 2**32)
         try:
             yield
         finally:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._rows import through_heads
+from mhex.methods._rows import beyond_skips, through_heads
 from mhex.methods._transformation import transformation_weights
 from mhex.registry import register
 
@@ -73,6 +73,8 @@ def tokentm(
     `W = diag(r_j c_j)` with the ratio of lengths `r_j = |x~_j| / |x_j|` of the transformed token `x~_j` (value and
     output projection) and the token `x_j`, and NECC `c_j = exp(cos(x_j, x~_j)) / mean_m exp(cos(x_m, x~_m))`; `W_F` is
     the same of the MLP. Multiplied as a row vector from the top; scaled down by a power of two where it would overflow.
+    Where the head reads one word alone, as of a decoder, what this word keeps by skip connections alone is left out of
+    the map: it would be most of it.
 
     Args:
         trace: The observed pass.
@@ -90,11 +92,11 @@ def tokentm(
             raise ArgumentError(f"Expected {name} {' or '.join(map(repr, _CHOICES[name]))}, but got {value!r}.")
     mixing, changing, lengths = trace.once("weights", lambda: transformation_weights(trace, chosen, value_bias, ffn))
     z_gradients = trace.gradient(y, *(block.z for block in trace.blocks))
-    row = trace.readout
+    row = share = trace.readout  # share: by skip connections alone
     for number in reversed(range(len(trace.blocks))):
         block = trace.blocks[number]
         if changing is not None:
-            row = row * (1 + changing[number])
+            row, share = row * (1 + changing[number]), share * (1 + changing[number])
         weighted = block.attention_gradient(z_gradients[number]).clamp_(min=0).mul_(block.attention())
         if mixing is None:
             row = row + through_heads(row, weighted)
@@ -102,11 +104,7 @@ def tokentm(
             row = row + through_heads(row, weighted) * mixing[number]
         else:
             row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
-        row = _scaled(row)
+        factor = torch.where(row.amax(1, keepdim=True) > 2.0**60, 2.0**-60, 1.0)  # its scale says nothing
+        row, share = row * factor, share * factor
+    row = beyond_skips(trace, row, share)
     return row * lengths if start == "lengths" else row
-
-
-def _scaled(row: Tensor) -> Tensor:
-    """The row, or where it is huge, a power of two smaller: its scale says nothing."""
-    huge = row.amax(1, keepdim=True) > 2.0**60
-    return torch.where(huge, row * 2.0**-60, row)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from mhex.capture import AlphaBeta, Anatomy, Composite, Needs, Trace, relevance_rules
 from mhex.methods._relevance import attention_relevance, check_choice, check_gap, check_number
-from mhex.methods._rows import through_heads
+from mhex.methods._rows import beyond_skips, through_heads
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     check_number("epsilon", options["epsilon"])
-    return relevance_rules(AlphaBeta(1.0, options["epsilon"]), epsilon=options["epsilon"])
+    return relevance_rules(AlphaBeta(1.0, options["epsilon"]), "renormalised", epsilon=options["epsilon"])
 
 
 @register(
@@ -51,7 +51,8 @@ def transformer_attribution(
 
     `R^A` is the relevance of attention by the alpha-1-beta-0 rule with joint denominators, sums renormalised within
     each sample. The published code sums over the batch and is right for one sample at a time only; this is right for
-    any batch.
+    any batch. Where the head reads one word alone, as of a decoder, what this word keeps by skip connections alone is
+    left out of the map: it is 1 whatever the word says, and would be most of the map.
 
     Args:
         trace: The observed pass.
@@ -76,21 +77,18 @@ def transformer_attribution(
             check_gap(trace, strict, max_gap)
             found.append(dict(trace.diagnostics))
             gradients = plain.gradient(target.score(plain.outcome, k), *(block.z for block in plain.blocks[first:]))
-            row = readout
+            row = share = readout
             for block, gradient, relevance in zip(
                 reversed(blocks), reversed(gradients), reversed(relevances), strict=True
             ):
                 weighted = block.attention_gradient(gradient) * attention_relevance(block, relevance, epsilon)
-                row = _step(row, weighted.clamp_min(0), normalise=compat == "bert")
-            rows.append(row)
+                weighted = weighted.clamp_min(0)
+                if compat == "bert":  # rows of I + ... sum to 1
+                    whole = 1 + weighted.mean(1).sum(-1)
+                    row, share = row / whole, share / whole
+                row = row + through_heads(row, weighted)
+            rows.append(beyond_skips(trace, row, share))
     trace.cost["forwards"] += 1
     trace.cost["backwards"] += target.count
     trace.diagnostics |= {name: torch.stack([one[name] for one in found], 1) for name in found[0]}
     return torch.stack(rows, 1)
-
-
-def _step(row: Tensor, weighted: Tensor, normalise: bool) -> Tensor:
-    """`row (I + mean_h weighted)`, its rows scaled to sum 1 if asked for."""
-    if normalise:
-        row = row / (1 + weighted.mean(1).sum(-1))
-    return row + through_heads(row, weighted)

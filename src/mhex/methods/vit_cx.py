@@ -40,10 +40,11 @@ def vit_cx(
 ) -> Tensor:
     r"""`S(u) = 1/K sum_k s_k M_k(u) / sum_l M_l(u)`, `s_k = p(x M_k + n_k) - p(x + n_k) + p(x)`.
 
-    A mask `M_k` is the sum of the channels of a cluster, each scaled to [0, 1] on the patch grid, as a map of the image
-    scaled to [0, 1]. `n_k = (1 - M_k) e_k` is noise where the mask hides the image. Clusters of channels: complete
-    linkage of the distance `1 - cos`. All classes share the passes. Of a class, scores below 0, where noise alone
-    raised the probability, are set to 0; other scores may be of either sign, and their maps too.
+    Channels of the patch tokens are enlarged to the image and scaled to [0, 1], and clusters of them are made: complete
+    linkage of the distance `1 - cos` between enlarged channels, as in the authors' code. A mask `M_k` is the sum of the
+    channels of a cluster, scaled to [0, 1]. `n_k = (1 - M_k) e_k` is noise where the mask hides the image. All classes
+    share the passes. Of a class, scores below 0, where noise alone raised the probability, are set to 0; other scores
+    may be of either sign, and their maps too.
 
     Args:
         trace: The observed pass.
@@ -61,7 +62,8 @@ def vit_cx(
     images = trace.batch.pixels
     channels = trace.on_grid(fixed(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
     plain = target.shares(trace.outcome).detach()
-    grids = [_masks(one, distance, max_masks) for one in channels]
+    size = (images.shape[-2], images.shape[-1])
+    grids = [_masks(sample, size, distance, max_masks) for sample in channels]
     weighted = images.new_zeros(len(images), target.count, *images.shape[-2:], dtype=plain.dtype)
     cover = torch.zeros_like(weighted[:, :1])
     for n, grid in enumerate(grids):
@@ -83,7 +85,7 @@ def _effects(
 ) -> tuple[Tensor, Tensor]:
     """`p(x M + n) - p(x + n)` for some masks and all targets, (M, K), and these masks."""
     image = trace.batch.pixels[n]
-    masks = _on_image(grid[start:stop], trace.batch.pixels)
+    masks = _on_image(grid[start:stop], (image.shape[-2], image.shape[-1]))
     drawn = torch.stack([trace.noise(m, *image.shape) for m in range(start, stop)])
     hidden = (1 - masks[:, None]) * level * drawn.to(masks)
     pairs = torch.cat([image.to(masks) * masks[:, None] + hidden, image.to(masks) + hidden]).to(image.dtype)
@@ -91,17 +93,34 @@ def _effects(
     return shares[: len(masks)] - shares[len(masks) :], masks
 
 
-def _masks(channels: Tensor, distance: float, most: int | None) -> Tensor:
-    """Clusters of one sample's channels (D, h, w), as maps (K, h, w) of values from 0 to 1."""
+def _masks(channels: Tensor, size: tuple[int, int], distance: float, most: int | None) -> Tensor:
+    """Clusters of the channels of one sample.
+
+    Args:
+        channels: (D, h, w), on the patch grid.
+        size: Height and width of the image. Clusters are those of the channels at this size: interpolation smooths a
+            channel, so channels are nearer to each other there than on the patch grid.
+        distance: Clusters are no wider than this.
+        most: The most clusters, or None.
+
+    Returns:
+        Sums of the channels of each cluster, (K, h, w), where each channel lies between 0 and 1 at the size of the
+        image.
+    """
     hierarchy = require("scipy.cluster.hierarchy")
-    low, high = channels.amin((1, 2), keepdim=True), channels.amax((1, 2), keepdim=True)
-    varying = (high > low)[:, 0, 0]  # a constant channel shows nothing
-    maps = ((channels - low) / (high - low).where(high > low, 1.0))[varying]
+    maps = channels[channels.amax((1, 2)) > channels.amin((1, 2))]  # a constant channel shows nothing
+    # A few at a time: all channels at the size of the image would take much memory.
+    maps = torch.cat([_scale(part, _enlarge(part, size)) for part in torch.split(maps, 64)])
     if len(maps) < 2:
         return maps
-    flat = F.normalize(maps.flatten(1).double().cpu(), dim=1)
-    apart = (1 - flat @ flat.mT).clamp_min(0)
-    above = torch.triu_indices(len(flat), len(flat), 1)
+    # Interpolation is linear in rows and in columns, so products at the size of the image are products on the grid.
+    rows, columns = (_stretch(n, many) for n, many in zip(maps.shape[1:], size, strict=True))
+    grid = maps.double().cpu()
+    across = (rows.mT @ rows) @ grid @ (columns.mT @ columns)
+    products = across.flatten(1) @ grid.flatten(1).mT
+    norms = products.diagonal().sqrt()
+    apart = (1 - products / norms[:, None] / norms).clamp_min(0)
+    above = torch.triu_indices(len(maps), len(maps), 1)
     tree = hierarchy.linkage(apart[above[0], above[1]].numpy(), "complete")
     labels = hierarchy.fcluster(tree, t=distance, criterion="distance")
     if most is not None and labels.max() > most:
@@ -110,8 +129,23 @@ def _masks(channels: Tensor, distance: float, most: int | None) -> Tensor:
     return torch.einsum("dk,dhw->khw", groups, maps)
 
 
-def _on_image(grid: Tensor, images: Tensor) -> Tensor:
+def _stretch(n: int, many: int) -> Tensor:
+    """The matrix (many, n) that interpolates n values linearly to so many."""
+    return F.interpolate(torch.eye(n, dtype=torch.float64)[None], size=many, mode="linear", align_corners=False)[0].mT
+
+
+def _enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (M, h, w) at the size of the image."""
+    return F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def _scale(maps: Tensor, large: Tensor) -> Tensor:
+    """Maps (M, h, w), scaled so that the same maps enlarged (M, H, W) lie between 0 and 1."""
+    low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
+    return (maps - low) / (high - low).where(high > low, 1.0)
+
+
+def _on_image(grid: Tensor, size: tuple[int, int]) -> Tensor:
     """Maps (M, h, w) at the size of the image, each from 0 to 1."""
-    masks = F.interpolate(grid[:, None], size=images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
-    low, high = masks.amin((1, 2), keepdim=True), masks.amax((1, 2), keepdim=True)
-    return (masks - low) / (high - low).where(high > low, 1.0)
+    large = _enlarge(grid, size)
+    return _scale(large, large)

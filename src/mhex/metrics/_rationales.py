@@ -1,19 +1,11 @@
-"""Words that people marked, in the forms they come in, and the scores of words as people split texts."""
+"""Words that people marked, in the forms they come in."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from mhex.errors import ArgumentError
-from mhex.inputs import Prepared
-from mhex.perturb import Subject, text_units
-from mhex.perturb.units import check_map
 
 FORMS = "numbers of words, (start, end) spans with end exclusive, or a bool for each word"
 
@@ -55,59 +47,6 @@ def marked_words(given: Any, who: str, text: str | None = None) -> list[int]:
         raise _refused(who, f"got {odd!r} among them")
     _check_range(found, who, count)
     return sorted(found)
-
-
-def check_words(prepared: Prepared) -> None:
-    """Refuse texts given as strings if it is not known where their tokens stand."""
-    if prepared.texts is not None and prepared.offsets is None:
-        raise ArgumentError(
-            "Expected a fast tokenizer, which says where in a text each token stands, because words that people mark "
-            "are split at white space, but got one that does not; load it with transformers.AutoTokenizer."
-        )
-
-
-def word_scores(subject: Subject, saliency: Tensor) -> tuple[Tensor, Tensor]:
-    """Highest score of the tokens of each word, (B, W), and bool (B, W), False where no token of a word was given.
-
-    Words of texts that were given as strings are split at white space, also those that were cut off; words of token ids
-    are those of the tokenizer.
-    """
-    texts = subject.prepared.texts
-    if texts is None:
-        units = text_units(subject, saliency, "word")
-        assert units.counted is not None
-        return units.scores, units.counted
-    saliency = check_map(subject, saliency)
-    if saliency.shape != subject.main.shape[:2]:
-        wanted, own = tuple(subject.main.shape[:2]), tuple(saliency.shape)
-        raise ArgumentError(f"Expected maps of shape {wanted}, but got {own}.")
-    if "words at white space" not in subject.shared:
-        subject.shared["words at white space"] = _tokens_of_words(subject, texts)
-    row, token, word = subject.shared["words at white space"]
-    most = max(len(text.split()) for text in texts)
-    scores = saliency.new_full((len(texts) * most,), -torch.inf)
-    scores = scores.scatter_reduce(0, row * most + word, saliency[row, token], "amax").view(len(texts), most)
-    counted = scores.isfinite()
-    return scores.masked_fill(~counted, 0.0), counted
-
-
-def _tokens_of_words(subject: Subject, texts: Sequence[str]) -> tuple[Tensor, ...]:
-    """Text, token and word of each token that stands in a word, and again for each further word, three (N,)."""
-    check_words(subject.prepared)
-    offsets, special, real = subject.prepared.offsets, subject.batch.special, subject.batch.real
-    assert offsets is not None
-    assert special is not None
-    assert real is not None
-    found = []
-    for n, text in enumerate(texts):
-        at: dict[int, int] = {}  # the word of each character
-        for word, match in enumerate(re.finditer(r"\S+", text)):
-            at.update(dict.fromkeys(range(*match.span()), word))
-        places = real[n].nonzero()[:, 0].tolist()
-        for token, (start, end) in zip(places, offsets[n], strict=True):
-            if not special[n, token]:
-                found += [(n, token, word) for word in sorted({at[i] for i in range(start, end) if i in at})]
-    return torch.tensor(found, device=subject.device).view(-1, 3).unbind(1)
 
 
 def _is_number(value: Any) -> bool:

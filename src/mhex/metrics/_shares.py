@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mhex._words import Pooling
 from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.perturb import PerturbationSweep, SharePasses
 from mhex.perturb.references import WORDS
+from mhex.perturb.splitting import Words
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class ShareProtocol(Protocol):
         granularity: What is ranked: `"word"` or `"token"`.
         tie: How equal scores are ranked.
         seed: Of ties.
+        words: Which words are ranked: those of the `"tokenizer"`, or those split at `"whitespace"`.
+        pooling: Of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
     """
 
     reference: str = "drop"
@@ -32,6 +36,8 @@ class ShareProtocol(Protocol):
     granularity: str = "word"
     tie: str = "random"
     seed: int = 0
+    words: Words = "tokenizer"
+    pooling: Pooling = "max"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,6 +46,12 @@ class ShareProtocol(Protocol):
                 f"Expected a reference of texts ({', '.join(WORDS)}) and granularity 'token' or 'word', but got "
                 f"{self.reference!r} and {self.granularity!r}."
             )
+
+    @property
+    def idle(self) -> dict[str, str]:
+        if self.granularity == "word":
+            return {}
+        return dict.fromkeys(("words", "pooling"), f"it is of words, and granularity is {self.granularity!r}")
 
     @property
     def passes(self) -> tuple[Any, ...]:
@@ -54,6 +66,8 @@ class ShareProtocol(Protocol):
             steps=100,
             tie=self.tie,  # type: ignore[arg-type]
             seed=self.seed,
+            words=self.words,
+            pooling=self.pooling,
         )
         return SharePasses(sweep, self.percent)
 

@@ -97,7 +97,8 @@ def average_drop(result: MaskedResult, scored: str = "explained", relative: bool
     "average-drop",
     function=average_drop,
     title="How much of the class probability goes when the salient region is removed?",
-    paper="Chattopadhyay et al., Grad-CAM++, WACV 2018, arXiv:1710.11063 (keep); MHEX (remove)",
+    paper="Chattopadhyay et al., Grad-CAM++, WACV 2018, arXiv:1710.11063 (keep); Sun & Liò, Multi-Head "
+    "Explainer, 2025 (remove)",
     passes="F",
     traps="Two metrics share this name. By name it means removal, and higher is better; with `mode='keep'` or "
     "`'soft-keep'` only the salient region is kept, and lower is better. Removing everything scores high: area is not "

@@ -69,7 +69,7 @@ def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None =
     "balanced",
     function=balanced,
     title="Does the map order what the model uses, tell classes apart, and stay under noise?",
-    paper="Ours, for mhex.recommend; of fidelity and class discrimination: Brocki, Binda & Chung, CDAM, 2024, "
+    paper="Ours, for mhex.recommend; of fidelity and class discrimination: Brocki, Binda & Chung, CDAM, 2023, "
     "arXiv:2312.02364",
     passes="4 T - 2 F + 2 E; 2 T - 1 F + 2 E where maps do not depend on the class",
     traps="Three numbers in units of their own: `mhex.recommend` weighs them by their spread over methods. A map that "

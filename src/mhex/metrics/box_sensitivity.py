@@ -99,7 +99,7 @@ def _reach(values: Tensor) -> Tensor:
     "box-sensitivity",
     function=box_sensitivity,
     title="Does the sum of the map over a box say how much of the logit goes when the box is blurred?",
-    paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364; scattered pixels: Ancona et al., Sensitivity-n, 2018, "
+    paper="Brocki, Binda & Chung, CDAM, 2023, arXiv:2312.02364; scattered pixels: Ancona et al., Sensitivity-n, 2018, "
     "arXiv:1711.06104",
     passes="100 F per size, once for all methods and classes",
     traps="Sizes and axis of the published areas are not known; those of `cdam` are inferred, so only orders and "

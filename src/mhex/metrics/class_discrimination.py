@@ -82,7 +82,7 @@ def class_discrimination(
     "class-discrimination",
     function=class_discrimination,
     title="Does the map of a class explain that class better than the map of another class in the image does?",
-    paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364",
+    paper="Brocki, Binda & Chung, CDAM, 2023, arXiv:2312.02364",
     passes="4 T - 2 F for both classes; boxes as for box-sensitivity, with which they are shared",
     traps="Needs images with two classes; others are skipped. Classes whose names mean the same thing must be left out "
     "before. Maps that do not depend on the class score exactly 0.",

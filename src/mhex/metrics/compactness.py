@@ -105,7 +105,7 @@ def _flat(saliency: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
     "compactness",
     function=compactness,
     title="How large is the part of the map that carries no weight?",
-    paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364",
+    paper="Brocki, Binda & Chung, CDAM, 2023, arXiv:2312.02364",
     passes="0",
     traps="High for any spiky noise: never judge by it alone. Enlarging a map changes it, so it is taken at the map's "
     "own resolution, and methods with other grids cannot be compared. `entropy` is a share of the most that the grid "

@@ -51,7 +51,7 @@ def effective_average_drop(result: MaskedResult, scored: str = "explained", area
     "effective-average-drop",
     function=effective_average_drop,
     title="How much of the class probability goes with a region of a sensible size?",
-    paper="MHEX (EAD)",
+    paper="Sun & Liò, Multi-Head Explainer, 2025 (EAD)",
     passes="0 beside average-drop",
     traps="That a quarter of the image is right is a guess about objects: small lesions reward wrong maps. Its area "
     "is measured above another threshold than the one that removes.",

@@ -42,7 +42,7 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     "fidelity",
     function=fidelity,
     title="Does the logit fall when the most important pixels are blurred, and stay when the least important are?",
-    paper="Brocki, Binda & Chung, CDAM, 2024, arXiv:2312.02364; SRG: Bluecher et al., 2024, arXiv:2401.06654",
+    paper="Brocki, Binda & Chung, CDAM, 2023, arXiv:2312.02364; SRG: Bluecher et al., 2024, arXiv:2401.06654",
     passes="2 T - 1 F; less by each order of the same sweep that another metric reads",
     traps="Logits have no common zero: areas of different models cannot be compared, unless `centred` is chosen. A "
     "blurred image still shows large things.",

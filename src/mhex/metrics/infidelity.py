@@ -26,6 +26,7 @@ class NoiseProtocol(Protocol):
         seed: Of the changes.
         reference: What a hidden square shows.
         blur: Spread of the reference `"blur"`.
+        channels: Whether channels have noise of their `"own"`, or `"shared"`, as maps are; see `NoisePass`.
     """
 
     kind: str = "square"
@@ -34,12 +35,16 @@ class NoiseProtocol(Protocol):
     seed: int = 0
     reference: str = "blur"
     blur: float | None = None
+    channels: str = "shared"
 
     @property
     def idle(self) -> dict[str, str]:
         if self.kind == "gaussian":
             return dict.fromkeys(("reference", "blur"), "it is of hidden squares, and kind is 'gaussian'")
-        noise = {"sigma": "it is of Gaussian noise, and kind is 'square'; the spread of the blur is `blur`"}
+        noise = {
+            "sigma": "it is of Gaussian noise, and kind is 'square'; the spread of the blur is `blur`",
+            "channels": "it is of Gaussian noise, and kind is 'square'",
+        }
         return noise | blur_only(self.reference, "blur")
 
     @property
@@ -49,7 +54,7 @@ class NoiseProtocol(Protocol):
     @property
     def runner(self) -> NoisePass:
         """The passes that it needs."""
-        return NoisePass(self.kind, self.sigma, self.draws, self.seed, self.reference, self.blur)
+        return NoisePass(self.kind, self.sigma, self.draws, self.seed, self.reference, self.blur, self.channels)
 
 
 def infidelity(result: NoiseResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:
@@ -85,9 +90,15 @@ def squared_errors(foretold: Tensor, seen: Tensor) -> Tensor:
     traps="Maps without a unit, such as those of the CAM family, can be compared by the scale-free form alone: `raw` "
     "depends on their size, and on the size to which they were brought. The best factor may be negative, so that a map "
     "and its negative score the same: `reversed` is the share of such images. Noise fits gradients, hidden squares fit "
-    "contributions.",
+    "contributions. Noise is shared by the channels of a pixel, because a map has one number for all of them; preset "
+    "`captum` draws it for each channel, as the example in captum's manual does, and its numbers are higher for maps "
+    "of colour images, however good they are.",
     modalities=("image",),
-    presets={"default": NoiseProtocol(), "gradient": NoiseProtocol("gaussian")},
+    presets={
+        "default": NoiseProtocol(),
+        "gradient": NoiseProtocol("gaussian"),
+        "captum": NoiseProtocol("gaussian", sigma=0.003, draws=10, channels="own"),
+    },
 )
 class Infidelity(PerImage):
     """Scale-free infidelity, raw infidelity (lower is better), and the share of maps that point the wrong way."""

@@ -41,9 +41,10 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     "log-odds",
     function=log_odds,
     title="How much log-probability is lost on the way, with the most important pixels removed first?",
-    paper="Shrikumar et al., DeepLIFT, ICML 2017, arXiv:1704.02685, as used by Chen et al., TokenTM, CVPR 2024",
+    paper="Shrikumar et al., DeepLIFT, ICML 2017, arXiv:1704.02685, as used by Wu et al., TokenTM, "
+    "CVPR 2024, arXiv:2403.14552",
     passes="T F; 0 beside a metric that reads the same order of the same sweep",
-    traps="No odds, by its name notwithstanding: a ratio of probabilities, unless `true_odds` is chosen. A few images "
+    traps="No odds, whatever its name says: a ratio of probabilities, unless `true_odds` is chosen. A few images "
     "that fall to almost nothing decide the mean.",
     presets={
         "default": LogOddsProtocol("black", 20, scored="predicted"),

@@ -38,8 +38,10 @@ class Protocol:
         assert isinstance(self.passes, tuple)  # making them refuses what they cannot do
 
     def __str__(self) -> str:
-        parts = [f.name for f in fields(self) if f.name not in self.idle]
-        return ", ".join(f"{name}={_short(getattr(self, name))}" for name in parts)
+        parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.idle}
+        if parts.get("granularity") == "word":  # also where there is no choice
+            parts = {**parts, "words": PerturbationSweep.words, "pooling": PerturbationSweep.pooling} | parts
+        return ", ".join(f"{name}={_short(value)}" for name, value in parts.items())
 
     @property
     def idle(self) -> dict[str, str]:

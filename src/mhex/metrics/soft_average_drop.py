@@ -37,7 +37,7 @@ def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor
     "soft-average-drop",
     function=soft_average_drop,
     title="How much of the class probability goes when pixels fade as far as the map says?",
-    paper="MHEX (SAD)",
+    paper="Sun & Liò, Multi-Head Explainer, 2025 (SAD)",
     passes="F",
     traps="Depends on the level of the map, not on ranks alone: an offset or a gamma changes it. A map of ones scores "
     "the drop of a flat image.",

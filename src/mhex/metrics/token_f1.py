@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._words import Pooling, check_pooling
 from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
-from mhex.metrics._rationales import FORMS, marked_words, word_scores
+from mhex.metrics._rationales import FORMS, marked_words
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
-from mhex.perturb import ranks
+from mhex.perturb import ranks, text_units
+from mhex.perturb.splitting import Words, check_split
 
 _K = (10, 20, 30, 40, 50, 60, 70, 80)
 
@@ -28,15 +30,22 @@ class TokenProtocol(Protocol):
         k: How many words are taken.
         mode: As for `token_f1`.
         seed: Of ties.
+        words: Which words: those that people number, split at `"whitespace"`; or those of the `"tokenizer"`, for token
+            ids, where marks must be numbered likewise.
+        pooling: Of a word: the `"max"` of the scores of its tokens, as published, or their `"sum"`.
     """
 
     k: tuple[int, ...] = _K
     mode: str = "signed"
     seed: int = 0
+    words: Words = "whitespace"
+    pooling: Pooling = "max"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check(self.k, self.mode)
+        check_split(self.words)
+        check_pooling(self.pooling)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +54,7 @@ class WordScores:
 
     Attributes:
         ids: Number of each text in its data set.
-        scores: Of words, the highest of their tokens, (B, W).
+        scores: Of words, (B, W).
         counted: Bool (B, W), False where a text has no such word, or none that the model was given.
         rationale: Numbers of the words that were marked, a list for each text; also of words that were cut off.
     """
@@ -115,9 +124,10 @@ def _check(k: Sequence[int], mode: str) -> None:
     passes="0",
     traps="What people mark is not what a model reads. Texts are cut at what the model can take, and marked words "
     "beyond can not be found: `recall_bound` is what is left, a property of the data. Numbers for different k cannot "
-    "be compared. Words of strings are split at white space, as `text.split()` does and people number them, whatever "
-    f"the tokenizer does with hyphens and punctuation, and `rationale` is, for each text, {FORMS}. Where token ids "
-    "are given, words are those of the tokenizer, punctuation among them, and marks must be numbered likewise.",
+    "be compared. Words are split at white space, as `text.split()` does and people number them, whatever the "
+    f"tokenizer does with hyphens and punctuation, and `rationale` is, for each text, {FORMS}. Of token ids these "
+    "words are not known: choose words='tokenizer', whose words are the tokenizer's, punctuation among them, and "
+    "number marks likewise.",
     modalities=("text",),
     data=("rationale",),
     presets={"default": TokenProtocol(), "che": TokenProtocol(mode="clamp")},
@@ -142,10 +152,13 @@ class TokenF1(PerImage):
         count = len(case.ids)
         if len(given) != count:
             raise ArgumentError(f"Expected a rationale for each of {count} texts, but got {len(given)}.")
-        texts: Sequence[str | None] = case.subject.prepared.texts or [None] * count
+        split = case.subject.prepared.texts if self.protocol.words == "whitespace" else None
+        texts: Sequence[str | None] = split or [None] * count
         rows = zip(given, case.ids, texts, strict=True)
         rationale = [marked_words(row, f"sample {i}", text) for row, i, text in rows]
-        return (WordScores(tuple(case.ids), *word_scores(case.subject, case.saliency), rationale),)
+        units = text_units(case.subject, case.saliency, "word", self.protocol.words, self.protocol.pooling)
+        assert units.counted is not None
+        return (WordScores(tuple(case.ids), units.scores, units.counted, rationale),)
 
     def score(self, words: WordScores) -> Tensor:
         """Per text."""

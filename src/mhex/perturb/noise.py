@@ -26,12 +26,12 @@ class NoiseResult:
 
     Attributes:
         noise: How inputs were changed.
-        image: Height and width of the images.
+        shape: Channels, height and width of the images.
         drops: `z_c(x) - z_c(x - I)`.
     """
 
     noise: NoisePass
-    image: tuple[int, int]
+    shape: tuple[int, int, int]
     drops: Drops
 
     @property
@@ -46,15 +46,17 @@ class NoiseResult:
     def products(self, saliency: Tensor) -> Tensor:
         """`I . S` of maps (B, h, w), brought to the size of the image, for each change: (B, n), float64.
 
-        The changes are drawn again from their seed, so that none of them is kept.
+        A map is a sum over channels; each channel is taken to have an equal share of it. The changes are drawn again
+        from their seed, so that none of them is kept.
         """
-        maps = check_maps(saliency, len(self.ids), self.image).to(self.drops.values.device)
-        maps = at_size(maps.double(), self.image).flatten(1)
-        found = [
-            self.noise.patterns(number, range(self.noise.draws), self.image).to(maps).flatten(1) @ one
-            for number, one in zip(self.ids, maps, strict=True)
+        image = self.shape[1:]
+        maps = check_maps(saliency, len(self.ids), image).to(self.drops.values.device)
+        maps = at_size(maps.double(), image).flatten(1)
+        products = [
+            self.noise.patterns(number, range(self.noise.draws), self.shape).mean(1).to(maps).flatten(1) @ sample
+            for number, sample in zip(self.ids, maps, strict=True)
         ]
-        return torch.stack(found)
+        return torch.stack(products)
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,12 @@ class NoisePass(Runner[NoiseResult]):
     """How inputs are changed. Nothing here depends on maps: all methods and classes share the passes.
 
     Attributes:
-        kind: `"gaussian"` takes off noise, one number for each pixel and the same in all channels, because maps are
-            sums over channels: for maps that are gradients. `"square"` hides a square of random side and place, and its
-            sum over the map is what the map foretells: for maps that are contributions.
+        kind: `"gaussian"` takes off noise: for maps that are gradients. `"square"` hides a square of random side and
+            place, and its sum over the map is what the map foretells: for maps that are contributions.
         sigma: Of the noise, in units of the model's input.
+        channels: Of the noise. `"shared"` is one number for each pixel, the same in all channels: maps are sums over
+            channels, and foretell such changes without loss. `"own"` is one number for each value of the input, as in
+            captum's examples: what channels have for themselves is then beyond any map.
         draws: Changes of each sample, n.
         seed: Of the changes.
         reference: What a hidden square shows.
@@ -78,6 +82,7 @@ class NoisePass(Runner[NoiseResult]):
     seed: int = 0
     reference: str = "blur"
     blur: float | None = None
+    channels: str = "shared"
 
     def __post_init__(self) -> None:
         if self.kind not in ("gaussian", "square"):
@@ -86,6 +91,8 @@ class NoisePass(Runner[NoiseResult]):
             raise ArgumentError(f"Expected draws to be a whole number from 1 on, but got {self.draws!r}.")
         if not self.sigma > 0:
             raise ArgumentError(f"Expected sigma of the noise to be above 0, but got {self.sigma!r}.")
+        if self.channels not in ("shared", "own"):
+            raise ArgumentError(f"Expected channels 'shared' or 'own', but got {self.channels!r}.")
         if self.reference not in PIXELS[:-1]:
             raise ArgumentError(
                 f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {self.reference!r}."
@@ -96,32 +103,41 @@ class NoisePass(Runner[NoiseResult]):
         if subject.batch.modality != "image":
             raise ArgumentError("Expected images: noise has no meaning on the tokens of texts.")
         pixels = subject.batch.pixels
-        image = (int(pixels.shape[-2]), int(pixels.shape[-1]))
+        shape = (int(pixels.shape[1]), int(pixels.shape[2]), int(pixels.shape[3]))
         stand_in = None if self.kind == "gaussian" else subject.reference(self.reference, self.blur)
 
         def change(samples: Tensor, draws: Tensor) -> Batch:
             # Samples come in order, each with several of its draws.
             parts = [(b, draws[samples == b].tolist()) for b in dict.fromkeys(samples.tolist())]
-            pattern = torch.cat([self.patterns(subject.ids[b], chosen, image) for b, chosen in parts])
-            pattern = pattern[:, None].to(pixels)
+            pattern = torch.cat([self.patterns(subject.ids[b], chosen, shape) for b, chosen in parts]).to(pixels)
             own = pixels[samples]
             changed = own - pattern if stand_in is None else torch.where(pattern > 0, stand_in[samples], own)
             return subject.variants(changed, samples, rows=False)
 
         drops = drops_of(subject, self, self.draws, change, subject.classes(explained, other), "noise")
-        return NoiseResult(self, image, drops)
+        return NoiseResult(self, shape, drops)
 
-    def patterns(self, number: int, draws: Sequence[int], image: tuple[int, int]) -> Tensor:
-        """Some changes of one sample, (M, H, W), float64: noise, or 1 at hidden pixels and 0 elsewhere."""
+    def patterns(self, number: int, draws: Sequence[int], shape: tuple[int, int, int]) -> Tensor:
+        """Some changes of one sample, float64: noise, or 1 at hidden pixels and 0 elsewhere.
+
+        Args:
+            number: Id of the sample.
+            draws: Numbers of the changes, M.
+            shape: Channels, height and width of the sample.
+
+        Returns:
+            (M, C, H, W) where channels have noise of their own, (M, 1, H, W) where all share it.
+        """
         seeds = torch.randint(2**62, (self.draws,), generator=generator_for(self.seed, number, _NOISE)).tolist()
-        own = [torch.Generator().manual_seed(seeds[n]) for n in draws]
+        generators = [torch.Generator().manual_seed(seeds[n]) for n in draws]
+        channels, height, width = shape
         if self.kind == "gaussian":
-            return torch.stack([torch.randn(image, generator=g, dtype=torch.float64) for g in own]) * self.sigma
-        height, width = image
-        found = torch.zeros(len(own), height, width, dtype=torch.float64)
-        for n, generator in enumerate(own):
+            size = (channels if self.channels == "own" else 1, height, width)
+            return torch.stack([torch.randn(size, generator=g, dtype=torch.float64) for g in generators]) * self.sigma
+        masks = torch.zeros(len(generators), 1, height, width, dtype=torch.float64)
+        for mask, generator in zip(masks, generators, strict=True):
             length, row, column = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
-            side = 1 + int(length * max(1, min(image) // 2))  # up to half of the shorter side
+            side = 1 + int(length * max(1, min(height, width) // 2))  # up to half of the shorter side
             top, left = int(row * (height - side + 1)), int(column * (width - side + 1))
-            found[n, top : top + side, left : left + side] = 1
-        return found
+            mask[:, top : top + side, left : left + side] = 1
+        return masks

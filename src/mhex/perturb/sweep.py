@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mhex._words import Pooling, check_pooling
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.curves import ORDERS, Order, SweepResult
@@ -16,6 +17,7 @@ from mhex.perturb.ranks import Tie, check_tie, counts, generator_for, ranks
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.removal import Change, Removal
 from mhex.perturb.runner import Runner
+from mhex.perturb.splitting import Words, check_split
 from mhex.perturb.subject import Subject, top_class
 from mhex.perturb.units import Units, image_units, text_units
 from mhex.perturb.words import removed_words
@@ -40,6 +42,8 @@ class PerturbationSweep(Runner[SweepResult]):
         sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side.
         noise: Spread of what is added to imputed pixels.
         radius: Of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
+        words: Which words granularity `"word"` ranks: those of the `"tokenizer"`, or those split at `"whitespace"`.
+        pooling: Of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
     """
 
     reference: str = "black"
@@ -51,6 +55,8 @@ class PerturbationSweep(Runner[SweepResult]):
     sigma: float | None = None
     noise: float = 0.01
     radius: int | None = None
+    words: Words = "tokenizer"
+    pooling: Pooling = "max"
 
     def __post_init__(self) -> None:
         if self.reference not in (*PIXELS, *WORDS):
@@ -65,6 +71,8 @@ class PerturbationSweep(Runner[SweepResult]):
         if not self.orders or any(order not in ORDERS for order in self.orders):
             raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
         check_tie(self.tie)
+        check_split(self.words)
+        check_pooling(self.pooling)
 
     def ask(
         self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other: Tensor | None = None
@@ -118,7 +126,7 @@ class PerturbationSweep(Runner[SweepResult]):
             raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
         if self.granularity not in ("token", "word"):
             raise ArgumentError(f"Expected granularity 'token' or 'word' for texts, but got {self.granularity!r}.")
-        return text_units(subject, saliency, self.granularity)
+        return text_units(subject, saliency, self.granularity, self.words, self.pooling)
 
     def change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""

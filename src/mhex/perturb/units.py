@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._words import Pooling, pool
 from mhex.errors import ArgumentError
+from mhex.perturb.splitting import Words, words_of
 from mhex.perturb.subject import Subject
 
 
@@ -86,8 +88,18 @@ def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
     return Units(saliency.flatten(1), number, None, spread)
 
 
-def text_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
-    """Tokens that are neither special nor padding; or words, each with the highest score of its pieces."""
+def text_units(
+    subject: Subject, saliency: Tensor, granularity: str, words: Words = "tokenizer", pooling: Pooling = "max"
+) -> Units:
+    """Tokens that are neither special nor padding; or words.
+
+    Args:
+        subject: The texts.
+        saliency: Scores of tokens, (B, T).
+        granularity: `"token"` or `"word"`.
+        words: Which words; see `words_of`. A token that stands in several is removed with any of them.
+        pooling: How the scores of tokens make that of their word; see `mhex._words.pool`.
+    """
     saliency = check_map(subject, saliency)
     special = subject.batch.special
     assert special is not None
@@ -95,29 +107,11 @@ def text_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
         raise ArgumentError(f"Expected maps of shape {tuple(special.shape)}, but got {tuple(saliency.shape)}.")
     if granularity != "word":
         return Units(saliency, (~special).sum(1), ~special, lambda removed, samples: removed)
-    word_of = words_of(subject)
-    most = int(word_of.max()) + 1
-    column = word_of.clamp_min(0)
-    hidden = saliency.masked_fill(word_of < 0, -torch.inf)
-    scores = saliency.new_full((len(saliency), max(1, most)), -torch.inf).scatter_reduce(1, column, hidden, "amax")
-    counted = scores.isfinite()
+    word_of, most = words_of(subject, words)  # (B, T, P)
+    scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
-        return removed.gather(1, column[samples]) & (word_of[samples] >= 0)
+        own = word_of[samples]
+        return (removed.gather(1, own.clamp_min(0).flatten(1)).view(own.shape) & (own >= 0)).any(2)
 
-    return Units(scores.masked_fill(~counted, 0.0), counted.sum(1), counted, spread)
-
-
-def words_of(subject: Subject) -> Tensor:
-    """Number of the word of each token, (B, T); -1 at special tokens and padding."""
-    words, special, real = subject.prepared.words, subject.batch.special, subject.batch.real
-    if words is None or special is None or real is None:
-        raise ArgumentError(
-            "Expected texts whose words are known for granularity 'word': give strings with a fast tokenizer, or "
-            "choose 'token'."
-        )
-    found = torch.full(special.shape, -1, device=special.device)
-    for n, row in enumerate(words):
-        numbers = torch.tensor([-1 if word is None else word for word in row], device=special.device)
-        found[n, real[n]] = numbers
-    return found.masked_fill(special, -1)
+    return Units(scores, counted.sum(1), counted, spread)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.explanation import Explanation
 from mhex.viz._colour import INK, text_colours
 from mhex.viz._labels import TEXT_SCALE_NOTE, Legend, choose, prediction_note, target_count, target_label

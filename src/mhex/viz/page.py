@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhex._words import escaped
+from mhex._markup import escaped
 
 # The page may show its own pictures and use its own style. Nothing else is loaded, whatever a section contains.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

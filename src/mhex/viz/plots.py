@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mhex._words import escaped
+from mhex._markup import escaped
 from mhex.viz.svg import CHARACTER, WIDTH, Look, Scale, drawing, number, path, rule, scale_of, write
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 10.0, 8.0, 36.0

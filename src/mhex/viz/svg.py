@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mhex._words import escaped
+from mhex._markup import escaped
 
 WIDTH = 360.0  # of every drawing: readable in one column of a phone, two or three beside each other elsewhere
 CHARACTER = 5.9  # width of a letter at the size of labels

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from mhex._words import MARKS, clean, escaped, word_runs
+from mhex._markup import escaped
+from mhex._words import MARKS, Pooling, clean, pool_runs, usual_pooling, word_runs
 from mhex.explanation import Explanation
 from mhex.viz._colour import text_colours
 from mhex.viz._labels import target_scores
@@ -60,8 +61,7 @@ def units(explanation: Explanation, sample: int = 0, target: int = 0) -> list[Un
         tokens = explanation.tokens[sample]
         words = None if explanation.words is None else explanation.words[sample]
         marked = any(token.startswith(MARKS) for token in tokens)
-        for pieces, values, special in _groups(tokens, words, scores.tolist()):
-            value = sum(values) if explanation.signed else max(values)
+        for pieces, value, special in _groups(tokens, words, scores.tolist(), usual_pooling(explanation.signed)):
             text = clean(pieces) or "␣"
             space = bool(found) and _space(found[-1], text, pieces[0], marked, special)
             found.append(Unit(text, value, special=special, space=space))
@@ -75,14 +75,15 @@ def _scaled(unit: Unit, largest: float) -> Unit:
 
 
 def _groups(
-    tokens: Sequence[str], words: Sequence[int | None] | None, scores: Sequence[float]
-) -> list[tuple[list[str], list[float], bool]]:
-    """Tokens and scores of each word, in order, and whether it is a special token."""
-    groups = []
-    for start, end in word_runs([None] * len(tokens) if words is None else words):
-        pieces, values = list(tokens[start:end]), list(scores[start:end])
-        unnamed = _SPECIAL.fullmatch(pieces[0]) is not None and values[0] == 0
-        groups.append((pieces, values, unnamed if words is None else words[start] is None))
+    tokens: Sequence[str], words: Sequence[int | None] | None, scores: Sequence[float], pooling: Pooling
+) -> list[tuple[Sequence[str], float, bool]]:
+    """Tokens and score of each word, in order, and whether it is a special token."""
+    groups: list[tuple[Sequence[str], float, bool]] = []
+    runs = word_runs([None] * len(tokens) if words is None else words)
+    for (start, end), value in zip(runs, pool_runs(scores, runs, pooling), strict=True):
+        pieces = tokens[start:end]
+        unnamed = _SPECIAL.fullmatch(pieces[0]) is not None and scores[start] == 0
+        groups.append((pieces, value, unnamed if words is None else words[start] is None))
     return groups
 
 

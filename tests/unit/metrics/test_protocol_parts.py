@@ -87,6 +87,9 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # by part
     "tolerance": (2,),
     "chosen_on": ("half", "all"),
     "k": ((2,),),
+    "channels": ("shared", "own"),
+    "words": ("tokenizer", "whitespace"),
+    "pooling": ("max", "sum"),
 }
 OWN: dict[tuple[str, str], tuple[Any, ...]] = {  # by metric and part, where a name has another meaning
     ("segmentation", "threshold"): ("mean", "best"),
@@ -213,6 +216,6 @@ def test_a_seed_is_never_refused() -> None:
 
 
 def test_what_is_not_read_is_not_printed() -> None:
-    assert str(Infidelity("gradient").protocol) == "kind=gaussian, sigma=0.1, draws=100, seed=0"
+    assert str(Infidelity("gradient").protocol) == "kind=gaussian, sigma=0.1, draws=100, seed=0, channels=shared"
     assert "sigma" not in str(Insertion().protocol)
     assert "sigma=5" in str(Insertion("rise").protocol)

@@ -238,7 +238,7 @@ def test_characters_that_act_are_never_drawn(image, corner, acting):
         pixels(drawn)
     said = words(drawn)
     assert not any(acting[0] in line for line in said)
-    assert any(line.startswith("cat\ufffd") for line in said)
+    assert any(line.startswith(("cat\\", "cat?")) for line in said)
     assert not any("installed fonts lack" in line for line in said)
 
 

@@ -21,10 +21,11 @@ from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import Affine
 from mhex.capture.rules.node import divide, graph_operands, node, used_once
 from mhex.capture.rules.products import as_record, divides, grouped, handed, in_graph
-from mhex.capture.rules.sums import joined, terms_of
+from mhex.capture.rules.sums import is_mask, joined, terms_of
 
 Operation = Callable[..., Tensor]
 _LEAST = 1e-9
+_HIDDEN = torch.finfo(torch.float32).tiny  # what a mask leaves of a probability is smaller
 
 
 def mass_one(flow: Flow, relevance: Tensor, x: Tensor) -> Tensor:
@@ -100,11 +101,16 @@ def scale_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> A
 
 
 def sum_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Tensor:
-    """Both terms of a sum are scaled by themselves, so the larger one gets no more than the other."""
+    """Both terms of a sum are scaled by themselves, so the larger one gets no more than the other.
+
+    A mask that is added to the logits of attention is no term: what it leaves keeps its relevance.
+    """
     terms, factors = terms_of(operation, *args, **kwargs)
     places = graph_operands(*terms)
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        if len(places) == 1 and is_mask(terms[1 - places[0]]):
+            return [mass_one(flow, carried.sum_to_size(terms[places[0]].shape), terms[places[0]])]
         s = _weights(carried, y)
         shares = [(terms[place].detach() * factors[place]).clamp_(min=0) * s for place in places]
         found = zip(shares, (terms[place] for place in places), strict=True)
@@ -183,11 +189,12 @@ def rms_norm_rule(
 
 
 def softmax_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The denominator is a constant, that of `|x|` for the absolute operation."""
+    """The denominator is a constant, that of `|x|` for the absolute operation; masked entries have no part in it."""
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        finite = x.detach().masked_fill(x.isneginf(), 0.0)
-        sized = operation(x.detach().abs().masked_fill(x.isneginf(), -torch.inf), *args, **kwargs)
+        hidden = x.isneginf() | (y < _HIDDEN)
+        finite = x.detach().masked_fill(hidden, 0.0)
+        sized = operation(x.detach().abs().masked_fill(hidden, -torch.inf), *args, **kwargs)
         return [mass_one(flow, _weights(carried, y) * (finite * y + finite.abs() * sized), x)]
 
     return node(flow, lambda: operation(x, *args, **kwargs), back, x)
@@ -204,7 +211,7 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
         s, positive = _weights(carried, z), values.clamp_min(0)
         to_values = (probabilities.mT @ s).mul_(positive)
         to_attention = mass_one(flow, (s @ positive.mT).mul_(probabilities), probabilities)
-        hidden = logits.isneginf() if record.mask is not None or record.causal else None
+        hidden = probabilities < _HIDDEN if record.mask is not None or record.causal else None
         logits = logits if hidden is None else logits.masked_fill(hidden, 0.0)
         sizes = logits.abs()
         sized = (sizes if hidden is None else sizes.masked_fill(hidden, -torch.inf)).softmax(-1).nan_to_num_(0.0)

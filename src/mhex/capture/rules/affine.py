@@ -16,6 +16,7 @@ from torch import Tensor
 from mhex.capture.rules.flow import Flow
 from mhex.capture.rules.layer import Affine, norm_settings, read_layer
 from mhex.capture.rules.node import divide, node
+from mhex.capture.rules.origin import ATTENTION, Mark, mark, origin_of
 
 _LOOK = 64
 
@@ -145,17 +146,28 @@ class Separate(Shares):
         return total
 
 
-def affine(shares: Shares) -> Callable[..., Any]:
-    """Rule of `"linear"` and `"convolution"`; the first layer of a network has the composite's rule of the entrance."""
+def affine(shares: Shares, projection: Shares | None = None) -> Callable[..., Any]:
+    """Rule of `"linear"` and `"convolution"`; the first layer of a network has the composite's rule of the entrance.
+
+    Args:
+        shares: Rule of layers.
+        projection: Rule of those that project into attention or out of it; that of the others if None.
+    """
 
     def rule(flow: Flow, operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Any:
         layer = read_layer(operation, *args, **kwargs)
         if layer is None or layer.weight.requires_grad:
             return NotImplemented
-        entrance = None if flow.entered else flow.composite.entrance
+        usual = shares if flow.entered or flow.composite.entrance is None else flow.composite.entrance
         flow.entered = True
-        y = _ruled(flow, layer, entrance or shares, lambda: operation(*args, **kwargs))
-        flow.folding = (y, layer, entrance or shares)
+        here, after_attention = Mark(), origin_of(layer.x) == ATTENTION
+
+        def choose() -> Shares:  # on the way back, when it is known where the output went
+            return projection if projection is not None and (after_attention or here.projects) else usual
+
+        y = _ruled(flow, layer, choose, lambda: operation(*args, **kwargs))
+        mark(y, frozenset((here,)))
+        flow.folding = (y, layer, choose)
         return y
 
     return rule
@@ -171,14 +183,15 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
         # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
         if flow.folding is None or flow.folding[0] is not x or (flow.folding[1].geometry is None and x.dim() != 2):
             return alone(flow, operation, x, *args, **kwargs)
-        _, layer, shares = flow.folding
-        return _ruled(flow, layer.folded(*settings), shares, lambda: operation(x, *args, **kwargs))
+        _, layer, choose = flow.folding
+        return _ruled(flow, layer.folded(*settings), choose, lambda: operation(x, *args, **kwargs))
 
     return rule
 
 
-def _ruled(flow: Flow, layer: Affine, shares: Shares, compute: Callable[[], Tensor]) -> Tensor:
+def _ruled(flow: Flow, layer: Affine, choose: Callable[[], Shares], compute: Callable[[], Tensor]) -> Tensor:
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        shares = choose()
         part, tokens = layer, None if shares.whole or layer.geometry is not None else flow.reached(carried)
         if tokens is not None:
             part, carried, y = replace(layer, x=layer.x[:, tokens]), carried[:, tokens], y[:, tokens]

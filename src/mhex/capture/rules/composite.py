@@ -36,6 +36,7 @@ def gradient_rules(
     convolution: Shares | None = None,
     attention: Literal["constant", "shared"] = "constant",
     activation: Literal["identity", "gradient"] = "identity",
+    projection: Shares | None = None,
 ) -> Composite:
     """Rules as modified gradients: relevance is the activation times what the backward pass carries.
 
@@ -44,11 +45,12 @@ def gradient_rules(
         convolution: Rule of convolutions; that of linear layers if None.
         attention: Whether attention probabilities are constants, or relevance is shared by both factors of products.
         activation: Whether activations pass relevance on, or keep their slope.
+        projection: Rule of layers that project into attention or out of it; that of the others if None.
     """
     constant = attention == "constant"
     rules: dict[str, Rule] = {
-        "linear": affine(linear),
-        "convolution": affine(convolution or linear),
+        "linear": affine(linear, projection),
+        "convolution": affine(convolution or linear, projection),
         "batch_norm": folded_norm(elementwise.affine_norm),
         "layer_norm": elementwise.frozen_layer_norm,
         "rms_norm": elementwise.frozen_rms_norm,
@@ -69,9 +71,10 @@ def gradient_rules(
 
 def relevance_rules(
     linear: Shares,
-    residual: Literal["renormalised", "ratio"] = "renormalised",
+    residual: Literal["ratio", "renormalised"] = "ratio",
     entrance: Shares | None = None,
     epsilon: float = 1e-6,
+    floor: float = 0.0,
 ) -> Composite:
     """Rules that hand down relevance itself: norms, activations and softmax pass it on, products share it alike.
 
@@ -80,8 +83,10 @@ def relevance_rules(
         residual: Rule of sums.
         entrance: Rule of the first layer; that of the others if None.
         epsilon: Stabiliser of sums and products.
+        floor: Least size of what sums and products are divided by, as a share of the sizes of their terms, in networks
+            whose norms or softmax pass relevance on.
     """
-    split = sums.renormalised(epsilon) if residual == "renormalised" else sums.by_ratio(epsilon)
+    split = (sums.renormalised if residual == "renormalised" else sums.by_ratio)(epsilon, floor)
     passing = ("activation", "layer_norm", "rms_norm", "group_norm", "softmax")
     rules: dict[str, Rule] = {
         **dict.fromkeys(("linear", "convolution"), affine(linear)),
@@ -90,9 +95,9 @@ def relevance_rules(
         **dict.fromkeys(("add", "subtract"), sums.summed(split)),
         "batch_norm": folded_norm(elementwise.passed),
         "gate": elementwise.cut,
-        "attention": products.halved_attention(epsilon),
-        "matmul": products.halved(epsilon),
-        "pool": sums.by_share(epsilon),
+        "attention": products.halved_attention(epsilon, floor),
+        "matmul": products.halved(epsilon, floor),
+        "pool": sums.by_share(epsilon, floor),
         "concatenate": sums.joined,
     }
     return Composite("relevance", rules, entrance)

@@ -8,7 +8,7 @@ carries relevance itself, and every operation but the moving ones needs a rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from mhex.capture.rules.books import Books
 from mhex.capture.rules.layer import is_layer
 from mhex.capture.rules.node import any_in_graph, note_uses, overlap
 from mhex.capture.rules.operations import LINEAR, OPERATIONS, OUT_OF_PLACE, Function, name_of_operation, writes
+from mhex.capture.rules.origin import follow
 from mhex.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Flow(Books):
         self.met: set[str] = set()  # names of operations
         self.entered = False  # the first layer of the network was met
         self.inside = False  # of an operation that is seen as one
-        self.folding: tuple[Tensor, Affine, Shares] | None = None  # the last layer, which a batch norm may follow
+        self.folding: tuple[Tensor, Affine, Callable[[], Shares]] | None = None  # a batch norm may follow that layer
         self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
@@ -109,9 +110,11 @@ class Flow(Books):
         if rule is not None:
             found = rule(self, operation, *args, **kwargs)
             if found is not NotImplemented:
+                follow(name, args, found)
                 return found
         note_uses(args)
         result = operation(*args, **kwargs)
+        follow(name, args, result)
         if writes(operation):
             self.unknown[operation.__name__] += 1
             return result
@@ -119,6 +122,14 @@ class Flow(Books):
         if rule is not None or (not fine and any_in_graph(result if isinstance(result, tuple) else (result,))):
             self.unknown[getattr(operation, "__name__", str(operation))] += 1
         return result
+
+    def floor(self, share: float) -> float:
+        """Least size of divisors, as a share of the sizes of what they sum up: `share` where it is needed, else 0.
+
+        Norms and softmax that pass relevance on leave some at sums that are close to 0, and without a floor the few
+        places that are closest would take most of it. After a ReLU, relevance is in proportion to the sums.
+        """
+        return 0.0 if self.met.isdisjoint(("layer_norm", "rms_norm", "group_norm", "softmax", "attention")) else share
 
     def current(self, value: Any) -> Any:
         """What stands for a tensor that the model believes it has written into; of others, they themselves."""

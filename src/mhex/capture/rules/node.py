@@ -88,6 +88,11 @@ def graph_operands(*values: Any) -> list[int]:
     return [place for place, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
 
 
+def at_least(by: Tensor, size: Tensor, floor: float) -> Tensor:
+    """Divisors with absolute values of `floor * size` at least; their signs stay."""
+    return torch.copysign(torch.maximum(by.abs(), size * floor), by)
+
+
 def divide(number: Tensor, by: Tensor, epsilon: float) -> Tensor:
     """`number / (by + epsilon sgn(by))` with `sgn(0) = 1`; without epsilon, 0 where the divisor is 0."""
     if epsilon == 0:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.rules.flow import Flow
-from mhex.capture.rules.node import divide, graph_operands, node
+from mhex.capture.rules.node import at_least, divide, graph_operands, node
+from mhex.capture.rules.origin import SOFTMAX, origin_of
 
 Operation = Callable[..., Tensor]
 
@@ -41,17 +42,28 @@ def scaled(flow: Flow, operation: Operation, a: Any, b: Any = -1.0, **kwargs: An
     return node(flow, call, lambda carried, _: [(carried * share).sum_to_size(one.shape) for one in inputs], *inputs)
 
 
-def halved(epsilon: float) -> Callable[..., Any]:
-    """Rule of `"matmul"`: of two activations, each is given half; of one and a constant, it is given all."""
+def halved(epsilon: float, floor: float = 0.0) -> Callable[..., Any]:
+    """Rule of `"matmul"`: of two activations, each is given half; of one and a constant, it is given all.
+
+    Args:
+        epsilon: Stabiliser.
+        floor: As of sums; the terms are those that the product adds up. None for attention times values.
+    """
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         places = graph_operands(*args)
         if not places:  # einsum takes its operands as a list too
             return NotImplemented
         share = 1 / len(places)
+        # What a layer hands down to the output of attention is in proportion to it.
+        weighs_values = any(origin_of(one) == SOFTMAX for one in args)
 
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-            s = divide(carried, y, epsilon) if flow.relevance else carried
+            s = carried
+            if flow.relevance:
+                below = 0.0 if weighs_values else flow.floor(floor)
+                sizes = (one.detach().abs() if isinstance(one, Tensor) else one for one in args)
+                s = divide(carried, at_least(y, operation(*sizes, **kwargs), below) if below else y, epsilon)
             with torch.enable_grad():
                 points = [args[place].detach().requires_grad_() for place in places]
                 given = [points[places.index(k)] if k in places else one for k, one in enumerate(args)]
@@ -85,18 +97,25 @@ def _weighed(flow: Flow, x: Tensor, share: float) -> Tensor:
     return node(flow, lambda: x.clone(), lambda carried, _: [carried * share], x) if x.requires_grad else x
 
 
-def halved_attention(epsilon: float) -> Callable[..., Any]:
-    """Rule of `"attention"` in the relevance flow: the matrix products share alike, softmax passes relevance on."""
+def halved_attention(epsilon: float, floor: float = 0.0) -> Callable[..., Any]:
+    """Rule of `"attention"` in the relevance flow: the matrix products share alike, softmax passes relevance on.
+
+    Args:
+        epsilon: Stabiliser.
+        floor: As of sums, for the logits; the terms are those that the product of queries and keys adds up.
+    """
 
     def rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
         record = as_record(q, k, v, **kwargs)
 
         def back(carried: Tensor, z: Tensor) -> list[Tensor]:
             query, keys, values = q.detach(), record.keys(), record.values()
-            s = divide(carried, z, epsilon).mul_(0.5)
             logits = record.logits(masked=False).to(z.dtype)
             free = record.mask is None and not record.causal
             probabilities = logits.softmax(-1) if free else record.probabilities().to(z.dtype)
+            if below := flow.floor(floor):
+                logits = at_least(logits, query.abs() @ keys.abs().mT * record.scale, below)
+            s = divide(carried, z, epsilon).mul_(0.5)
             to_values = (probabilities.mT @ s).mul_(values)
             to_logits = (s @ values.mT).mul_(probabilities)
             shares = divide(to_logits, logits, epsilon).mul_(record.scale / 2)
