@@ -208,13 +208,14 @@ def _grey(photo: Image, depth: _Depth, value_range: ValueRange | None, name: str
 
 def range_hint(low: float, high: float) -> str:
     """What to do about values from `low` to `high` whose black and white are not known."""
-    bits = next((bits for bits in (8, 10, 12, 14, 16) if low >= 0 and high < 2**bits), None)
+    whole = low >= 0 and low.is_integer() and high.is_integer()
+    bits = next((bits for bits in (8, 10, 12, 14, 16) if whole and high < 2**bits), None)
     if bits is None:
         ends = math.floor(low), math.ceil(high) if high > low else math.floor(low) + 1
         return f"say which, such as value_range={ends} for these (in a command, --value-range={ends[0]},{ends[1]})"
     top = 2**bits - 1
-    whole = "" if bits == 16 else ", or value_range=(0, 65535) if it is a dark one of 16 bits"
-    return f"for {bits} bits say value_range=(0, {top}) (in a command, --value-range=0,{top}){whole}"
+    dark = "" if bits == 16 else ", or value_range=(0, 65535) if it is a dark one of 16 bits"
+    return f"for {bits} bits say value_range=(0, {top}) (in a command, --value-range=0,{top}){dark}"
 
 
 def _known_range(values: Any, mode: str, depth: _Depth) -> ValueRange | None:

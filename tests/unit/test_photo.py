@@ -1,6 +1,7 @@
 """Photos of every depth: which values are black and white is known, said, or asked for."""
 
 import io
+import re
 import struct
 import zlib
 
@@ -97,8 +98,8 @@ def test_sixteen_bits_whose_top_bit_is_used_are_the_whole_range():
 
 def test_floats_from_0_to_1_are_known_and_others_are_not():
     assert grey(upright_rgb(Image.fromarray(np.array([[0, 0.2, 1]], np.float32)))) == [[0, 51, 255]]
-    for values in ([[0, 1.5]], [[-0.5, 1]], [[0, 255.0]]):
-        with pytest.raises(ArgumentError, match="value_range="):
+    for values, said in (([[0, 1.5]], "(0, 2)"), ([[-0.5, 1]], "(-1, 1)"), ([[0, 255.0]], "(0, 255)")):
+        with pytest.raises(ArgumentError, match=re.escape(f"value_range={said}")):
             upright_rgb(Image.fromarray(np.array(values, np.float32)))
 
 
@@ -256,6 +257,14 @@ def test_evaluate_and_recommend_take_a_range():
     with pytest.raises(ArgumentError, match="Expected methods"):
         mhex.recommend(bundle(seen), deep, 1, methods=["control:random"], score="deletion", value_range=(0, 4095))
     assert set(seen) == {1.0}
+
+
+def test_evaluate_takes_whole_numbers_with_a_range():
+    ramp = torch.arange(2 * 3 * 32 * 48).view(2, 3, 32, 48) % 4096
+    by = {"methods": ["gradcam"], "metrics": ["deletion", "max-sensitivity"], "controls": False}
+    wanted = mhex.evaluate(bundle(), (ramp / 4095).float(), preprocess=bundle().preprocess, **by)
+    got = mhex.evaluate(bundle(), ramp.to(torch.int32), value_range=(0, 4095), **by)
+    assert got.rows["value"].to_pylist() == pytest.approx(wanted.rows["value"].to_pylist(), rel=1e-4)
 
 
 def test_evaluate_names_a_sample_by_its_number_in_the_data():
