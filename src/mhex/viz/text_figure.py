@@ -93,7 +93,7 @@ def draw_blocks(blocks: Sequence[Block], heading: str, legends: Sequence[Legend]
     cut = f"Only the first {_MOST_LINES} of {total} lines fit; the HTML page shows all." if total > _MOST_LINES else ""
     boxes = font_note([heading, *(text for b in blocks for text in (b.title, *(unit.text for unit in b.words)))])
     sentences = [
-        line for note in (*notes, TEXT_SCALE_NOTE, boxes, cut) if note for line in wrap(note, _ROOM, 7.5, most=4)
+        line for note in (*notes, TEXT_SCALE_NOTE, boxes, cut) if note for line in wrap(note, _ROOM, 7.5, most=8)
     ]
     top = MARGIN + (0.32 if heading else 0.0)
     body = sum(_HEADING + _LINE * len(lines) + 0.1 for lines in laid)

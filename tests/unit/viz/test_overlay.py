@@ -114,13 +114,16 @@ def test_function_target_has_no_probability(image, corner):
 
 
 def test_the_prediction_is_said_whatever_the_target(image):
-    explanation = image(torch.rand(2, 2, 8, 8))
+    explanation = image(torch.rand(2, 2, 8, 8), class_names=["tabby", "b", "c", "zebra"])
     explanation.target = torch.tensor([[2, 3], [3, 1]])
     explanation.probabilities[1] = torch.tensor([0.1, 0.05, 0.05, 0.8])
-    assert "Predicted: tabby 83 % (sample 0), zebra 80 % (sample 1)." in words(figure(explanation))
+    assert "Predicted: sample 0 tabby 83 %; sample 1 zebra 80 %." in words(figure(explanation))
     assert "Predicted: zebra 80 %." in words(figure(explanation, samples=[1]))
-    assert "Predicted: tabby 83 % (sample 0), zebra 80 % (sample 1)." in " ".join(words(comparison([explanation] * 2)))
-    assert "Predicted: tabby 83 % (sample 0), zebra 80 % (sample 1)." in to_html(explanation)
+    assert "Predicted: sample 0 tabby 83 %; sample 1 zebra 80 %." in " ".join(words(comparison([explanation] * 2)))
+    assert "Predicted: sample 0 tabby 83 %; sample 1 zebra 80 %." in to_html(explanation)
+    explanation.class_names[3] = "great white shark, white shark, man-eater"
+    assert "sample 1 great white shark, white sh… 80 %." in to_html(explanation)
+    explanation.class_names[3] = "zebra"
     explanation.task = "multi-label"
     assert "Most probable: zebra 80 %." in words(figure(explanation, samples=[1]))
     explanation.probabilities = None
