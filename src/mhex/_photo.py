@@ -1,38 +1,257 @@
-"""A photo as people see it."""
+"""A photo as people see it: upright, in RGB, and with 8 bits, whatever the depth of its file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+ValueRange = tuple[float, float]
+# What PIL raises for files that are damaged, cut off, or in a form that it does not know.
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+LARGEST = 640  # pixels of the longer side of a photo in pictures and files of explanations
+_SIXTEEN: ValueRange = (0.0, 65535.0)
+_BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
+_CHUNKS = 1000  # of a PNG file are looked at, at most
 
-def upright_rgb(photo: Image) -> Image:
-    """The photo turned by its EXIF orientation, in 8-bit RGB, transparency over white."""
-    from PIL import Image, ImageOps
 
-    photo = ImageOps.exif_transpose(photo)
-    if photo.mode.startswith(("I", "F")):
-        return _deep_to_grey(photo).convert("RGB")
-    if photo.has_transparency_data:
+def check_range(value_range: Any) -> ValueRange | None:
+    """A range, two numbers of which the first becomes black and the second white; None stays None.
+
+    Raises:
+        ArgumentError: It is not two finite numbers of which the second is larger.
+    """
+    if value_range is None:
+        return None
+    ends = list(value_range) if isinstance(value_range, (tuple, list)) else []
+    if len(ends) == 2 and not any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
+        low, high = map(float, ends)
+        if math.isfinite(low) and math.isfinite(high) and low < high:
+            return low, high
+    raise ArgumentError(
+        "Expected value_range= to be two numbers, the value that is black and a larger one that is white, such as "
+        f"(0, 4095), but got {value_range!r}."
+    )
+
+
+def upright_rgb(photo: Image, value_range: ValueRange | None = None, name: str = "The photo") -> Image:
+    """The photo turned by its EXIF orientation, in 8-bit RGB, transparency over white.
+
+    Args:
+        photo: Of any mode. Of one that is not decoded yet, the file is asked for the range of its values.
+        value_range: Values that become black and white; those outside are clipped. None for what the file or the mode
+            says.
+        name: What messages call it.
+
+    Raises:
+        ArgumentError: It is not known which values are black and white, or the range does not fit the photo.
+    """
+    from PIL import ImageOps
+
+    depth = _depth(photo)
+    return _rgb(ImageOps.exif_transpose(photo), depth, value_range, name)
+
+
+def plain_rgb(photo: Image, value_range: ValueRange | None = None, name: str = "The photo") -> Image:
+    """The same without turning it and without transparency, as published collections are read."""
+    depth = _depth(photo)
+    return _rgb(photo, depth, value_range, name, transparency=False)
+
+
+def scaled(values: Any, value_range: ValueRange) -> Any:
+    """Values of an array or tensor from 0 to 1: the range's ends become 0 and 1, and what is outside is clipped."""
+    low, high = value_range
+    return ((values - low) / (high - low)).clip(0, 1)
+
+
+def drawn_photo(picture: Any) -> Image:
+    """A photo, or an image tensor (C, H, W), in RGB and at most `LARGEST` pixels wide and high, as pictures show it.
+
+    How a tensor was normalised is not known, so it is stretched from black to white.
+    """
+    from PIL import Image
+
+    photo = picture.convert("RGB") if isinstance(picture, Image.Image) else _stretched_tensor(picture)
+    longest = max(photo.size)
+    if longest <= LARGEST:
+        return photo
+    width, height = (max(1, round(side * LARGEST / longest)) for side in photo.size)
+    return photo.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def _stretched_tensor(picture: Any) -> Image:
+    import torch
+    from PIL import Image
+
+    x = picture.detach().float().cpu()
+    x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
+    span = x.amax() - x.amin()
+    x = (x - x.amin()) / span if span > 0 else torch.full_like(x, 0.5)
+    return Image.fromarray((255 * x).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
+
+
+@dataclass(frozen=True)
+class _Depth:
+    """What a file says of its values; decoding forgets most of it.
+
+    Attributes:
+        sixteen: Whether samples are whole numbers from 0 to 65535 by their type.
+        significant: PNG: how many bits are significant.
+        stated: TIFF and PGM: values that are black and white.
+        inverted: TIFF: whether black and white change places.
+        narrowed: Whether PIL reads the upper 8 bits of colours of 16.
+    """
+
+    sixteen: bool = False
+    significant: int | None = None
+    stated: ValueRange | None = None
+    inverted: bool = False
+    narrowed: bool = False
+
+
+def _depth(photo: Any) -> _Depth:
+    deep, kind = _is_deep(photo), getattr(photo, "format", None)
+    sixteen = photo.mode.startswith("I;16")
+    undecoded = getattr(photo, "tile", None) or [("", None, 0, "")]
+    raw = undecoded[0][3]
+    if kind == "PNG":
+        file = getattr(photo, "fp", None)
+        significant = _significant_bits(file) if deep and file is not None else None
+        return _Depth(sixteen or deep, significant, narrowed=not deep and ";16" in str(raw))
+    if kind == "TIFF":
+        tags = photo.tag_v2
+        bits = max(tags.get(_BITS, (1,)))
+        inverted = deep and tags.get(_WHITE_IS_ZERO) == 0
+        return _Depth(sixteen, stated=_tiff_range(tags, bits), inverted=inverted, narrowed=not deep and bits > 8)
+    if kind == "PPM" and deep:
+        # PIL scales to 16 bits unless the file says that they are 16 bits already, as it does of many that are not.
+        return _Depth(True, stated=_SIXTEEN if isinstance(raw, tuple) and raw[-1] != 65535 else None)
+    return _Depth(sixteen)
+
+
+def _is_deep(photo: Image) -> bool:
+    return photo.mode.startswith(("I", "F"))
+
+
+def _significant_bits(file: Any) -> int | None:
+    """The first entry of the chunk sBIT of a PNG file, which PIL passes over; the file is left where it was."""
+    place = file.tell()
+    try:
+        file.seek(8)
+        for _ in range(_CHUNKS):
+            head = file.read(8)
+            if len(head) < 8 or head[4:] == b"IDAT":
+                return None
+            if head[4:] == b"sBIT":
+                bits = file.read(1)
+                return bits[0] if bits and 1 <= bits[0] <= 16 else None
+            file.seek(struct.unpack(">I", head[:4])[0] + 4, 1)
+        return None
+    finally:
+        file.seek(place)
+
+
+def _tiff_range(tags: Any, bits: int) -> ValueRange | None:
+    """The range that a TIFF file states: by a depth that is no whole byte, or a largest value of a smaller depth.
+
+    Writers also put the largest value of the picture itself there, so other numbers than 2 ** n - 1 state nothing.
+    """
+    if 8 < bits < 16:
+        return 0.0, 2.0**bits - 1
+    ends = [tags.get(unsigned, tags.get(signed)) for unsigned, signed in ((_MIN, _SIGNED_MIN), (_MAX, _SIGNED_MAX))]
+    low, high = (end[0] if isinstance(end, tuple) else end for end in ends)
+    if high is None or low not in (None, 0) or not 255 <= high < min(2.0**bits, 2.0**31) - 1:
+        return None
+    return (0.0, float(high)) if math.log2(high + 1).is_integer() else None
+
+
+def _rgb(photo: Image, depth: _Depth, value_range: ValueRange | None, name: str, transparency: bool = True) -> Image:
+    from PIL import Image
+
+    if _is_deep(photo):
+        return _grey(photo, depth, value_range, name).convert("RGB")
+    if transparency and photo.has_transparency_data:
         clear = photo.convert("RGBA")
-        paper = Image.new("RGBA", clear.size, "white")
-        return Image.alpha_composite(paper, clear).convert("RGB")
-    return photo.convert("RGB")
+        colours = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
+    else:
+        colours = photo.convert("RGB")
+    if depth.narrowed and value_range != _SIXTEEN:
+        _check_colours(photo.convert("RGB"), value_range, name)
+        return colours
+    return colours if value_range is None or depth.narrowed else _stretched(colours, value_range, name)
 
 
-def _deep_to_grey(photo: Image) -> Image:
+def _grey(photo: Image, depth: _Depth, value_range: ValueRange | None, name: str) -> Image:
     """Grey photos of more than 8 bits: PIL would cut them off at 255 and show white."""
     import numpy as np
     from PIL import Image
 
     values = np.asarray(photo, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ValueError("it holds values that are not numbers")
-    highest = float(values.max())
-    if photo.mode.startswith("F"):
-        top = 1.0 if highest <= 1 else 255.0 if highest <= 255 else highest
-    else:
-        top = 65535.0 if photo.mode.startswith("I;16") or highest > 255 else 255.0
-    return Image.fromarray(np.rint(np.clip(values / top, 0, 1) * 255).astype(np.uint8))
+        raise ArgumentError(f"{name} holds values that are not numbers.")
+    known = value_range or _known_range(values, photo.mode, depth)
+    if known is None:
+        raise ArgumentError(
+            f"{name} holds grey values from {values.min():.6g} to {values.max():.6g} and does not say which values are "
+            f"black and white; {range_hint(float(values.min()), float(values.max()))}."
+        )
+    light = scaled(values, known)
+    return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
+
+
+def range_hint(low: float, high: float) -> str:
+    """What to do about values from `low` to `high` whose black and white are not known."""
+    whole = low >= 0 and low.is_integer() and high.is_integer()
+    bits = next((bits for bits in (8, 10, 12, 14, 16) if whole and high < 2**bits), None)
+    if bits is None:
+        ends = math.floor(low), math.ceil(high) if high > low else math.floor(low) + 1
+        return f"say which, such as value_range={ends} for these (in a command, --value-range={ends[0]},{ends[1]})"
+    top = 2**bits - 1
+    dark = "" if bits == 16 else ", or value_range=(0, 65535) if it is a dark one of 16 bits"
+    return f"for {bits} bits say value_range=(0, {top}) (in a command, --value-range=0,{top}){dark}"
+
+
+def _known_range(values: Any, mode: str, depth: _Depth) -> ValueRange | None:
+    """Values that are black and white, as the file says or as their type and size leave no doubt; None if they do."""
+    low, high = float(values.min()), float(values.max())
+    if depth.stated is not None and depth.stated[0] <= low and high <= depth.stated[1]:
+        return depth.stated
+    if mode.startswith("F"):
+        return (0.0, 1.0) if low >= 0 and high <= 1 else None
+    if depth.significant is not None:
+        step = 2 ** (16 - depth.significant)
+        # The standard wants values scaled to all 16 bits. Numbers between the steps of such values are not scaled.
+        between = bool((abs(values - (values / step).round() * step) > 1).any())
+        return (0.0, 2.0**depth.significant - 1) if between and high < 2**depth.significant else _SIXTEEN
+    return _SIXTEEN if depth.sixteen and high >= 2**15 else None
+
+
+def _check_colours(colours: Image, value_range: ValueRange | None, name: str) -> None:
+    """Refuse colours of 16 bits of which PIL gave the upper 8, unless these are surely the ones that are used."""
+    top = max(int(high) for _, high in colours.getextrema())  # type: ignore[misc]  # of three bands
+    if value_range is not None or top < 128:
+        raise ArgumentError(
+            f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here: "
+            "no other range than value_range=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
+            "in the range that you want to be seen."
+        )
+
+
+def _stretched(colours: Image, value_range: ValueRange, name: str) -> Image:
+    import numpy as np
+
+    low, high = value_range
+    if low < 0 or high > 255:
+        raise ArgumentError(
+            f"{name} has 8 bits, whose values go from 0 to 255, and value_range=({low:g}, {high:g}) is for deeper "
+            "ones; explain it without value_range=, or give a range within 0 and 255."
+        )
+    table = np.rint(255 * scaled(np.arange(256.0), value_range)).astype(int).tolist()
+    return colours.point(3 * table)

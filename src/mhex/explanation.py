@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -48,6 +49,7 @@ class Explanation:
         pictures: The images given, for drawing: PIL images or the tensor (B, C, H, W).
         tokens: The tokens of each text, padding left out.
         words: For each token the index of its word, None at special tokens.
+        lengths: How many tokens each text had before it was cut to what the model takes; None if not known.
         real: Text: bool (B, T), False at padding.
         special: Text: scores of class and separator tokens, (B, T) or (B, K, T), 0 elsewhere.
         scored: Text: bool (B, T), True at tokens that are neither special nor padding.
@@ -75,6 +77,7 @@ class Explanation:
     pictures: Any = None
     tokens: list[list[str]] | None = None
     words: list[list[int | None]] | None = None
+    lengths: list[int] | None = None
     real: Tensor | None = None
     special: Tensor | None = None
     scored: Tensor | None = None
@@ -142,11 +145,27 @@ class Explanation:
         """What each target of a sample is called."""
         if self.target is None:
             return self.named or ["custom target"]
-        kind = "output" if self.task == "regression" else "class"
-        return [
-            self.class_names[i] if self.class_names and i < len(self.class_names) else f"{kind} {i}"
-            for i in self.target[sample].reshape(-1).tolist()
-        ]
+        return [self._class_name(number) for number in self.target[sample].reshape(-1).tolist()]
+
+    def _class_name(self, number: int) -> str:
+        if self.class_names and number < len(self.class_names):
+            return self.class_names[number]
+        return f"{'output' if self.task == 'regression' else 'class'} {number}"
+
+    def prediction(self, sample: int) -> tuple[str, float] | None:
+        """The most probable class of a sample and its probability, whatever the target; None without probabilities."""
+        if self.probabilities is None:
+            return None
+        number = int(self.probabilities[sample].argmax())
+        probability = float(self.probabilities[sample, number])
+        return (self._class_name(number), probability) if math.isfinite(probability) else None
+
+    def cut(self, sample: int) -> str:
+        """`"cut after 512 of 10,782 tokens"` of a text that was cut to what the model takes; empty for others."""
+        if self.lengths is None or self.real is None:
+            return ""
+        seen, whole = int(self.real[sample].sum()), self.lengths[sample]
+        return f"cut after {seen:,} of {whole:,} tokens" if whole > seen else ""
 
     def target_probabilities(self, sample: int) -> list[float | None]:
         """Probability of each target of a sample; None for a target that has none."""
@@ -189,7 +208,11 @@ class Explanation:
         return [(clean(names[start:end]), score) for (start, end), score in zip(runs, scores, strict=True)]
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Save by the suffix: a picture (`.png`, `.jpg`, `.pdf`, `.svg`), HTML (`.html`) or data (`.safetensors`)."""
+        """Save by the suffix: a picture (`.png`, `.jpg`, `.pdf`, `.svg`), HTML (`.html`) or data (`.safetensors`).
+
+        Data hold the input images as they are drawn, at most 640 pixels wide and high; without them if `pictures` is
+        None.
+        """
         path = Path(path)
         suffix = path.suffix.lower()
         if suffix == ".safetensors":
@@ -210,7 +233,7 @@ class Explanation:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Explanation:
-        """Read back what `save("....safetensors")` wrote; the input images are not part of it."""
+        """Read back what `save("....safetensors")` wrote; input images come back as PIL images, as they are drawn."""
         return cls(**read_fields(path))
 
     def show(self, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None) -> Any:

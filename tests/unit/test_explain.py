@@ -190,6 +190,19 @@ def test_long_texts_are_cut_with_a_warning():
     with pytest.warns(MhexWarning, match=f"were cut to {LONGEST_TEXT}"):
         e = mhex.explain(family.model(), "word " * 50, "attention", tokenizer=tokenizer)
     assert e.scores.shape == (1, LONGEST_TEXT)
+    assert e.cut(0) == f"cut after {LONGEST_TEXT} of 52 tokens"
+
+
+def test_fast_tokenizers_say_what_was_cut_also_beside_whole_texts_and_in_dictionaries():
+    from mhex.errors import MhexWarning
+    from support.tiny_text import bert, tokenizer
+
+    texts = ["bad plot", "good film " * 30]
+    with pytest.warns(MhexWarning, match="of up to 62 tokens were cut to 40"):
+        e = mhex.explain(bert(), texts, "attention", tokenizer=tokenizer())
+    encoded = tokenizer()(texts, return_tensors="pt", padding=True, truncation=True, max_length=40)
+    for found in (e, mhex.explain(bert(), encoded, "attention", tokenizer=tokenizer())):
+        assert (found.cut(0), found.cut(1)) == ("", "cut after 40 of 62 tokens")
 
 
 def test_explanations_can_be_compared_and_put_into_sets():

@@ -1,11 +1,16 @@
 """The result object: maps, normalisation, words, saving."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from mhex.concept import Concept
 from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
+from mhex.viz import overlay
 
 
 def image(scores, signed=False, size=(8, 8), **fields):
@@ -150,6 +155,55 @@ def test_saved_data_comes_back(tmp_path):
     for name in ("method", "options", "class_names", "size", "signed", "cost", "modality"):
         assert getattr(after, name) == getattr(before, name)
     assert after.map().equal(before.map())
+
+
+@pytest.mark.parametrize("kind", ["photos", "tensor", "grey"])
+def test_a_loaded_explanation_draws_as_the_saved_one_did(tmp_path, kind):
+    noise = np.random.default_rng(0)
+    sizes = ((700, 900, 3), (40, 30, 3)) if kind == "photos" else ()
+    pictures = {
+        "photos": [Image.fromarray(noise.integers(0, 256, size, np.uint8)) for size in sizes],
+        "tensor": torch.randn(2, 3, 48, 64),
+        "grey": torch.randn(2, 1, 30, 30),
+    }[kind]
+    before = image(torch.rand(2, 3, 4, 4), pictures=pictures)
+    after = Explanation.load(before.save(tmp_path / "e.safetensors"))
+    for sample in range(2):
+        assert np.array_equal(overlay(before, sample), overlay(after, sample))
+    assert np.array_equal(overlay(before), overlay(Explanation.load(after.save(tmp_path / "e.safetensors"))))
+    assert max(picture.size for picture in after.pictures) <= (640, 640)
+
+
+def test_files_without_pictures_and_lengths_are_read(tmp_path):
+    path = image(torch.rand(1, 2, 2)).save(tmp_path / "e.safetensors")
+    with safe_open(path, "pt") as file:
+        tensors, metadata = {n: file.get_tensor(n) for n in file.keys()}, file.metadata()  # noqa: SIM118
+    del metadata["lengths"]
+    save_file(tensors, path, metadata)
+    e = Explanation.load(path)
+    assert (e.pictures, e.lengths) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "words"),
+    [
+        ({"pictures.0": torch.zeros(4, 4, 3)}, {}, "uint8"),
+        ({"pictures.0": torch.zeros(4, 4, dtype=torch.uint8)}, {}, r"\(4, 4\) for sample 0"),
+        ({"pictures.0": torch.zeros(1, 9999, 3, dtype=torch.uint8)}, {}, "at most 640 pixels"),
+        ({"pictures.7": torch.zeros(4, 4, 3, dtype=torch.uint8)}, {}, "none for sample 0"),
+        ({"pictures./etc/passwd": torch.zeros(4, 4, 3, dtype=torch.uint8)}, {}, "none for sample 0"),
+        ({"pictures": torch.zeros(1)}, {}, "newer"),
+        ({}, {"__class__": "1"}, "newer"),
+        ({}, {"seed": "{"}, "damaged"),
+    ],
+)
+def test_strange_files_are_refused(tmp_path, tensors, metadata, words):
+    path = image(torch.rand(1, 2, 2)).save(tmp_path / "e.safetensors")
+    with safe_open(path, "pt") as file:
+        known, header = {n: file.get_tensor(n) for n in file.keys()}, file.metadata()  # noqa: SIM118
+    save_file({**known, **tensors}, path, {**header, **metadata})
+    with pytest.raises(ArgumentError, match=words):
+        Explanation.load(path)
 
 
 def test_saving_by_an_unknown_suffix_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Options of the methods do what they say."""
 
+import inspect
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import mhex
 from mhex.capture import Needs, find_anatomy, observe
 from mhex.inputs import prepare
+from mhex.registry import all_methods
 from support.models import FAMILIES
 
 VIT, BERT = FAMILIES["timm_vit"], FAMILIES["hf_bert"]
@@ -19,6 +21,11 @@ def attentions(family, inputs):
     needs = Needs(keep={"attention": "all"})
     with observe(family.model(), find_anatomy(family.model(), batch), batch, needs) as trace:
         return [block.attention() for block in trace.blocks]
+
+
+def test_no_option_is_called_like_an_argument_of_explain():
+    taken = set(inspect.signature(mhex.explain).parameters)
+    assert {spec.name for spec in all_methods().values() if taken & set(spec.options)} == set()
 
 
 def test_heads_average_to_the_mean():

@@ -26,10 +26,10 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
         *("bench", "capture", "heads", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
         *("_explain", "_progress", "_settle", "targets"),
         *("data", "zoo", "train"),  # suites name data and models, and are read as strictly as recipes
-        *("explanation", "viz", "_photo"),  # pages of reports
+        *("explanation", "viz", "_markup", "_photo"),  # pages of reports
     },
-    "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
-    "data": {"data", "errors", "_optional"},
+    "viz": {"viz", "explanation", "registry", "errors", "_markup", "_optional", "_photo", "_printable", "_words"},
+    "data": {"data", "errors", "_optional", "_photo"},
 }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 
+from mhex._markup import escaped
 from mhex.bench.page_charts import boxes, cost, curves
 from mhex.bench.page_facts import facts
 from mhex.bench.page_pictures import pictures
@@ -87,8 +87,8 @@ def _parts(one: Evaluation, images: Sequence[int] | None) -> Iterator[tuple[str,
 def _chapter(one: Evaluation, images: Sequence[int] | None) -> str:
     parts = []
     for title, inside, note in _parts(one, images):
-        parts.append(f"<h3>{html.escape(title)}</h3>{inside}")
-        parts.append(f'<p class="note">{html.escape(note)}</p>' if note else "")
+        parts.append(f"<h3>{escaped(title)}</h3>{inside}")
+        parts.append(f'<p class="note">{escaped(note)}</p>' if note else "")
     return "\n".join(parts)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mhex._markup import escaped
 from mhex.bench.runs import Evaluation
 
 
@@ -22,7 +22,7 @@ def facts(one: Evaluation) -> str:
         rows.append(("versions", "not written down: the rows are of an earlier version"))
     for number, call in enumerate(one.calls, 1):
         rows += _call(call, f" of call {number}" if len(one.calls) > 1 else "")
-    body = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(said)}</td></tr>" for name, said in rows)
+    body = "".join(f"<tr><td>{escaped(name)}</td><td>{escaped(said)}</td></tr>" for name, said in rows)
     return f"<table>{body}</table>"
 
 

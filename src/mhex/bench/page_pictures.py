@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mhex._markup import escaped
 from mhex.bench.controls import PREFIX, is_control
 from mhex.bench.runs import Evaluation
 from mhex.explanation import Explanation
@@ -40,7 +40,10 @@ def sample(image: int, drawn: Mapping[str, Explanation], said: Mapping[str, str]
     first, words = next(iter(drawn.values())), said or {}
     about = f"{first.target_names(0)[0]} ({100 * (first.target_probabilities(0)[0] or 0.0):.3g} %)"
     kind = "Text" if first.modality == "text" else "Image"
-    heading = f"<p><strong>{kind} {image}</strong>, explained for {html.escape(about)}</p>"
+    if (predicted := first.prediction(0)) is not None:
+        same = predicted[0] == first.target_names(0)[0]
+        about += ", the predicted class" if same else f"; predicted: {predicted[0]} ({100 * predicted[1]:.3g} %)"
+    heading = f"<p><strong>{kind} {image}</strong>, explained for {escaped(about)}</p>"
     if first.modality == "text":
         return heading + to_html(list(drawn.values()))
     maps = "".join(_map(name, one, words.get(name, "")) for name, one in drawn.items())
@@ -71,9 +74,9 @@ def _figure(pixels: Any, name: str, alt: str, control: bool = False, words: str 
     data = base64.b64encode(file.getvalue()).decode("ascii")
     mark = ' class="control"' if control else ""
     shown = f"{name.removeprefix(PREFIX)} (control)" if control else name
-    said = html.escape(f"{name}: {alt}" if alt else name)
-    below = f"<br><small>{html.escape(words)}</small>" if words else ""
+    said = escaped(f"{name}: {alt}" if alt else name)
+    below = f"<br><small>{escaped(words)}</small>" if words else ""
     return (
         f'<figure{mark}><img src="data:image/jpeg;base64,{data}" alt="{said}">'
-        f"<figcaption>{html.escape(shown)}{below}</figcaption></figure>"
+        f"<figcaption>{escaped(shown)}{below}</figcaption></figure>"
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mhex._markup import escaped
 from mhex.bench import about
 from mhex.bench.budget import spoken
 from mhex.bench.controls import RANDOM
@@ -80,17 +80,17 @@ def answer_html(found: Recommendation) -> str:
     said = [one for one in found.sentences() if not one.startswith(("Left out:", "Too slow for this budget:"))]
     if slow:
         said.append(f"Too slow for a budget of {spoken(found.budget)}: {', '.join(slow)}.")
-    listed = "".join(f"<li>{html.escape(one)}</li>" for one in said)
+    listed = "".join(f"<li>{escaped(one)}</li>" for one in said)
     options = "".join(f", {name}={value!r}" for name, value in found.options.items())
     call = f"mhex.explain(model, inputs, {json.dumps(found.method)}{options})"
-    return f"<ul>{listed}</ul><pre>{html.escape(call)}</pre>"
+    return f"<ul>{listed}</ul><pre>{escaped(call)}</pre>"
 
 
 def table_html(found: Recommendation) -> str:
     """The table, which scrolls sideways where it must, in HTML."""
     parts = list(found.table[0].parts)
     names = ["method", "standing", "above random?", "score", *parts, "behind the best", "samples", "a map takes"]
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in names)
+    head = "".join(f"<th>{escaped(name.replace('_', ' '))}</th>" for name in names)
     body = "".join(_row(found, line, parts) for line in found.table)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
@@ -100,7 +100,7 @@ def _row(found: Recommendation, line: Line, parts: Sequence[str]) -> str:
     numbers = [_number(line, "score", line.score), *(_number(line, name, line.parts[name]) for name in parts)]
     shown = [line.method, standing, higher, *numbers, behind, samples, seconds]
     best = line is found.table[0]
-    inside = "".join(f"<td>{f'<b>{html.escape(one)}</b>' if best else html.escape(one)}</td>" for one in shown)
+    inside = "".join(f"<td>{f'<b>{escaped(one)}</b>' if best else escaped(one)}</td>" for one in shown)
     kind = ' class="control"' if line.control else ""
     return f"<tr{kind}>{inside}</tr>"
 
@@ -153,8 +153,8 @@ def _behind(found: Recommendation) -> str:
 def _left_out(found: Recommendation) -> str:
     """Methods that were not raced, those with the same reason together, the quickest first."""
     body = "".join(
-        f"<tr><td>{html.escape(', '.join(names))}</td>"
-        f"<td>{'too slow' if names[0] in found.too_slow else 'left out'}</td><td>{html.escape(why)}</td></tr>"
+        f"<tr><td>{escaped(', '.join(names))}</td>"
+        f"<td>{'too slow' if names[0] in found.too_slow else 'left out'}</td><td>{escaped(why)}</td></tr>"
         for why, names in sorted(by_reason(found.left_out).items(), key=lambda one: _needed(found, one[1][0]))
     )
     return f"<table><thead><tr><th>methods</th><th></th><th>why</th></tr></thead><tbody>{body}</tbody></table>"
@@ -166,4 +166,4 @@ def _needed(found: Recommendation, name: str) -> float:
 
 def _how(found: Recommendation) -> str:
     used = f"{spoken(found.used)} of {spoken(found.budget)} were used, this page not counted."
-    return "".join(f"<p>{html.escape(one)}</p>" for one in (found.score, f"{_RACE} {found.course()} {used}"))
+    return "".join(f"<p>{escaped(one)}</p>" for one in (found.score, f"{_RACE} {found.course()} {used}"))

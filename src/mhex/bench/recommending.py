@@ -29,6 +29,7 @@ from mhex.bench.tasks import judged_task
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
+from mhex.inputs import with_range
 from mhex.perturb import Subject
 from mhex.registry import all_methods
 
@@ -48,6 +49,7 @@ def recommend(
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: str | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
+    value_range: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
     out: str | PathLike[str] | None = None,
@@ -74,6 +76,7 @@ def recommend(
         class_names: As for `mhex.evaluate`.
         task: As for `mhex.evaluate`.
         preprocess: As for `mhex.explain`.
+        value_range: As for `mhex.explain`.
         tokenizer: As for `mhex.explain`.
         seed: Of the sample, of methods, ties and noise. Given the same number of images in each round, everything is
             the same.
@@ -93,6 +96,7 @@ def recommend(
         class_names=class_names,
         task=task,
         preprocess=preprocess,
+        value_range=value_range,
         tokenizer=tokenizer,
         seed=seed,
     )
@@ -122,6 +126,7 @@ def entered(
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: str | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
+    value_range: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> Race:
@@ -129,9 +134,10 @@ def entered(
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
     sort = judged_task(inner, task)
-    reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
     first = pieces.get(0)
     assert first is not None  # empty data is refused before
+    seen = with_range(preprocess or bundle.preprocess, value_range, first.inputs)
+    reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
     subject = Subject(inner, first.inputs, **reading)
     anatomy = find_anatomy(inner, subject.batch)
     chosen = score_of(score, anatomy.modality, seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from mhex.targets import probabilities
 _OF = {"run": "string", "image": "int64", "input": "string"}
 _SIDE = 256  # the longer one of a kept photo
 PHOTOS = Kind("photos", {**_OF, "jpeg": "binary"}, ("image", "input"), "pictures")
-# `tokens` is empty for images, and for texts a list of tokens and of the words that they belong to.
+# `tokens` is what is said beside scores, in JSON: the predicted class, and of texts the tokens, the words that they
+# belong to, and how many there were before the text was cut. Older files have nothing there for images.
 MAPS = Kind(
     "maps",
     {
@@ -80,22 +82,27 @@ class Shown:
             if image >= self.count:
                 continue
             own, number = {"image": image, "input": mark}, int(explained[n])
-            name = self.names[number] if self.names and number < len(self.names) else f"class {number}"
-            scores, tokens = case.saliency[n].detach().float().cpu(), ""
-            if (real := subject.batch.real) is not None:
-                scores, tokens = scores[real[n].cpu()][None], _tokens(subject, n)
+            top = int(shares[n].argmax())
+            beside: dict[str, Any] = {"predicted": [self._name(top), float(shares[n, top])]}
+            scores, real = case.saliency[n].detach().float().cpu(), subject.batch.real
+            if real is not None:
+                scores = scores[real[n].cpu()][None]
+                beside |= _tokens(subject, n)
             if (image, mark) not in self.photos.done:  # once, and not for every method
-                photos.append({**own, "jpeg": b"" if tokens else _jpeg(subject.prepared.pictures[n])})
+                photos.append({**own, "jpeg": b"" if real is not None else _jpeg(subject.prepared.pictures[n])})
             maps.append(
                 {
                     **own,
-                    **{"method": method.name, "options": method.written, "target": name, "signed": signed},
-                    **{"probability": float(shares[n, number]), "tokens": tokens, "scores": scores.flatten().tolist()},
-                    **{"height": scores.shape[0], "width": scores.shape[1]},
+                    **{"method": method.name, "options": method.written, "target": self._name(number)},
+                    **{"probability": float(shares[n, number]), "tokens": json.dumps(beside), "signed": signed},
+                    **{"scores": scores.flatten().tolist(), "height": scores.shape[0], "width": scores.shape[1]},
                 }
             )
         self.photos.add(photos)
         self.maps.add(maps)
+
+    def _name(self, number: int) -> str:
+        return self.names[number] if self.names and number < len(self.names) else f"class {number}"
 
 
 def kept(folder: Path) -> dict[int, dict[str, Explanation]]:
@@ -118,37 +125,42 @@ def drawn_from(photos: Any, maps: Any) -> dict[int, dict[str, Explanation]]:
 
 def _explanation(row: dict[str, Any], picture: Any) -> Explanation:
     """A map as `mhex.viz` draws it: a batch of one sample with one class."""
-    told = json.loads(row["tokens"]) if row["tokens"] else None
+    beside = json.loads(row["tokens"]) if row["tokens"] else {}
+    is_text = "tokens" in beside
     scores = torch.tensor(row["scores"]).view(1, row["height"], row["width"])
     control = is_control(row["method"])
-    share = torch.tensor([[row["probability"]]])
+    predicted, probability = beside.get("predicted", ("another class", math.nan))  # older files do not say it
+    known = {predicted: probability, row["target"]: row["probability"]}
+    share = torch.tensor([list(known.values())])
     made = Explanation(
-        scores if told is None else scores[0],
-        target=torch.tensor([0]),
+        scores[0] if is_text else scores,
+        target=torch.tensor([list(known).index(row["target"])]),
         logits=share.log(),
         probabilities=share,
         method=label(row["method"], row["options"]),
         signed=row["signed"],
         class_specific=not control and get_method(row["method"]).class_specific,
-        modality="image" if told is None else "text",
+        modality="text" if is_text else "image",
         size=None if picture is None else (picture.height, picture.width),
-        class_names=[row["target"]],
+        class_names=list(known),
         pictures=None if picture is None else [picture],
     )
-    if told is not None:
-        made.tokens, made.words = [told["tokens"]], None if told["words"] is None else [told["words"]]
+    if is_text:
+        made.tokens, made.words = [beside["tokens"]], None if beside["words"] is None else [beside["words"]]
         made.real = torch.ones_like(made.scores, dtype=torch.bool)
-        made.scored = torch.tensor([told["scored"]])
+        made.scored = torch.tensor([beside["scored"]])
+        made.lengths = [beside["length"]] if beside.get("length") else None
     return made
 
 
-def _tokens(subject: Any, n: int) -> str:
+def _tokens(subject: Any, n: int) -> dict[str, Any]:
     prepared, batch = subject.prepared, subject.batch
     real = batch.real[n].cpu()
     names = [str(i) for i in range(int(real.sum()))] if prepared.tokens is None else prepared.tokens[n]
     scored = real[real] if batch.special is None else ~batch.special[n].cpu()[real]
     words = None if prepared.words is None else prepared.words[n]
-    return json.dumps({"tokens": list(names), "words": words, "scored": scored.tolist()})
+    length = None if prepared.lengths is None else prepared.lengths[n]
+    return {"tokens": list(names), "words": words, "scored": scored.tolist(), "length": length}
 
 
 def _is_signed(method: Judged, maps: Tensor) -> bool:
@@ -160,10 +172,9 @@ def _jpeg(picture: Any) -> bytes:
     """A small copy of a photo, or of a normalised tensor (C, H, W)."""
     from PIL import Image
 
-    from mhex._photo import upright_rgb
-    from mhex.viz.overlay import tensor_pixels
+    from mhex.viz.overlay import picture_pixels
 
-    small = Image.fromarray(tensor_pixels(picture)) if isinstance(picture, Tensor) else upright_rgb(picture)
+    small = Image.fromarray(picture_pixels(picture))
     small.thumbnail((_SIDE, _SIDE))
     file = io.BytesIO()
     small.save(file, "JPEG", quality=85)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 
+from mhex._markup import escaped
 from mhex.bench.page_charts import curve_drawings
 from mhex.bench.report import Report
 from mhex.bench.runs import Evaluation
@@ -63,7 +64,7 @@ def chart(name: str, report: Report) -> str:
         if k % across == across - 1 or k == len(panels) - 1:
             y, row = y + row, 0.0
     key, below = _key(styles, width, y)
-    said = html.escape(f"Mean curves of {name}")
+    said = escaped(f"Mean curves of {name}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {below:g}" width="{width:g}" '
         f'height="{below:g}" role="img" aria-label="{said}"><style>{_STYLE}</style>'

@@ -64,5 +64,5 @@ def _load(name: str, source: str) -> Bundle:
 def _items(part: DataPart, seed: int) -> Items:
     data = data_entry(part.name)
     if part.form == "single":
-        return data.items(part.split, limit=part.limit)
-    return two_class_items(data.load(part.split or data.test), part.form, limit=part.limit, seed=seed)
+        return data.items(part.split, limit=part.limit, **part.options)
+    return two_class_items(data.load(part.split or data.test, **part.options), part.form, limit=part.limit, seed=seed)

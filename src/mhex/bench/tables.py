@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import re
 import shutil
@@ -10,6 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mhex._markup import escaped
 from mhex.bench.controls import RANDOM, is_control
 from mhex.bench.layout import in_columns
 from mhex.bench.verdicts import Verdict
@@ -221,17 +221,17 @@ def _escaped(text: str) -> str:
 
 
 def _html(grid: Grid) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("method", *grid.heads))
+    head = "".join(f"<th>{escaped(name)}</th>" for name in ("method", *grid.heads))
     body = []
     for method, cells in grid.lines():
-        numbers = ["" if cell is None else html.escape(cell.text) for cell in cells]
+        numbers = ["" if cell is None else escaped(cell.text) for cell in cells]
         shown = [
             f"<td><b>{number}</b></td>" if cell is not None and cell.marked else f"<td>{number}</td>"
             for number, cell in zip(numbers, cells, strict=True)
         ]
         kind = ' class="control"' if is_control(method) else ""
-        body.append(f"<tr{kind}><td>{html.escape(method)}</td>{''.join(shown)}</tr>")
-    notes = "".join(f"<li>{html.escape(remark)}</li>" for remark in grid.remarks())
+        body.append(f"<tr{kind}><td>{escaped(method)}</td>{''.join(shown)}</tr>")
+    notes = "".join(f"<li>{escaped(remark)}</li>" for remark in grid.remarks())
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><ul>{notes}</ul>"
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mhex._markup import escaped
 from mhex.cli._demo_sections import heads_section, look_section, news_section, table
 from mhex.cli.models import accuracy_words
 
@@ -58,7 +58,7 @@ def demo_page(looks: Sequence[Look], heads: HeadsLook, readings: Sequence[Readin
     sections.append(heads_section(heads))
     sections += [news_section(number, reading) for number, reading in enumerate(readings, 1)]
     sections += [_card_section(bundle) for bundle in bundles.values()]
-    sections.append(Section("Do it yourself", f"<pre>{html.escape(COMMANDS)}</pre>"))
+    sections.append(Section("Do it yourself", f"<pre>{escaped(COMMANDS)}</pre>"))
     return page("mhex: networks explained", INTRO, sections)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mhex._markup import escaped
 from mhex.cli._run import group_by_reason
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def news_section(number: int, reading: Reading) -> Section:
     from mhex.viz import Section, to_html
 
     explanations = reading.outcome.explanations
-    parts = [f"<blockquote>{html.escape(reading.text)}</blockquote>", _opinions(reading.opinions)]
+    parts = [f"<blockquote>{escaped(reading.text)}</blockquote>", _opinions(reading.opinions)]
     if explanations:
         parts.append(f'<div style="margin-bottom:1.1rem">{to_html(explanations)}</div>')
     parts += _left_out(reading.outcome.left_out)
@@ -120,7 +120,7 @@ def percent(share: float) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """An HTML table of plain texts; no head if all columns have no name."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "\n".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    head = "".join(f"<th>{escaped(name)}</th>" for name in columns)
+    body = "\n".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     first = f"<tr>{head}</tr>\n" if any(columns) else ""
     return f"<table>\n{first}{body}\n</table>"

@@ -88,6 +88,23 @@ def parse_task(text: str | None) -> Task | None:
     return None if text is None else known[text]
 
 
+def parse_range(text: str | None) -> tuple[float, float] | None:
+    """Two numbers with a comma between, `0,4095`; None without them."""
+    from mhex._photo import check_range
+
+    if text is None:
+        return None
+    try:
+        ends = tuple(float(end) for end in text.split(","))
+    except ValueError:
+        ends = ()
+    if len(ends) != 2:
+        raise ArgumentError(
+            f"Expected two numbers with a comma between after --value-range, such as 0,4095, but got {text!r}."
+        )
+    return check_range(ends)
+
+
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Options of each method, typed by their defaults; an option goes to every chosen method that has it.
 

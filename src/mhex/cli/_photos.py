@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 import warnings
-import zlib
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mhex._photo import upright_rgb
-from mhex.errors import ArgumentError
+from mhex._photo import BROKEN, ValueRange, upright_rgb
+from mhex.errors import ArgumentError, MhexError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -19,20 +17,21 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 _NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
 _MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
 
 
-def open_photo(path: str | PathLike[str]) -> Image:
+def open_photo(path: str | PathLike[str], value_range: ValueRange | None = None) -> Image:
     """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white.
 
     Args:
         path: The file; of an animation, the first picture is taken.
+        value_range: Values that become black and white, for a photo of more than 8 bits that does not say them itself.
 
     Returns:
         The photo, read completely.
 
     Raises:
-        ArgumentError: The file is missing, unreadable, empty, no picture, cut off, or unreasonably large.
+        ArgumentError: The file is missing, unreadable, empty, no picture, cut off, or unreasonably large, or does not
+            say which of its values are black and white.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -50,15 +49,16 @@ def open_photo(path: str | PathLike[str]) -> Image:
             raise ArgumentError(
                 f"Expected a photo ({_NAMES}), but {path} is not a picture of these formats."
             ) from error
-        except _BROKEN as error:
+        except BROKEN as error:
             raise _damaged(path, error) from error
         with photo:
             if photo.width * photo.height > _MOST_PIXELS:
                 raise _too_large(path)
             try:
-                photo.load()
-                return upright_rgb(photo)
-            except _BROKEN as error:
+                return upright_rgb(photo, value_range, f"The photo {path}")
+            except MhexError:
+                raise
+            except BROKEN as error:
                 raise _damaged(path, error) from error
 
 

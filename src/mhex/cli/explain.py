@@ -11,12 +11,13 @@ import typer
 
 from mhex.cli._console import Step, busy, complain, printable, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
-from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
+from mhex.cli._parse import check_device, parse_methods, parse_options, parse_range, parse_target, parse_task
 from mhex.cli._photos import check_file, open_photo
 from mhex.cli._run import Outcome, explain_by, group_by_reason
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from mhex._photo import ValueRange
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
     from mhex.targets import Target, Task
@@ -31,6 +32,8 @@ mhex explain cat.jpg dog.jpg --method gae,rollout --target "Egyptian Mau,Pug" --
 mhex explain cat.jpg --model timm:resnet18:weights.safetensors --method all --target top3
 
 mhex explain cat.jpg --method cdam,cdam-integrated --option steps=20 --target concept:whiskers.safetensors
+
+mhex explain scan.png --model run:my-scans --value-range=0,4095
 
 mhex explain --text "A fine film." --model hf:my-bert --option start_block=2
 
@@ -49,9 +52,9 @@ class Item:
     name: str
     source: Path | str
 
-    def open(self) -> Any:
-        """A PIL image or a string."""
-        return open_photo(self.source) if isinstance(self.source, Path) else self.source
+    def open(self, value_range: ValueRange | None) -> Any:
+        """A PIL image, seen through the range, or a string."""
+        return open_photo(self.source, value_range) if isinstance(self.source, Path) else self.source
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Wish:
     methods: list[str]
     target: Target
     task: Task | None
+    value_range: ValueRange | None
     options: dict[str, dict[str, Any]]
     seed: int
     every: bool
@@ -93,6 +97,15 @@ def explain(
             show_default="as the model says",
         ),
     ] = None,
+    value_range: Annotated[
+        str | None,
+        typer.Option(
+            "--value-range",
+            metavar="LOW,HIGH",
+            help="Values that are black and white, of photos of more than 8 bits.",
+            show_default="as the file says",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("out/explain"),
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of a method; may be repeated.")
@@ -107,24 +120,29 @@ def explain(
         methods = parse_methods(method)
         options = parse_options(option or [], methods)
         sort = parse_task(task)
+        ends = parse_range(value_range)
+        if text and ends is not None:
+            raise ArgumentError("Expected --value-range beside photos, but got --text; leave it out.")
         check_device(device)
         out = output_folder(out)
         bundle = _load(model, device, is_text=bool(text))
     every = "all" in (name.strip() for name in method.split(","))
     keep = frozenset(item.source.resolve() for item in items if isinstance(item.source, Path))
-    wish = Wish(methods, parse_target(target, bundle.class_names), sort, options, seed, every, out, keep)
+    wish = Wish(methods, parse_target(target, bundle.class_names), sort, ends, options, seed, every, out, keep)
     rows, sections, left_out, said = [], [], dict[str, str](), []
     with steps(len(items) * len(methods)) as step:
         for item in items:
             outcome = _explain_item(bundle, item, wish, step)
             rows += _save(item, outcome, wish)
             said += [line for explanation in outcome.explanations for line in _diagnostics(item, explanation)]
+            if cut := outcome.explanations[0].cut(0):
+                said.append(f"{item.label}: {cut}, all that the model can read")
             left_out |= outcome.left_out
             if html or text:
                 sections.append(_section(item, outcome))
     for reason, names in group_by_reason(left_out).items():
         complain(f"left out {', '.join(names)}: {reason}")
-    show_table(bundle.name, ("input", "method", *_columns(outcome.explanations[0]), "file"), rows)
+    show_table(bundle.name, ("input", "method", *_columns(outcome.explanations[0], wish), "file"), rows)
     for line in said:
         typer.echo(line)
     if sections:
@@ -139,6 +157,8 @@ def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
             "mhex explain --text TEXT --model hf:FOLDER."
         )
     if texts:
+        if blank := [number for number, text in enumerate(texts, 1) if not text.strip()]:
+            raise ArgumentError(f"Expected some text after each --text, but number {blank[0]} is blank.")
         return [Item(f"text-{n}", " ".join(text.split()), text) for n, text in enumerate(texts, 1)]
     # Told now, not after the model is loaded and other photos are explained.
     for photo in photos:
@@ -164,7 +184,7 @@ def _load(name: str, device: str, is_text: bool) -> Bundle:
 def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome:
     outcome = explain_by(
         bundle,
-        item.open(),
+        item.open(wish.value_range),
         wish.methods,
         wish.target,
         lambda what: step(f"{item.label}: {what}"),
@@ -179,7 +199,7 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
     return outcome
 
 
-def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str, str, str]]:
+def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, ...]]:
     """Write an item's pictures; one row of the table per method and target."""
     from mhex.viz import comparison, save_figure
 
@@ -200,20 +220,28 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str,
             strict=True,
         ):
             shown = f"{value:.4g}" if share is None else f"{100 * share:.1f} %"
-            rows.append((item.name, explanation.method, name, shown, str(file)))
+            rows.append((item.name, explanation.method, name, shown, *_predicted(explanation, wish), str(file)))
     if len(outcome.explanations) > 1:
         file = _file(f"{item.label}.comparison.png", wish)
         with writing(file):
             save_figure(comparison(outcome.explanations, columns=_MOST_COLUMNS), file)
-        rows.append((item.name, "all of these", "", "", str(file)))
+        empty = [""] * len(_predicted(explanation, wish))
+        rows.append((item.name, "all of these", "", "", *empty, str(file)))
     return rows
 
 
-def _columns(explanation: Explanation) -> tuple[str, str]:
+def _columns(explanation: Explanation, wish: Wish) -> tuple[str, ...]:
     """Headings of the table's columns of targets and of what the model says of them."""
+    predicted = ["predicted"] * len(_predicted(explanation, wish))
     if explanation.target is None:
-        return "concept", "similarity"
-    return ("output", "value") if explanation.task == "regression" else ("class", "probability")
+        return "concept", "similarity", *predicted
+    return ("output", "value") if explanation.task == "regression" else ("class", "probability", *predicted)
+
+
+def _predicted(explanation: Explanation, wish: Wish) -> list[str]:
+    """The predicted class beside a target that was asked for; nothing where no target was, or the model has none."""
+    found = explanation.prediction(0)
+    return [] if wish.target is None or found is None else [f"{found[0]}, {100 * found[1]:.1f} %"]
 
 
 def _diagnostics(item: Item, explanation: Explanation) -> list[str]:

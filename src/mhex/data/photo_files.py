@@ -11,11 +11,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
+from mhex._photo import BROKEN, ValueRange, check_range, plain_rgb, upright_rgb
 from mhex.data.table import DataFormatError
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexError
 
 Fit = Literal["crop", "squash"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -75,7 +76,9 @@ class _Files(ABC):
         try:
             with Image.open(path) as photo:
                 return self._read(photo, path)
-        except OSError as error:
+        except MhexError:
+            raise
+        except (*BROKEN, Image.DecompressionBombError) as error:
             raise DataFormatError(f"{path.name} cannot be decoded ({error}): place the file anew.") from error
 
     @abstractmethod
@@ -90,21 +93,26 @@ class PhotoFiles(_Files):
         paths: The files.
         side: Side of the squares in pixels.
         fit: ``"crop"`` scales the shorter side and cuts out the middle; ``"squash"`` scales both sides.
-        upright: Whether to turn photos as their camera says. Published collections are used without.
+        upright: Whether to turn photos as their camera says, with transparency over white. Published collections are
+            used without.
+        value_range: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
     """
 
-    def __init__(self, paths: Sequence[Path], side: int, fit: Fit = "crop", *, upright: bool = False) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        side: int,
+        fit: Fit = "crop",
+        *,
+        upright: bool = False,
+        value_range: ValueRange | None = None,
+    ) -> None:
         super().__init__(paths, side, fit)
-        self.upright = upright
+        self.upright, self.value_range = upright, check_range(value_range)
 
     def _read(self, photo: Image.Image, path: Path) -> Bytes:
-        if photo.mode.startswith(("I", "F")):
-            raise DataFormatError(
-                f"{path.name} should have 8 bits per channel, and has mode {photo.mode}: save it with 8 bits, with the "
-                "range of brightness that you want to be seen."
-            )
         photo.draft("RGB", (self.side, self.side))  # JPEG is decoded at a smaller scale where that suffices
-        small = (ImageOps.exif_transpose(photo) if self.upright else photo).convert("RGB")
+        small = (upright_rgb if self.upright else plain_rgb)(photo, self.value_range, path.name)
         return np.asarray(fitted(small, self.side, self.fit)).transpose(2, 0, 1)
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from mhex._optional import require
+from mhex._photo import plain_rgb
 from mhex.errors import ArgumentError, MhexError
 
 
@@ -100,7 +101,8 @@ def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> 
     def decode(blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
         try:
             with Image.open(io.BytesIO(blob)) as image:
-                return np.asarray(image.convert(mode), dtype=np.uint8)
+                plain = plain_rgb(image, name="An image of the file") if mode == "RGB" else image.convert(mode)
+                return np.asarray(plain, dtype=np.uint8)
         except OSError as error:
             raise DataFormatError(f"An image of the file cannot be decoded ({error}): place the file anew.") from error
 

@@ -24,6 +24,7 @@ class Prepared:
         texts: The strings given; None if token ids were.
         offsets: Of strings: where each token begins and ends in its string, in characters; None without a fast
             tokenizer.
+        lengths: Text: how many tokens each had before it was cut; None if not known.
     """
 
     batch: Batch
@@ -32,6 +33,7 @@ class Prepared:
     words: list[list[int | None]] | None = None
     texts: list[str] | None = None
     offsets: list[list[tuple[int, int]]] | None = None
+    lengths: list[int] | None = None
 
 
 def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:

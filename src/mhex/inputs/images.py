@@ -2,21 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mhex._photo import upright_rgb
+from mhex._photo import BROKEN, ValueRange, check_range, range_hint, scaled, upright_rgb
 from mhex.capture import Anatomy, Batch
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs._common import Prepared, finite, place_of
 
 
-def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None) -> Prepared:
-    """A batch from a normalised image tensor (B, C, H, W); `kwargs` are handed on to the model."""
+@dataclass(frozen=True)
+class Ranged:
+    """A preprocessing that is given photos in 8-bit RGB, made with a range.
+
+    Attributes:
+        preprocess: From a PIL image to a tensor (C, H, W); None where tensors are given.
+        value_range: Values that become black and white.
+    """
+
+    preprocess: Callable[[Any], Tensor] | None
+    value_range: ValueRange
+
+    @property
+    def whole_photo(self) -> bool:
+        """Whether nothing is cropped."""
+        return bool(getattr(self.preprocess, "whole_photo", False))
+
+    def __call__(self, photo: Any) -> Tensor:
+        """Prepare a PIL image of any depth."""
+        if self.preprocess is None:
+            raise _no_preprocess()
+        return self.preprocess(upright_rgb(photo, self.value_range))
+
+
+def with_range(
+    preprocess: Callable[[Any], Tensor] | None, value_range: Any, inputs: Any
+) -> Callable[[Any], Tensor] | None:
+    """A preprocessing with the range that the user asks for, and as it is without one.
+
+    Args:
+        preprocess: As for `mhex.explain`.
+        value_range: As for `mhex.explain`.
+        inputs: As for `mhex.explain`; those of them that no range can be applied to are refused.
+
+    Raises:
+        ArgumentError: The range is not two numbers of which the second is larger, or is of no use.
+    """
+    ends = check_range(value_range)
+    if ends is None:
+        return preprocess
+    pixels = inputs.get("pixel_values") if isinstance(inputs, Mapping) else inputs
+    first = pixels[0] if isinstance(pixels, (list, tuple)) and pixels else pixels
+    if first is None or isinstance(first, str) or (isinstance(first, Tensor) and first.is_floating_point()):
+        kind = "texts" if not isinstance(first, Tensor) else "a floating-point tensor, which is taken as it is"
+        raise ArgumentError(
+            f"Expected value_range= beside photos or a tensor of whole numbers, but got {kind}; leave value_range= out."
+        )
+    return Ranged(preprocess, ends)
+
+
+def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None, preprocess: Any = None) -> Prepared:
+    """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
+
+    `kwargs` are handed on to the model.
+    """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
     if x.dim() != 4:
@@ -24,40 +77,83 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
         raise ArgumentError(
             f"Expected images of shape (batch, channels, height, width), but got {tuple(x.shape)}{hint}."
         )
-    if x.shape[0] == 0:
+    if x.numel() == 0:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
     if not x.is_floating_point():
-        raise ArgumentTypeError(
-            f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype}; "
-            "for raw photos pass PIL images and preprocess=."
-        )
+        x = _normalised(x, preprocess)
     device, dtype = place_of(model)
     x = finite(x, "images")
     batch = Batch("image", (x.to(device, dtype),), kwargs, x.shape[0])
     return Prepared(batch, pictures=x if pictures is None else pictures)
 
 
-def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None) -> Prepared:
-    """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W)."""
-    if preprocess is None:
-        raise ArgumentError(
-            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
-        )
+def photos(
+    model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None, ids: Sequence[int]
+) -> Prepared:
+    """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W).
+
+    With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
+    """
+    value_range = preprocess.value_range if isinstance(preprocess, Ranged) else None
+    prepare = preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess
+    if prepare is None:
+        raise _no_preprocess()
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
-    whole = getattr(preprocess, "whole_photo", False)
-    if whole:
-        pictures = [upright_rgb(picture) for picture in pictures]
-    tensors = [preprocess(picture) for picture in pictures]
-    for tensor in tensors:
+    whole = getattr(prepare, "whole_photo", False)
+    names = [f"Photo {number}" for number in ids]
+    read = [_decoded(*pair, value_range, whole) for pair in zip(pictures, names, strict=True)]
+    tensors = [prepare(picture) for picture in read]
+    for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
             got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise ArgumentTypeError(f"Expected preprocess to return a tensor (C, H, W), but it returned {got}.")
+            raise ArgumentTypeError(
+                f"Expected preprocess to return a tensor (C, H, W), but it returned {got} for {name.lower()}."
+            )
     shapes = {tuple(t.shape) for t in tensors}
     if len(shapes) != 1:
         raise ArgumentError(
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
-    return images(model, torch.stack(tensors), {}, pictures if whole else None)
+    x = torch.stack(tensors)
+    return images(model, x, {}, read if whole else x)
+
+
+def _no_preprocess() -> ArgumentError:
+    return ArgumentError(
+        "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
+    )
+
+
+def _decoded(picture: Any, name: str, value_range: ValueRange | None, whole: bool) -> Any:
+    """A photo that is read completely; as people see it where mhex or a range decides how it is seen."""
+    try:
+        if whole or value_range is not None:
+            return upright_rgb(picture, value_range, name)
+        picture.load()
+    except MhexError:
+        raise
+    except BROKEN as error:
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise ArgumentError(f"{name} cannot be read: it is damaged or cut off ({reason}).") from error
+    return picture
+
+
+def _normalised(x: Tensor, preprocess: Any) -> Tensor:
+    """Whole numbers (B, C, H, W) as the network wants them: scaled by the range, then normalised."""
+    if x.is_complex():
+        raise ArgumentTypeError(f"Expected images of real numbers, but got {x.dtype}.")
+    values, scale = x.double(), _scale(preprocess, x.shape[1])
+    low, high = float(values.min()), float(values.max())
+    if not isinstance(preprocess, Ranged) or scale is None:
+        lacking = "preprocess= with the mean and std of training" if isinstance(preprocess, Ranged) else "value_range="
+        raise ArgumentTypeError(
+            f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype} from {low:g} to "
+            f"{high:g}, and no {lacking} to do it by. Convert them; or pass PIL images and preprocess=; or "
+            f"{range_hint(low, high)}, with a preprocess= that has mean and std, as bundles of mhex.load have."
+        )
+    mean, std = (part.view(-1, 1, 1).to(x.device) for part in scale)
+    light: Tensor = scaled(values, preprocess.value_range)
+    return ((light - mean) / std).float()
 
 
 def with_scale(prepared: Prepared, preprocess: Any) -> Prepared:
@@ -69,15 +165,24 @@ def with_scale(prepared: Prepared, preprocess: Any) -> Prepared:
             is a sequence of `transforms` of which one has them.
     """
     pixels = prepared.batch.pixels
+    scale = _scale(preprocess, pixels.shape[1])
+    if scale is None:
+        return prepared
+    mean, std = (values.to(pixels.device) for values in scale)
+    return replace(prepared, batch=replace(prepared.batch, scale=(mean, std)))
+
+
+def _scale(preprocess: Any, channels: int) -> tuple[Tensor, Tensor] | None:
+    """Mean and standard deviation, (C,), float64, of the normalisation, where the preprocessing says them."""
+    if isinstance(preprocess, Ranged):
+        preprocess = preprocess.preprocess
     steps = [preprocess, *(getattr(preprocess, "transforms", None) or ())]
     pairs = [(getattr(step, "mean", None), getattr(step, "std", None)) for step in steps]
     known = [(mean, std) for mean, std in pairs if mean is not None and std is not None]
     if len(known) != 1:
-        return prepared
-    mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten().to(pixels.device) for values in known[0])
-    if len(mean) != pixels.shape[1] or len(std) != pixels.shape[1]:
-        return prepared
-    return replace(prepared, batch=replace(prepared.batch, scale=(mean, std)))
+        return None
+    mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in known[0])
+    return (mean, std) if len(mean) == len(std) == channels else None
 
 
 def check_image(batch: Batch, anatomy: Anatomy) -> None:

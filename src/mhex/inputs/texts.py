@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,14 +19,16 @@ T = TypeVar("T")
 _NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping")
 
 
-def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None) -> Prepared:
-    """A batch from strings, cut to the length that the model can take."""
+def texts(
+    model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None, ids: Sequence[int]
+) -> Prepared:
+    """A batch from strings, cut to the length that the model can take; `ids` are their numbers, for messages."""
     if tokenizer is None:
         raise ArgumentError(
             "Strings were given without tokenizer=, which turns them into the model's inputs; "
             "a photo is given as PIL.Image.open(path), not by its path."
         )
-    if blank := [i for i, text in enumerate(texts) if not text.strip()]:
+    if blank := [number for number, text in zip(ids, texts, strict=True) if not text.strip()]:
         raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
     longest = _longest_text(model)
     options = {"truncation": True, "max_length": longest} if longest else {}
@@ -37,12 +39,14 @@ def texts(model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[s
             "model.config.pad_token_id to its id."
         )
     encoded = tokenizer(texts, return_tensors="pt", padding=not alone, **options)
+    prepared = token_inputs(model, encoded, tokenizer)
+    lengths = prepared.lengths
     if longest and encoded["input_ids"].shape[1] == longest:
-        lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+        if lengths is None:
+            lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
         if max(lengths) > longest:
             warnings.warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.", MhexWarning, stacklevel=4)
-    prepared = token_inputs(model, encoded, tokenizer)
-    return replace(prepared, texts=texts, offsets=_offsets(encoded, prepared.batch.real))
+    return replace(prepared, texts=texts, offsets=_offsets(encoded, prepared.batch.real), lengths=lengths)
 
 
 def _longest_text(model: nn.Module) -> int | None:
@@ -104,7 +108,12 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         alone=_takes_one(model),
         pad_id=_token(tokenizer, "pad_token_id", _token(getattr(model, "config", None), "pad_token_id")),
     )
-    return Prepared(batch, tokens=_token_strings(inputs, ids, real, tokenizer), words=_word_indices(inputs, real))
+    return Prepared(
+        batch,
+        tokens=_token_strings(inputs, ids, real, tokenizer),
+        words=_word_indices(inputs, real),
+        lengths=_lengths(inputs, real),
+    )
 
 
 def _takes_one(model: nn.Module) -> bool:
@@ -162,6 +171,14 @@ def _word_indices(inputs: Any, real: Tensor) -> list[list[int | None]] | None:
     if not getattr(inputs, "is_fast", False):
         return None
     return [_kept(inputs.word_ids(n), row) for n, row in enumerate(real)]
+
+
+def _lengths(inputs: Any, real: Tensor) -> list[int] | None:
+    """Tokens of each text with those that were cut off, which a fast tokenizer keeps beside the others."""
+    if not getattr(inputs, "is_fast", False):
+        return None
+    cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding in inputs.encodings]
+    return [kept + rest for kept, rest in zip(real.sum(1).tolist(), cut, strict=True)]
 
 
 def _offsets(inputs: Any, real: Tensor | None) -> list[list[tuple[int, int]]] | None:

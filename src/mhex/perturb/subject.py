@@ -63,9 +63,12 @@ class Subject:
             progress: Draw progress bars.
         """
         self.model = unwrap(model)
-        self.prepared = inputs if isinstance(inputs, Prepared) else prepare(self.model, inputs, preprocess, tokenizer)
+        numbers = None if ids is None else [int(i) for i in ids]
+        self.prepared = (
+            inputs if isinstance(inputs, Prepared) else prepare(self.model, inputs, preprocess, tokenizer, numbers)
+        )
         self.batch: Batch = self.prepared.batch
-        self.ids = list(range(self.batch.size)) if ids is None else [int(i) for i in ids]
+        self.ids = list(range(self.batch.size)) if numbers is None else numbers
         self.label = None if label is None else torch.as_tensor(label, device=self.device).long()
         self.multi_label, self.batch_size, self.progress = multi_label, batch_size, progress
         self.passes = 0

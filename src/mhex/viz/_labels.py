@@ -12,6 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 
 SCALE_NOTE = "Each map is scaled on its own, so colours compare within a map."
+_NAME = 28  # letters of a class among the predictions of several samples
 TEXT_SCALE_NOTE = "Each text is scaled on its own, so colours compare within a text."
 
 
@@ -56,6 +57,20 @@ def target_label(explanation: Explanation, sample: int, target: int) -> tuple[st
         return name, ""
     mark = "similarity" if target_kind(explanation) == "concept" else "="
     return name, f"{mark} {number(explanation.target_values(sample)[target])}"
+
+
+def prediction_note(explanation: Explanation, samples: Sequence[int]) -> str:
+    """A sentence on what the model predicts for the samples that are drawn, whatever class is explained."""
+    parts = []
+    for sample in samples:
+        if (found := explanation.prediction(sample)) is None:
+            continue
+        name = " ".join(found[0].split())
+        if len(samples) > 1:
+            name = f"sample {sample} {name if len(name) <= _NAME else name[: _NAME - 1].rstrip(' ,') + '…'}"
+        parts.append(f"{name} {percent(found[1])}")
+    mark = "Most probable" if explanation.task == "multi-label" else "Predicted"
+    return f"{mark}: {'; '.join(parts)}." if parts else ""
 
 
 def target_scores(explanation: Explanation, sample: int, target: int) -> Tensor:

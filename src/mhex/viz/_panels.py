@@ -57,7 +57,7 @@ def draw_rows(
     written = [[_title_lines(panel, cell, broken) for panel in row.panels] for row in rows]
     titles = [_title_height(max(map(len, lines))) for lines in written]
     boxes = font_note([heading, *(row.label for row in rows), *(p.title for row in rows for p in row.panels)])
-    sentences = [line for note in (*notes, boxes) if note for line in wrap(note, room, 7.5, most=4)]
+    sentences = [line for note in (*notes, boxes) if note for line in wrap(note, room, 7.5, most=8)]
     top = MARGIN + (0.26 if heading else 0.0)
     body = sum(heights) + sum(titles) + _GAP * (len(rows) - 1)
     below = 0.1 + 0.24 * len(legends) + _LINE * len(sentences)

@@ -16,6 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 
+from mhex._printable import printable
 from mhex.viz._colour import INK, MUTED, Pixels, photo_bar, text_bar
 from mhex.viz._labels import Legend
 
@@ -121,12 +122,14 @@ def _letters() -> frozenset[int]:
 
 def drawable(text: str) -> str:
     """The text with a box for each letter that no font has; matplotlib would warn once per letter."""
-    return text if text.isascii() and text.isprintable() else "".join(c if ord(c) in _letters() else "□" for c in text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if ord(letter) in _letters() else "□" for letter in printable(text))
 
 
 def font_note(texts: Iterable[str]) -> str:
     """A sentence if some letters cannot be drawn."""
-    if all(drawable(text) == text for text in texts):
+    if all(drawable(text) == printable(text) for text in texts):
         return ""
     return "Boxes (□) stand for letters that the installed fonts lack; install a Noto font, or save as HTML."
 

@@ -12,7 +12,7 @@ from mhex.viz._colour import Pixels, blend
 from mhex.viz._labels import Legend, choose
 from mhex.viz._panels import Panel, Row, draw_rows
 from mhex.viz._sheet import Sheet
-from mhex.viz.overlay import tensor_pixels
+from mhex.viz.overlay import picture_pixels
 
 _MOST = 8
 
@@ -35,7 +35,7 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
     words = {"keep": "sum of cosines", "occlude": "fall of the sum of cosines"}
     rows = []
     for sample in shown:
-        photo = tensor_pixels(images[sample])
+        photo = picture_pixels(images[sample])
         low, high = float(raw[sample].min()), float(raw[sample].max())
         tail = f"{low:.2f} to {high:.2f}".replace("-", "\N{MINUS SIGN}") if high > low else "constant"
         title = f"sample {sample}" if len(shown) > 1 else "input"

@@ -11,6 +11,7 @@ from mhex.viz._labels import (
     Legend,
     choose,
     legend,
+    prediction_note,
     remark,
     target_count,
     target_kind,
@@ -66,7 +67,14 @@ def comparison(
             part = slice(start, start + width)
             heading = f"sample {sample}" if len(shown) > 1 else "input"
             rows += _band(explanations[part], names[part], sample, chosen, _photo_source(explanations), heading)
-    notes = [SCALE_NOTE, clip_note(explanations), agnostic_note(explanations), more_samples, more_targets]
+    notes = [
+        prediction_note(first, shown),
+        SCALE_NOTE,
+        clip_note(explanations),
+        agnostic_note(explanations),
+        more_samples,
+        more_targets,
+    ]
     drawn = {target_label(first, sample, target)[0] for sample in shown for target in chosen}
     return draw_rows(rows, title, legends(explanations, drawn), notes, broken=True)
 
@@ -168,4 +176,5 @@ def _texts(
             for explanation, name in zip(explanations, names, strict=True):
                 prefix = f"{name} · sample {sample}" if len(samples) > 1 else name
                 blocks.append(explanation_block(explanation, sample, target, prefix))
-    return draw_blocks(blocks, title, legends(explanations, drawn), [*notes, agnostic_note(explanations)])
+    said = [prediction_note(explanations[0], samples), *notes, agnostic_note(explanations)]
+    return draw_blocks(blocks, title, legends(explanations, drawn), said)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import html
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from mhex._markup import escaped
 from mhex.explanation import Explanation
 from mhex.viz._colour import INK, text_colours
-from mhex.viz._labels import TEXT_SCALE_NOTE, Legend, choose, target_count, target_label
+from mhex.viz._labels import TEXT_SCALE_NOTE, Legend, choose, prediction_note, target_count, target_label
 from mhex.viz._sheet import render
 from mhex.viz.grid import agnostic_note, check_same_input, column_labels, comparison, legends
 from mhex.viz.overlay import describe, image_figure
@@ -50,7 +50,7 @@ def picture_tag(figure: Figure, alt: str) -> str:
     data = base64.b64encode(render(figure, "png", dpi=_DPI)).decode("ascii")
     width = round(96 * float(figure.get_figwidth()))
     return (
-        f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt)}" width="{width}" '
+        f'<img src="data:image/png;base64,{data}" alt="{escaped(alt)}" width="{width}" '
         # On a narrow screen the picture scrolls sideways before its labels become too small to read.
         f'style="max-width:100%;min-width:{min(round(0.6 * width), 560)}px;height:auto;border-radius:8px">'
     )
@@ -63,7 +63,9 @@ def _alt(explanations: Sequence[Explanation]) -> str:
         targets, _ = choose(None, target_count(explanation), 4, "targets")
         maps = [describe(explanation, sample, target) for sample in samples for target in targets]
         parts.append(f"{explanation.method}: {'; '.join(maps)}.")
-    return "Heat maps over the input. " + " ".join(parts)
+    samples, _ = choose(None, explanations[0].scores.shape[0], 4, "samples")
+    said = prediction_note(explanations[0], samples)
+    return " ".join(filter(None, ("Heat maps over the input.", *parts, said)))
 
 
 def _texts(explanations: Sequence[Explanation]) -> str:
@@ -77,14 +79,20 @@ def _texts(explanations: Sequence[Explanation]) -> str:
             for explanation, name in zip(explanations, names, strict=True):
                 prefix = f"{name} · sample {sample}" if len(samples) > 1 else name
                 block = explanation_block(explanation, sample, target, prefix)
-                heading = f"<strong>{html.escape(block.title)}</strong> {html.escape(block.tail)}"
+                heading = f"<strong>{escaped(block.title)}</strong> {escaped(block.tail)}"
                 parts.append(f'<div style="margin-top:.5em">{heading}</div>')
                 parts.append(text_html(block.words, block.signed))
     drawn = {target_label(first, sample, target)[0] for sample in samples for target in targets}
     parts += [_bar(bar) for bar in legends(explanations, drawn)]
-    for note in (TEXT_SCALE_NOTE, agnostic_note(explanations), more_samples, more_targets):
+    for note in (
+        prediction_note(first, samples),
+        TEXT_SCALE_NOTE,
+        agnostic_note(explanations),
+        more_samples,
+        more_targets,
+    ):
         if note:
-            parts.append(f'<div style="color:#666;font-size:.85em">{html.escape(note)}</div>')
+            parts.append(f'<div style="color:#666;font-size:.85em">{escaped(note)}</div>')
     return f'<div style="{_CARD}">{"".join(parts)}</div>'
 
 
@@ -94,6 +102,6 @@ def _bar(legend: Legend) -> str:
     colours = f"display:inline-block;width:8em;height:.8em;border-radius:3px;background:linear-gradient(90deg,{stops})"
     return (
         '<div style="color:#666;font-size:.85em;margin-top:.6em;display:flex;gap:.6em;align-items:center;'
-        f'flex-wrap:wrap"><span>{html.escape(legend.left)}</span><span style="{colours}"></span>'
-        f"<span>{html.escape(legend.right)}</span></div>"
+        f'flex-wrap:wrap"><span>{escaped(legend.left)}</span><span style="{colours}"></span>'
+        f"<span>{escaped(legend.right)}</span></div>"
     )

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
+from mhex._photo import LARGEST, drawn_photo
 from mhex.explanation import Explanation
 from mhex.viz._colour import GREY, Pixels, Scores, blend
 from mhex.viz._labels import (
     SCALE_NOTE,
     choose,
     legend,
+    prediction_note,
     remark,
     target_count,
     target_kind,
@@ -28,9 +29,7 @@ from mhex.viz._sheet import Sheet
 
 _MOST_SAMPLES = 8
 _MOST_TARGETS = 8
-# Long side of a drawn photo: larger ones are shrunk, and tiny ones enlarged so that the map over them is smooth.
-_LARGEST = 640
-_SMALLEST = 256
+_SMALLEST = 256  # pixels of the longer side: tiny photos are enlarged so that the map over them is smooth
 _CLIP = 0.99
 
 
@@ -54,7 +53,7 @@ def image_figure(
         rows.append(Row([*first, *maps]))
     names = {target_label(explanation, sample, target)[0] for sample in rows_of for target in columns_of}
     bar = legend(explanation, names)
-    notes = [SCALE_NOTE, clip_note([explanation]), more_samples, more_targets]
+    notes = [prediction_note(explanation, rows_of), SCALE_NOTE, clip_note([explanation]), more_samples, more_targets]
     return draw_rows(rows, explanation.method, [bar], notes)
 
 
@@ -99,38 +98,19 @@ def clip_note(explanations: Sequence[Explanation]) -> str:
 
 def photo_pixels(explanation: Explanation, sample: int) -> Pixels | None:
     """The photo of a sample at its own aspect ratio, (H, W, 3); None if it is not known."""
-    if explanation.pictures is None:
-        return None
-    picture = explanation.pictures[sample]
-    return _sized(_from_tensor(picture) if isinstance(picture, Tensor) else picture.convert("RGB"))
+    return None if explanation.pictures is None else picture_pixels(explanation.pictures[sample])
 
 
-def tensor_pixels(picture: Tensor) -> Pixels:
-    """A normalised image (C, H, W) as pixels (H, W, 3) at a size for drawing."""
-    return _sized(_from_tensor(picture))
-
-
-def _sized(photo: Any) -> Pixels:
+def picture_pixels(picture: Any) -> Pixels:
+    """A photo, or a normalised image (C, H, W), as pixels (H, W, 3) at a size for drawing."""
+    photo = drawn_photo(picture)
     height, width = _display_size(photo.height, photo.width)
-    enlarged = width > photo.width
-    return np.asarray(photo.resize((width, height), Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS))
-
-
-def _from_tensor(picture: Tensor) -> Any:
-    """A normalised tensor (C, H, W) as a PIL image. How it was normalised is unknown, so it is stretched to [0, 1]."""
-    x = picture.detach().float().cpu()
-    x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
-    span = x.amax() - x.amin()
-    x = (x - x.amin()) / span if span > 0 else torch.full_like(x, 0.5)
-    return Image.fromarray((255 * x).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
+    return np.asarray(photo.resize((width, height), Image.Resampling.NEAREST))  # larger, or as it is
 
 
 def _display_size(height: int, width: int) -> tuple[int, int]:
     longest = max(height, width)
-    if longest > _LARGEST:
-        scale = _LARGEST / longest
-    else:
-        scale = float(-(-_SMALLEST // longest)) if longest < _SMALLEST else 1.0
+    scale = -(-_SMALLEST // longest) if longest < _SMALLEST else min(1.0, LARGEST / longest)
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 

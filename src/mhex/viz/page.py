@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from mhex._markup import escaped
 
 # The page may show its own pictures and use its own style. Nothing else is loaded, whatever a section contains.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -92,15 +93,15 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
         intro: Plain text; blank lines separate paragraphs.
         sections: Top to bottom; more than three get a list of links above them.
     """
-    links = "".join(f'<a href="#s{n}">{html.escape(s.title)}</a>' for n, s in enumerate(sections, 1))
+    links = "".join(f'<a href="#s{n}">{escaped(s.title)}</a>' for n, s in enumerate(sections, 1))
     navigation = f"<nav>{links}</nav>\n" if len(sections) > 3 else ""
     body = "\n".join(_section(n, section) for n, section in enumerate(sections, 1))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{html.escape(title)}</h1>\n{paragraphs(intro, 'intro')}\n{navigation}{body}\n</main>\n</body>\n</html>\n"
+        f"<title>{escaped(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<h1>{escaped(title)}</h1>\n{paragraphs(intro, 'intro')}\n{navigation}{body}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -111,11 +112,11 @@ def paragraphs(text: str, kind: str = "") -> str:
         text: Blank lines separate paragraphs.
         kind: A CSS class for them.
     """
-    mark = f' class="{html.escape(kind)}"' if kind else ""
+    mark = f' class="{escaped(kind)}"' if kind else ""
     blocks = [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
-    return "\n".join(f"<p{mark}>{html.escape(block)}</p>" for block in blocks)
+    return "\n".join(f"<p{mark}>{escaped(block)}</p>" for block in blocks)
 
 
 def _section(number: int, section: Section) -> str:
     note = paragraphs(section.note, "note")
-    return f'<section id="s{number}">\n<h2>{html.escape(section.title)}</h2>\n{section.html}\n{note}\n</section>'
+    return f'<section id="s{number}">\n<h2>{escaped(section.title)}</h2>\n{section.html}\n{note}\n</section>'

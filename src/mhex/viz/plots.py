@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mhex._markup import escaped
 from mhex.viz.svg import CHARACTER, WIDTH, Look, Scale, drawing, number, path, rule, scale_of, write
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 10.0, 8.0, 36.0
@@ -60,7 +60,7 @@ def line_plot(title: str, below: str, beside: str, x: Sequence[float], lines: Se
         parts.append(f'<path class="band" d="{edge}Z" fill="{one.look.colour}" opacity="{pale:.2f}"/>')
     for one in ordered:
         drawn = path(places, [up(value) for value in one.middle])
-        told = f"<title>{html.escape(one.name)}</title>"
+        told = f"<title>{escaped(one.name)}</title>"
         parts.append(
             f'<path d="{drawn}" stroke-width="{1.5 if one.look.control else 2}" {one.look.stroke}>{told}</path>'
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from mhex._markup import escaped
 
 WIDTH = 360.0  # of every drawing: readable in one column of a phone, two or three beside each other elsewhere
 CHARACTER = 5.9  # width of a letter at the size of labels
@@ -121,9 +122,9 @@ def write(x: float, y: float, said: str, anchor: str = "start", kind: str = "", 
     """
     most = None if room is None else max(2, int(room / CHARACTER))
     short = said if most is None or len(said) <= most else f"{said[: most - 1]}…"
-    whole = f"<title>{html.escape(said)}</title>" if short != said else ""
+    whole = f"<title>{escaped(said)}</title>" if short != said else ""
     mark = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{mark}>{html.escape(short)}{whole}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{mark}>{escaped(short)}{whole}</text>'
 
 
 def rule(x1: float, y1: float, x2: float, y2: float, kind: str = "grid") -> str:
@@ -145,7 +146,7 @@ def drawing(title: str, height: float, parts: Iterable[str]) -> str:
         height: Of the sheet.
         parts: SVG.
     """
-    said = html.escape(title)
+    said = escaped(title)
     return (
         f'<figure class="chart"><figcaption>{said}</figcaption><svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" '
         f'aria-label="{said}">{"".join(parts)}</svg></figure>'
@@ -160,5 +161,5 @@ def key(styles: dict[str, Look]) -> str:
             f'<svg viewBox="0 0 26 10" aria-hidden="true"><path d="M1 5L25 5" stroke-width="2.6" {look.stroke}/></svg>'
         )
         mark = ' class="control"' if look.control else ""
-        parts.append(f"<span{mark}>{line}{html.escape(name)}</span>")
+        parts.append(f"<span{mark}>{line}{escaped(name)}</span>")
     return f'<div class="key">{"".join(parts)}</div>'

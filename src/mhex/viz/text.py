@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from mhex._markup import escaped
 from mhex._words import MARKS, Pooling, clean, pool_runs, usual_pooling, word_runs
 from mhex.explanation import Explanation
 from mhex.viz._colour import text_colours
@@ -104,7 +104,7 @@ def text_html(found: Sequence[Unit], signed: bool) -> str:
     """Words as a paragraph with coloured backgrounds; the score shows when the mouse rests on a word."""
     parts = []
     for unit in found:
-        text = html.escape(unit.text)
+        text = escaped(unit.text)
         if unit.special:
             span = f'<span style="color:#767676;font-size:.8em">{text}</span>'
         elif unit.strength == 0:

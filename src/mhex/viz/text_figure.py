@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from mhex.explanation import Explanation
 from mhex.viz._colour import INK, MUTED, text_colours
-from mhex.viz._labels import TEXT_SCALE_NOTE, Legend, choose, legend, remark, target_count, target_label
+from mhex.viz._labels import (
+    TEXT_SCALE_NOTE,
+    Legend,
+    choose,
+    legend,
+    prediction_note,
+    remark,
+    target_count,
+    target_label,
+)
 from mhex.viz._sheet import MARGIN, Sheet, font_note, shorten, text_width, wrap
 from mhex.viz.text import Unit, units
 
@@ -54,13 +63,14 @@ def text_figure(
     ]
     names = {target_label(explanation, sample, target)[0] for sample in shown for target in chosen}
     bar = legend(explanation, names)
-    return draw_blocks(blocks, explanation.method, [bar], [more_samples, more_targets])
+    notes = [prediction_note(explanation, shown), more_samples, more_targets]
+    return draw_blocks(blocks, explanation.method, [bar], notes)
 
 
 def explanation_block(explanation: Explanation, sample: int, target: int, prefix: str = "") -> Block:
-    """One text of an explanation under its target and what the model says of it."""
+    """One text of an explanation under its target, what the model says of it, and where it was cut."""
     name, said = target_label(explanation, sample, target)
-    tail = ", ".join(filter(None, (said, remark(explanation, sample, target))))
+    tail = ", ".join(filter(None, (said, remark(explanation, sample, target), explanation.cut(sample))))
     title = f"{prefix} · {name}" if prefix else name
     return Block(title, tail, units(explanation, sample, target), explanation.signed)
 
@@ -83,7 +93,7 @@ def draw_blocks(blocks: Sequence[Block], heading: str, legends: Sequence[Legend]
     cut = f"Only the first {_MOST_LINES} of {total} lines fit; the HTML page shows all." if total > _MOST_LINES else ""
     boxes = font_note([heading, *(text for b in blocks for text in (b.title, *(unit.text for unit in b.words)))])
     sentences = [
-        line for note in (TEXT_SCALE_NOTE, *notes, boxes, cut) if note for line in wrap(note, _ROOM, 7.5, most=4)
+        line for note in (*notes, TEXT_SCALE_NOTE, boxes, cut) if note for line in wrap(note, _ROOM, 7.5, most=8)
     ]
     top = MARGIN + (0.32 if heading else 0.0)
     body = sum(_HEADING + _LINE * len(lines) + 0.1 for lines in laid)

@@ -188,3 +188,27 @@ def test_our_own_bugs_are_not_hidden(
     monkeypatch.setattr(mhex, "explain", fail)
     with pytest.raises(ZeroDivisionError):
         run("explain", cat, "--out", tmp_path / "o")
+
+
+def test_the_prediction_stands_beside_a_target_that_was_asked_for(
+    run: Run, zoo: Path, cat: Path, tmp_path: Path
+) -> None:
+    with Image.open(cat) as photo:
+        name, share = mhex.explain(mhex.load("zoo:pets-vit"), photo).prediction(0)  # type: ignore[misc]
+    plain = run("explain", cat, "--out", tmp_path / "o")
+    asked = run("explain", cat, "--target", "Pug", "--method", "gae,rollout", "--out", tmp_path / "o", "--html")
+    assert "predicted" not in plain.stdout
+    assert asked.exit_code == 0
+    assert asked.stdout.count(f"{name}, {100 * share:.1f} %") == 2
+    assert f"Predicted: {name}" in (tmp_path / "o" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore:Texts of up to")
+def test_a_text_that_was_cut_is_told(run: Run, bert_folder: Path, tmp_path: Path) -> None:
+    given = ("--model", f"hf:{bert_folder}", "--method", "attention", "--out", tmp_path)
+    result = run("explain", "--text", "fine", "--text", "a fine film " * 400, *given)
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if "cut after" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("text-2: cut after ")
+    assert (tmp_path / "index.html").read_text(encoding="utf-8").count("cut after") == 1

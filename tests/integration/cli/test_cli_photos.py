@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_helpers import Run, one_sentence
 from PIL import Image
 
 from mhex.cli._photos import open_photo
+from mhex.cli.recommend import items_of
 from mhex.errors import ArgumentError
 
 
@@ -152,3 +154,37 @@ def test_a_large_photo_is_no_bomb(
     _two_colours().save(tmp_path / "large.png")
     assert open_photo(tmp_path / "large.png").size == (40, 20)
     assert not recwarn.list
+
+
+def _deep(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.array([[0, 1001], [2048, 4095]], np.uint16)).save(path)
+    return path
+
+
+def test_a_range_is_asked_for_and_taken(run: Run, zoo: Path, tmp_path: Path) -> None:
+    deep, out = _deep(tmp_path / "deep.png"), tmp_path / "o"
+    assert "for 12 bits say value_range=(0, 4095) (in a command, --value-range=0,4095)" in one_sentence(
+        run("explain", deep, "--out", out)
+    )
+    assert run("explain", deep, "--out", out, "--value-range=0,4095").exit_code == 0
+    assert open_photo(deep, (0, 4095)).getpixel((1, 0)) == (62, 62, 62)
+    for value_range in ("12", "0,1,2", "a,b", "5,1"):
+        assert "two numbers" in one_sentence(run("explain", deep, "--out", out, f"--value-range={value_range}"))
+    assert "beside photos" in one_sentence(run("explain", "--text", "a", "--value-range=0,1"))
+
+
+def test_recommend_reads_folders_through_the_range(tmp_path: Path) -> None:
+    _deep(tmp_path / "own" / "cat" / "a.png")
+    table = tmp_path / "own" / "own.csv"
+    table.write_text("image,label\ncat/a.png,cat\n", encoding="utf-8")
+    for name in (str(tmp_path / "own"), f"folder:{tmp_path / 'own'}", f"csv:{table}"):
+        assert np.asarray(items_of(name, None, (0, 4095))[0]["image"]).max() == 255
+        with pytest.raises(ArgumentError, match="value_range"):
+            items_of(name)[0]
+    with pytest.raises(ArgumentError, match="not beside pets"):
+        items_of("pets", None, (0, 4095))
+
+
+def test_the_blank_text_is_named(run: Run) -> None:
+    assert "number 3 is blank" in one_sentence(run("explain", "--text", "a", "--text", "b", "--text", " "))

@@ -9,13 +9,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
 import mhex
 from mhex.bench import about, page_of, store
 from mhex.bench.runs import evaluations
-from mhex.errors import ArgumentError
+from mhex.bench.shown import MAPS, PHOTOS, drawn_from
+from mhex.errors import ArgumentError, MhexWarning
 from support.fixtures_report import report_of
 from support.tiny import pictures, tiny
 
@@ -157,6 +159,29 @@ def test_maps_are_those_of_the_methods(folder: Path) -> None:
     assert list(found.drawn) == [0, 1]
 
 
+def test_the_predicted_class_is_told_beside_another(tmp_path: Path) -> None:
+    model, x = tiny("cnn"), pictures(6)
+    shares = model(x).softmax(1)
+    other = int(shares[0].argmin())
+    judged(tmp_path, target=other, controls=False)
+    (found,) = evaluations(tmp_path)
+    name, share = found.drawn[0]["gradcam"].prediction(0) or ("", 0.0)
+    assert (name, share) == (NAMES[int(shares[0].argmax())], pytest.approx(float(shares[0].max())))
+    assert f"; predicted: {html.escape(name)} ({100 * share:.3g} %)" in page_of(tmp_path)
+
+
+def test_files_that_do_not_tell_the_prediction_are_read(folder: Path, tmp_path: Path) -> None:
+    photos, maps = store.read(folder, PHOTOS), store.read(folder, MAPS)
+    place = maps.column_names.index("tokens")
+    empty = maps.set_column(place, "tokens", pa.array([""] * len(maps)))
+    first = drawn_from(photos, empty)[0]["gradcam"]
+    known = drawn_from(photos, maps)[0]["gradcam"]
+    assert first.prediction(0) is None
+    assert known.prediction(0) is not None
+    assert first.target_names(0) == known.target_names(0)
+    assert first.target_probabilities(0) == known.target_probabilities(0)
+
+
 def test_pictures_are_kept_once(tmp_path: Path) -> None:
     judged(tmp_path, pictures=1)
     judged(tmp_path, pictures=2)
@@ -180,12 +205,22 @@ def test_texts_are_shown_with_their_words(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     read(page)
     assert "Text 0" in page
+    assert "cut after" not in page
     (found,) = evaluations(tmp_path)
     explanation = mhex.explain(bert(), [data[0][0]], "attention", tokenizer=tokenizer())
     words = found.drawn[0]["attention"].word_scores()
     assert all(name in page for name in ("control:random", "attention", *(word for word, _ in words)))
     assert [word for word, _ in words] == [word for word, _ in explanation.word_scores()]
     assert [score for _, score in words] == pytest.approx([score for _, score in explanation.word_scores()], abs=1e-6)
+
+
+def test_a_text_that_was_cut_is_told(tmp_path: Path) -> None:
+    from support.tiny_text import bert, tokenizer
+
+    given: Any = {"controls": False, "tokenizer": tokenizer(), "out": tmp_path, "pictures": 1}
+    with pytest.warns(MhexWarning, match="were cut"):
+        mhex.evaluate(bert(), ["good film " * 30], ["attention"], [("deletion:text", {"steps": 2})], **given)
+    assert "cut after 40 of 62 tokens" in page_of(tmp_path)
 
 
 def test_several_models_are_chapters(tmp_path: Path) -> None:

@@ -90,12 +90,27 @@ def test_own_photos_are_turned_as_the_camera_says(tmp_path):
     assert pixels[1, 1] < 50 < 200 < pixels[8, 8]
 
 
-def test_deep_photos_are_refused(tmp_path):
+def test_deep_photos_need_a_range(tmp_path):
+    path, row = tmp_path / "ant" / "a.png", torch.tensor([0])
+    path.parent.mkdir()
+    Image.fromarray(np.full((4, 4), 2048, np.uint16)).save(path)
+    write_csv(tmp_path / "own.csv", [["path", "label"], ["ant/a.png", "ant"]])
+    for load, source in ((load_folder, tmp_path), (load_csv, tmp_path / "own.csv")):
+        with pytest.raises(ArgumentError, match=r"a\.png holds grey values.*value_range=\(0, 4095\)"):
+            load(source).images[row]
+        assert load(source, value_range=(0, 4095)).images[row].unique().tolist() == [128]
+    with pytest.raises(ArgumentError, match="two numbers"):
+        load_folder(tmp_path, value_range=12)
+    write_csv(tmp_path / "own.csv", [["text", "label"], ["a", "ant"]])
+    with pytest.raises(ArgumentError, match="value_range is for photos"):
+        load_csv(tmp_path / "own.csv", value_range=(0, 4095))
+
+
+def test_own_photos_are_seen_as_mhex_explain_sees_them(tmp_path):
     path = tmp_path / "ant" / "a.png"
     path.parent.mkdir()
-    Image.fromarray(np.full((4, 4), 4000, np.uint16)).save(path)
-    with pytest.raises(DataFormatError, match="8 bits"):
-        load_folder(tmp_path).images[torch.tensor([0])]
+    Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(path)  # nothing but transparency
+    assert load_folder(tmp_path).images[torch.tensor([0])].unique().tolist() == [255]
 
 
 def test_tables_of_photos(tmp_path):

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from mhex.errors import ArgumentError
-from mhex.viz import figure, overlay, save_figure
+from mhex.viz import comparison, figure, overlay, save_figure, to_html
 from mhex.viz._colour import blend, contrast, photo_bar, text_bar, text_colours
 
 
@@ -110,7 +110,24 @@ def test_class_agnostic_methods_promise_no_evidence_for_a_class(image, corner):
 def test_function_target_has_no_probability(image, corner):
     said = words(figure(image(corner, target=None)))
     assert "custom target" in said
-    assert not any("%" in line for line in said)
+    assert [line for line in said if "%" in line] == ["Predicted: tabby 83 %."]
+
+
+def test_the_prediction_is_said_whatever_the_target(image):
+    explanation = image(torch.rand(2, 2, 8, 8), class_names=["tabby", "b", "c", "zebra"])
+    explanation.target = torch.tensor([[2, 3], [3, 1]])
+    explanation.probabilities[1] = torch.tensor([0.1, 0.05, 0.05, 0.8])
+    assert "Predicted: sample 0 tabby 83 %; sample 1 zebra 80 %." in words(figure(explanation))
+    assert "Predicted: zebra 80 %." in words(figure(explanation, samples=[1]))
+    assert "Predicted: sample 0 tabby 83 %; sample 1 zebra 80 %." in " ".join(words(comparison([explanation] * 2)))
+    assert "Predicted: sample 0 tabby 83 %; sample 1 zebra 80 %." in to_html(explanation)
+    explanation.class_names[3] = "great white shark, white shark, man-eater"
+    assert "sample 1 great white shark, white sh… 80 %." in to_html(explanation)
+    explanation.class_names[3] = "zebra"
+    explanation.task = "multi-label"
+    assert "Most probable: zebra 80 %." in words(figure(explanation, samples=[1]))
+    explanation.probabilities = None
+    assert not any("Predicted" in line for line in words(figure(explanation)))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +189,7 @@ def test_constant_tensor_picture_is_grey(image, corner):
 
 def test_without_pictures_the_map_is_drawn_alone(image, corner, tmp_path):
     path = tmp_path / "e.safetensors"
-    explanation = image(corner)
+    explanation = image(corner, pictures=None)
     explanation.save(path)
     drawn = figure(type(explanation).load(path))
     assert panels(drawn) == 1
@@ -214,6 +231,18 @@ def test_letters_without_a_font_are_boxes_and_said(image, corner):
         drawn = figure(image(corner, class_names=["\U000f1234", "b", "c", "d"]))
         pixels(drawn)
     assert any("installed fonts lack" in line for line in words(drawn))
+
+
+@pytest.mark.parametrize("acting", ["\x1b[31m", "\x07", "\u202e", "\u2066", "\x9b", "\ud800"])
+def test_characters_that_act_are_never_drawn(image, corner, acting):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = figure(image(corner, class_names=[f"cat{acting}gpj", "b", "c", "d"]))
+        pixels(drawn)
+    said = words(drawn)
+    assert not any(acting[0] in line for line in said)
+    assert any(line.startswith(("cat\\", "cat?")) for line in said)
+    assert not any("installed fonts lack" in line for line in said)
 
 
 def test_notebooks_can_show_it(image, corner):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from matplotlib.text import Text
 
-from mhex.viz import figure, to_html
+from mhex.viz import Section, comparison, figure, page, to_html
 from mhex.viz._sheet import text_width
 from mhex.viz.text import Unit, units
 from mhex.viz.text_figure import break_lines
@@ -97,6 +97,37 @@ def test_html_escapes_tokens_and_class_names(text):
     assert "<img" not in got
     assert "&lt;script&gt;" in got
     assert "a&amp;b" in got
+
+
+def test_characters_that_act_do_not_reach_the_page(text):
+    acting = "\x1b[2J\x00\x9b\u202e\u2066\u2028\udcff"
+    explanation = text([f"good{acting}", "film"], [0.5, 0.1], [0, 1], class_names=["x", f"y{acting}"])
+    for got in (to_html(explanation), page(f"t{acting}", f"i{acting}", [Section(f"s{acting}", "", f"n{acting}")])):
+        assert not set(got) & (set(acting) - set("[2J"))
+        got.encode("utf-8")
+    assert r"good\x1b[2J\x00" in to_html(explanation)
+    # Marks of right-to-left scripts and joined letters are text.
+    assert "\u200d" in to_html(text(["a\u200db"], [0.5], [0]))
+
+
+def test_texts_that_were_cut_say_so(text, tmp_path):
+    explanation = text(TOKENS, SCORES, WORDS, lengths=[10782])
+    said = "cut after 10 of 10,782 tokens"
+    assert explanation.cut(0) == said
+    again = type(explanation).load(explanation.save(tmp_path / "e.safetensors"))
+    for one in (explanation, again):
+        assert said in to_html(one)
+        assert any(said in line for line in words(figure(one)))
+        assert any(said in line for line in words(comparison([one, one])))
+    for whole in (None, [10]):
+        assert "cut after" not in to_html(text(TOKENS, SCORES, WORDS, lengths=whole))
+
+
+def test_the_prediction_is_said_whatever_the_target(text):
+    explanation = text(TOKENS, SCORES, WORDS, target=torch.tensor([0]))
+    assert "Predicted: positive 70 %." in words(figure(explanation))
+    assert "Predicted: positive 70 %." in words(comparison([explanation, explanation]))
+    assert "Predicted: positive 70 %." in to_html(explanation)
 
 
 def test_html_colours_and_tooltips(text):
