@@ -15,7 +15,7 @@ from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, full, observe, unwrap
 from mhex.errors import ArgumentError, NotFiniteError, UnsupportedModelError
 from mhex.explanation import Explanation
-from mhex.inputs import check_image, prepare, with_range
+from mhex.inputs import check_image, prepare, with_window
 from mhex.registry import Method, get_method
 from mhex.targets import ResolvedTarget, Target, Task, probabilities, resolve_target
 
@@ -27,7 +27,7 @@ def explain(
     target: Target = None,
     *,
     preprocess: Callable[[Any], Tensor] | None = None,
-    value_range: tuple[float, float] | None = None,
+    window: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: Task | None = None,
@@ -49,7 +49,7 @@ def explain(
             of classes or `"top5"` for several at once; a `mhex.Concept`, or a list of them; a function from logits
             (B, C) to scores (B,). Of a regression: outputs in place of classes, by default all of them.
         preprocess: From a PIL image to a tensor (C, H, W).
-        value_range: Of photos, or of a tensor of whole numbers: the value that becomes black and the one that becomes
+        window: Of photos, or of a tensor of whole numbers: the value that becomes black and the one that becomes
             white. It is needed where a photo of more than 8 bits does not say them itself; `preprocess` is then given
             upright photos in 8-bit RGB.
         tokenizer: A Hugging Face tokenizer.
@@ -77,7 +77,7 @@ def explain(
     settings = spec.check_options(options)
     check_target(spec, target)
     with torch.inference_mode(False):
-        reading = with_range(preprocess or bundle.preprocess, value_range, inputs)
+        reading = with_window(preprocess or bundle.preprocess, window, inputs)
         prepared = prepare(inner, inputs, reading, tokenizer or bundle.tokenizer)
         anatomy, needs = _anatomy(inner, prepared.batch, spec, settings)
         if has_concept(target):

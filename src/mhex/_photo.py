@@ -13,40 +13,40 @@ from mhex.errors import ArgumentError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ValueRange = tuple[float, float]
+Window = tuple[float, float]
 # What PIL raises for files that are damaged, cut off, or in a form that it does not know.
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
 LARGEST = 640  # pixels of the longer side of a photo in pictures and files of explanations
-_SIXTEEN: ValueRange = (0.0, 65535.0)
+_SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
 _CHUNKS = 1000  # of a PNG file are looked at, at most
 
 
-def check_range(value_range: Any) -> ValueRange | None:
+def check_window(window: Any) -> Window | None:
     """A range, two numbers of which the first becomes black and the second white; None stays None.
 
     Raises:
         ArgumentError: It is not two finite numbers of which the second is larger.
     """
-    if value_range is None:
+    if window is None:
         return None
-    ends = list(value_range) if isinstance(value_range, (tuple, list)) else []
+    ends = list(window) if isinstance(window, (tuple, list)) else []
     if len(ends) == 2 and not any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
         low, high = map(float, ends)
         if math.isfinite(low) and math.isfinite(high) and low < high:
             return low, high
     raise ArgumentError(
-        "Expected value_range= to be two numbers, the value that is black and a larger one that is white, such as "
-        f"(0, 4095), but got {value_range!r}."
+        "Expected window= to be two numbers, the value that is black and a larger one that is white, such as "
+        f"(0, 4095), but got {window!r}; the size of occlusion's patches is patch=."
     )
 
 
-def upright_rgb(photo: Image, value_range: ValueRange | None = None, name: str = "The photo") -> Image:
+def upright_rgb(photo: Image, window: Window | None = None, name: str = "The photo") -> Image:
     """The photo turned by its EXIF orientation, in 8-bit RGB, transparency over white.
 
     Args:
         photo: Of any mode. Of one that is not decoded yet, the file is asked for the range of its values.
-        value_range: Values that become black and white; those outside are clipped. None for what the file or the mode
+        window: Values that become black and white; those outside are clipped. None for what the file or the mode
             says.
         name: What messages call it.
 
@@ -56,18 +56,18 @@ def upright_rgb(photo: Image, value_range: ValueRange | None = None, name: str =
     from PIL import ImageOps
 
     depth = _depth(photo)
-    return _rgb(ImageOps.exif_transpose(photo), depth, value_range, name)
+    return _rgb(ImageOps.exif_transpose(photo), depth, window, name)
 
 
-def plain_rgb(photo: Image, value_range: ValueRange | None = None, name: str = "The photo") -> Image:
+def plain_rgb(photo: Image, window: Window | None = None, name: str = "The photo") -> Image:
     """The same without turning it and without transparency, as published collections are read."""
     depth = _depth(photo)
-    return _rgb(photo, depth, value_range, name, transparency=False)
+    return _rgb(photo, depth, window, name, transparency=False)
 
 
-def scaled(values: Any, value_range: ValueRange) -> Any:
+def scaled(values: Any, window: Window) -> Any:
     """Values of an array or tensor from 0 to 1: the range's ends become 0 and 1, and what is outside is clipped."""
-    low, high = value_range
+    low, high = window
     return ((values - low) / (high - low)).clip(0, 1)
 
 
@@ -111,7 +111,7 @@ class _Depth:
 
     sixteen: bool = False
     significant: int | None = None
-    stated: ValueRange | None = None
+    stated: Window | None = None
     inverted: bool = False
     narrowed: bool = False
 
@@ -158,7 +158,7 @@ def _significant_bits(file: Any) -> int | None:
         file.seek(place)
 
 
-def _tiff_range(tags: Any, bits: int) -> ValueRange | None:
+def _tiff_range(tags: Any, bits: int) -> Window | None:
     """The range that a TIFF file states: by a depth that is no whole byte, or a largest value of a smaller depth.
 
     Writers also put the largest value of the picture itself there, so other numbers than 2 ** n - 1 state nothing.
@@ -172,23 +172,23 @@ def _tiff_range(tags: Any, bits: int) -> ValueRange | None:
     return (0.0, float(high)) if math.log2(high + 1).is_integer() else None
 
 
-def _rgb(photo: Image, depth: _Depth, value_range: ValueRange | None, name: str, transparency: bool = True) -> Image:
+def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transparency: bool = True) -> Image:
     from PIL import Image
 
     if _is_deep(photo):
-        return _grey(photo, depth, value_range, name).convert("RGB")
+        return _grey(photo, depth, window, name).convert("RGB")
     if transparency and photo.has_transparency_data:
         clear = photo.convert("RGBA")
         colours = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
     else:
         colours = photo.convert("RGB")
-    if depth.narrowed and value_range != _SIXTEEN:
-        _check_colours(photo.convert("RGB"), value_range, name)
+    if depth.narrowed and window != _SIXTEEN:
+        _check_colours(photo.convert("RGB"), window, name)
         return colours
-    return colours if value_range is None or depth.narrowed else _stretched(colours, value_range, name)
+    return colours if window is None or depth.narrowed else _stretched(colours, window, name)
 
 
-def _grey(photo: Image, depth: _Depth, value_range: ValueRange | None, name: str) -> Image:
+def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Image:
     """Grey photos of more than 8 bits: PIL would cut them off at 255 and show white."""
     import numpy as np
     from PIL import Image
@@ -196,29 +196,29 @@ def _grey(photo: Image, depth: _Depth, value_range: ValueRange | None, name: str
     values = np.asarray(photo, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ArgumentError(f"{name} holds values that are not numbers.")
-    known = value_range or _known_range(values, photo.mode, depth)
+    known = window or _known_range(values, photo.mode, depth)
     if known is None:
         raise ArgumentError(
             f"{name} holds grey values from {values.min():.6g} to {values.max():.6g} and does not say which values are "
-            f"black and white; {range_hint(float(values.min()), float(values.max()))}."
+            f"black and white; {window_hint(float(values.min()), float(values.max()))}."
         )
     light = scaled(values, known)
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
 
 
-def range_hint(low: float, high: float) -> str:
+def window_hint(low: float, high: float) -> str:
     """What to do about values from `low` to `high` whose black and white are not known."""
     whole = low >= 0 and low.is_integer() and high.is_integer()
     bits = next((bits for bits in (8, 10, 12, 14, 16) if whole and high < 2**bits), None)
     if bits is None:
         ends = math.floor(low), math.ceil(high) if high > low else math.floor(low) + 1
-        return f"say which, such as value_range={ends} for these (in a command, --value-range={ends[0]},{ends[1]})"
+        return f"say which, such as window={ends} for these (in a command, --window={ends[0]},{ends[1]})"
     top = 2**bits - 1
-    dark = "" if bits == 16 else ", or value_range=(0, 65535) if it is a dark one of 16 bits"
-    return f"for {bits} bits say value_range=(0, {top}) (in a command, --value-range=0,{top}){dark}"
+    dark = "" if bits == 16 else ", or window=(0, 65535) if it is a dark one of 16 bits"
+    return f"for {bits} bits say window=(0, {top}) (in a command, --window=0,{top}){dark}"
 
 
-def _known_range(values: Any, mode: str, depth: _Depth) -> ValueRange | None:
+def _known_range(values: Any, mode: str, depth: _Depth) -> Window | None:
     """Values that are black and white, as the file says or as their type and size leave no doubt; None if they do."""
     low, high = float(values.min()), float(values.max())
     if depth.stated is not None and depth.stated[0] <= low and high <= depth.stated[1]:
@@ -233,25 +233,25 @@ def _known_range(values: Any, mode: str, depth: _Depth) -> ValueRange | None:
     return _SIXTEEN if depth.sixteen and high >= 2**15 else None
 
 
-def _check_colours(colours: Image, value_range: ValueRange | None, name: str) -> None:
+def _check_colours(colours: Image, window: Window | None, name: str) -> None:
     """Refuse colours of 16 bits of which PIL gave the upper 8, unless these are surely the ones that are used."""
     top = max(int(high) for _, high in colours.getextrema())  # type: ignore[misc]  # of three bands
-    if value_range is not None or top < 128:
+    if window is not None or top < 128:
         raise ArgumentError(
             f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here: "
-            "no other range than value_range=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
+            "no other range than window=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
             "in the range that you want to be seen."
         )
 
 
-def _stretched(colours: Image, value_range: ValueRange, name: str) -> Image:
+def _stretched(colours: Image, window: Window, name: str) -> Image:
     import numpy as np
 
-    low, high = value_range
+    low, high = window
     if low < 0 or high > 255:
         raise ArgumentError(
-            f"{name} has 8 bits, whose values go from 0 to 255, and value_range=({low:g}, {high:g}) is for deeper "
-            "ones; explain it without value_range=, or give a range within 0 and 255."
+            f"{name} has 8 bits, whose values go from 0 to 255, and window=({low:g}, {high:g}) is for deeper "
+            "ones; explain it without window=, or give a range within 0 and 255."
         )
-    table = np.rint(255 * scaled(np.arange(256.0), value_range)).astype(int).tolist()
+    table = np.rint(255 * scaled(np.arange(256.0), window)).astype(int).tolist()
     return colours.point(3 * table)

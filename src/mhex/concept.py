@@ -16,7 +16,7 @@ from mhex._progress import track
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Needs, Outcome, find_anatomy, full, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.inputs import in_batches, prepare, with_range
+from mhex.inputs import in_batches, prepare, with_window
 
 Similarity = Literal["dot", "cosine", "l2"]
 _FORMAT = "mhex concept 1"
@@ -69,7 +69,7 @@ class Concept:
         name: str = "concept",
         similarity: Similarity = "dot",
         preprocess: Callable[[Any], Tensor] | None = None,
-        value_range: tuple[float, float] | None = None,
+        window: tuple[float, float] | None = None,
         tokenizer: Callable[..., Mapping[str, Any]] | None = None,
         batch_size: int = 32,
         progress: bool = False,
@@ -82,7 +82,7 @@ class Concept:
             name: What the examples show.
             similarity: How an input is compared with them.
             preprocess: From a PIL image to a tensor (C, H, W).
-            value_range: As for `mhex.explain`.
+            window: As for `mhex.explain`.
             tokenizer: A Hugging Face tokenizer.
             batch_size: The most examples at once; the result does not depend on it.
             progress: Draw a progress bar.
@@ -97,7 +97,7 @@ class Concept:
         with torch.inference_mode(False):
             for part in track(in_batches(inputs, batch_size), f"concept {name}", progress):
                 ids = range(count, count + len(part)) if isinstance(part, (list, tuple)) else None
-                batch = prepare(inner, part, with_range(preprocess, value_range, part), tokenizer, ids).batch
+                batch = prepare(inner, part, with_window(preprocess, window, part), tokenizer, ids).batch
                 anatomy = anatomy or find_anatomy(inner, batch, attention=False)
                 with observe(inner, anatomy, batch, needs) as trace:
                     total = total + trace.latent.double().sum(0).cpu()

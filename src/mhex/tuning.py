@@ -18,7 +18,7 @@ from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outcome, read_logits, untouched, unwrap
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.explanation import Explanation
-from mhex.inputs import in_batches, prepare, with_range
+from mhex.inputs import in_batches, prepare, with_window
 from mhex.targets import ResolvedTarget, Task
 
 _POINTS = 21  # of a curve, from nothing removed to everything
@@ -57,7 +57,7 @@ def tune_sigma(
     target: Any = None,
     n: int = 50,
     preprocess: Callable[[Any], Tensor] | None = None,
-    value_range: tuple[float, float] | None = None,
+    window: tuple[float, float] | None = None,
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: Task | None = None,
     batch_size: int = 16,
@@ -77,7 +77,7 @@ def tune_sigma(
         target: Class to explain; None for the predicted one; a tensor (N,) for one of each image.
         n: Draws of each map.
         preprocess: From a PIL image to a tensor (C, H, W).
-        value_range: As for `mhex.explain`.
+        window: As for `mhex.explain`.
         class_names: As for `mhex.explain`.
         task: As for `mhex.explain`.
         batch_size: Images at once.
@@ -96,7 +96,7 @@ def tune_sigma(
             raise ArgumentError("Expected a model of images, but it reads texts: fidelity is measured by blurring.")
         seen = sum(one.shape[1] for one in found)
         ids = range(seen, seen + len(part)) if isinstance(part, (list, tuple)) else None
-        batch = prepare(inner, part, with_range(preprocess or bundle.preprocess, value_range, part), ids=ids).batch
+        batch = prepare(inner, part, with_window(preprocess or bundle.preprocess, window, part), ids=ids).batch
         if batch.modality != "image":
             raise ArgumentError("Expected images, but got texts: fidelity is measured by blurring patches.")
         own = target[seen : seen + batch.size] if isinstance(target, Tensor) and target.dim() else target

@@ -265,7 +265,7 @@ def test_scorecam_with_fewer_channels(most: int | None) -> None:
 def test_occlusion_of_an_additive_model(window: Any) -> None:
     """With zeros in its place, a window loses exactly what it gave."""
     model, x = Linear(), pictures()
-    got = mhex.explain(model, x, "occlusion", [0, 1], window=window, fill="zero").scores
+    got = mhex.explain(model, x, "occlusion", [0, 1], patch=window, fill="zero").scores
     height, width = (window, window) if isinstance(window, int) else window
     given = torch.einsum("kchw,bchw->bkhw", model.weight, x).detach()
     wanted = given.unflatten(3, (-1, width)).unflatten(2, (-1, height)).sum((3, 5))
@@ -284,7 +284,7 @@ def test_windows_that_overlap_or_reach_over_the_edge() -> None:
                 part = (slice(top, top + high), slice(left, left + wide))
                 total[part] += given[part].sum()
                 cover[part] += 1
-        got = mhex.explain(model, x, "occlusion", 1, window=window, stride=stride, fill=0.0).scores[0]
+        got = mhex.explain(model, x, "occlusion", 1, patch=window, stride=stride, fill=0.0).scores[0]
         assert float(cover.min()) > 0
         assert_same(got, total / cover, "occlusion", 1e-11)
 
@@ -314,13 +314,13 @@ class Means(nn.Module):
 )
 def test_windows_of_models_without_patches(size: tuple[int, int], window: int) -> None:
     e = mhex.explain(Means(), torch.zeros(1, 3, *size), "occlusion", target=0)
-    assert e.options["window"] == [window, window]
+    assert e.options["patch"] == [window, window]
     assert e.options["stride"] == [window, window]
 
 
 def test_windows_of_models_with_patches() -> None:
     e = mhex.explain(VIT.model(), VIT.inputs(1), "occlusion")
-    assert e.options["window"] == [8, 8]
+    assert e.options["patch"] == [8, 8]
     assert e.scores.shape == (1, 4, 6)
 
 
@@ -354,7 +354,7 @@ def test_dropped_tokens(name: str, first: str) -> None:
             handle.remove()
     assert_same(got.scores, wanted, "occlusion", 1e-11)
     with pytest.raises(ArgumentError, match="with drop=True"):
-        mhex.explain(model, x, "occlusion", drop=True, window=8)
+        mhex.explain(model, x, "occlusion", drop=True, patch=8)
 
 
 @pytest.mark.parametrize("name", ["plain_cnn", "hf_bert", "timm_swin"])
@@ -567,10 +567,10 @@ def test_the_token_that_stands_for_hidden_ones(method: str) -> None:
         ("integrated-gradients", {"baseline": "zero"}, "Expected baseline 'auto', 'black', 'mean'"),
         ("integrated-gradients", {"baseline": torch.zeros(4)}, "baseline that fits"),
         ("scorecam", {"max_channels": 0}, "Expected max_channels"),
-        ("occlusion", {"window": 0}, "Expected window"),
-        ("occlusion", {"window": (4, 4, 4)}, "Expected window"),
-        ("occlusion", {"window": 50}, "no larger than 32x48"),
-        ("occlusion", {"window": 4, "stride": 5}, "no larger than 4x4"),
+        ("occlusion", {"patch": 0}, "Expected patch"),
+        ("occlusion", {"patch": (4, 4, 4)}, "Expected patch"),
+        ("occlusion", {"patch": 50}, "no larger than 32x48"),
+        ("occlusion", {"patch": 4, "stride": 5}, "no larger than 4x4"),
         ("occlusion", {"fill": "grey"}, "Expected fill"),
         ("occlusion", {"fill": torch.zeros(5)}, "fill that fits"),
         ("occlusion", {"fill": float("nan")}, "Expected fill"),
@@ -590,7 +590,7 @@ def test_wrong_options(method: str, options: dict[str, Any], words: str) -> None
 
 def test_windows_are_for_images() -> None:
     with pytest.raises(ArgumentError, match="token by token"):
-        mhex.explain(BERT.model(), BERT.inputs(1), "occlusion", window=2)
+        mhex.explain(BERT.model(), BERT.inputs(1), "occlusion", patch=2)
 
 
 class Normed(nn.Module):

@@ -82,7 +82,7 @@ def test_occlusion_of_captum(name: str, window: tuple[int, int], stride: tuple[i
         .Occlusion(model)
         .attribute(images, (3, *window), strides=(3, *stride), target=3, baselines=0.25, perturbations_per_eval=8)
     )[:, 0]
-    got = mhex.explain(model, images, "occlusion", 3, window=window, stride=stride, fill=0.25).scores
+    got = mhex.explain(model, images, "occlusion", 3, patch=window, stride=stride, fill=0.25).scores
     if window == stride:
         wanted = wanted[:, :: window[0], :: window[1]]
     close(got, wanted)  # captum answers in float32

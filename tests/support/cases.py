@@ -73,7 +73,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "shap": {"max_evals": 12},
 }
 # The same for images, and for texts without a tokenizer that would name the mask token.
-QUICK_IMAGES: dict[str, dict[str, Any]] = {"occlusion": {"window": 16}}
+QUICK_IMAGES: dict[str, dict[str, Any]] = {"occlusion": {"patch": 16}}
 QUICK_TEXTS: dict[str, dict[str, Any]] = {name: {"fill": 3} for name in ("occlusion", "rise", "shap")}
 
 # Methods whose result is rounded by definition: the size of a step, times the edges that a cut can cross.
@@ -151,7 +151,7 @@ def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], b
     """
     needs = METHODS[method].needs
     if method == "occlusion":  # windows that fill the image
-        window = QUICK_IMAGES[method]["window"]
+        window = QUICK_IMAGES[method]["patch"]
         return size if size[0] % window or size[1] % window else (size[0] // window, size[1] // window)
     if "features" in needs.keep:
         return features

@@ -124,7 +124,7 @@ def occlusion(v: View, target: int) -> Tensor:
             changed[0, i] = HIDDEN
             lost[i] = whole - plain_scores(v, {**v.inputs, "input_ids": changed})[target]
         return _on_grid(v, lost)
-    window, (height, width) = QUICK_IMAGES["occlusion"]["window"], v.family.size
+    window, (height, width) = QUICK_IMAGES["occlusion"]["patch"], v.family.size
     total, cover = torch.zeros(height, width, dtype=whole.dtype), torch.zeros(height, width)
     for top, left in product(range(0, height, window), range(0, width, window)):
         changed = v.inputs.clone()

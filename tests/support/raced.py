@@ -12,7 +12,7 @@ import mhex
 ZERO: Any = ("balanced", {"reference": "zero", "steps": 4})
 GRADIENT: Any = ("smoothgrad", {"n": 2, "times_input": False})  # of a linear model, the weights
 GRADIENT_NAME = "smoothgrad (n=2, times_input=False)"
-METHODS: Any = [GRADIENT, "input-x-gradient", ("occlusion", {"window": 4, "stride": 4})]
+METHODS: Any = [GRADIENT, "input-x-gradient", ("occlusion", {"patch": 4, "stride": 4})]
 
 
 class Clock:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import mhex
-from mhex._photo import check_range, plain_rgb, upright_rgb
+from mhex._photo import check_window, plain_rgb, upright_rgb
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.zoo._squash import Squash
 from support.models import FAMILIES
@@ -70,9 +70,7 @@ def grey(photo):
     ],
 )
 def test_values_of_unknown_range_are_refused_until_a_range_says_it(photo):
-    with pytest.raises(
-        ArgumentError, match=r"from 0 to 4095.*for 12 bits say value_range=\(0, 4095\).*--value-range=0,4095"
-    ):
+    with pytest.raises(ArgumentError, match=r"from 0 to 4095.*for 12 bits say window=\(0, 4095\).*--window=0,4095"):
         upright_rgb(photo())
     assert grey(upright_rgb(photo(), (0, 4095))) == AS_EIGHT
     assert grey(plain_rgb(photo(), (0, 4095))) == AS_EIGHT
@@ -80,7 +78,7 @@ def test_values_of_unknown_range_are_refused_until_a_range_says_it(photo):
 
 def test_hounsfield_units_need_a_range_which_clips():
     slice_ = Image.fromarray(np.array([[-1024, -160], [40, 2000]], np.int32))
-    with pytest.raises(ArgumentError, match=r"from -1024 to 2000.*value_range=\(-1024, 2000\)"):
+    with pytest.raises(ArgumentError, match=r"from -1024 to 2000.*window=\(-1024, 2000\)"):
         upright_rgb(slice_)
     assert grey(upright_rgb(slice_, (-160, 240))) == [[0, 0], [128, 255]]
 
@@ -92,14 +90,14 @@ def test_a_range_scales_all_images_alike():
 
 def test_sixteen_bits_whose_top_bit_is_used_are_the_whole_range():
     assert grey(upright_rgb(Image.fromarray(np.array([[0, 257 * 128]], np.uint16)))) == [[0, 128]]
-    with pytest.raises(ArgumentError, match=r"for 16 bits say value_range=\(0, 65535\)"):
+    with pytest.raises(ArgumentError, match=r"for 16 bits say window=\(0, 65535\)"):
         upright_rgb(Image.fromarray(np.array([[0, 257 * 127]], np.uint16)))
 
 
 def test_floats_from_0_to_1_are_known_and_others_are_not():
     assert grey(upright_rgb(Image.fromarray(np.array([[0, 0.2, 1]], np.float32)))) == [[0, 51, 255]]
     for values, said in (([[0, 1.5]], "(0, 2)"), ([[-0.5, 1]], "(-1, 1)"), ([[0, 255.0]], "(0, 255)")):
-        with pytest.raises(ArgumentError, match=re.escape(f"value_range={said}")):
+        with pytest.raises(ArgumentError, match=re.escape(f"window={said}")):
             upright_rgb(Image.fromarray(np.array(values, np.float32)))
 
 
@@ -111,7 +109,7 @@ def test_png_says_how_many_bits_are_significant():
         assert grey(upright_rgb(png(scaled, [12]))) == np.rint(dark / 4095 * 255).astype(int).tolist()
     assert grey(upright_rgb(png(TWELVE << 4, [12]))) == AS_EIGHT
     assert grey(upright_rgb(png(TWELVE, [16]))) == np.rint(TWELVE / 257).astype(int).tolist()
-    with pytest.raises(ArgumentError, match="value_range="):
+    with pytest.raises(ArgumentError, match="window="):
         upright_rgb(png(TWELVE, [99]))
 
 
@@ -120,7 +118,7 @@ def test_tiff_says_its_depth_or_its_largest_value():
     assert grey(upright_rgb(tiff(TWELVE.tobytes(), 16, t280=0, t281=4095))) == AS_EIGHT
     # The largest value of this very picture is no range: the next picture would be scaled by another one.
     for tags in ({"t281": 4000}, {"t281": 1023}, {"t281": 65535}, {"t280": 7, "t281": 4095}):
-        with pytest.raises(ArgumentError, match="value_range="):
+        with pytest.raises(ArgumentError, match="window="):
             upright_rgb(tiff(np.minimum(TWELVE, 4000).tobytes(), 16, **tags))
     pairs = [(a >> 4, (a & 15) << 4 | b >> 8, b & 255) for a, b in TWELVE.tolist()]
     packed = tiff(bytes(byte for pair in pairs for byte in pair), 12)
@@ -140,7 +138,7 @@ def test_tiff_whose_white_is_zero_is_inverted():
 def test_pgm_says_its_largest_value():
     head = b"P5\n2 2\n%d\n"
     assert grey(upright_rgb(Image.open(io.BytesIO(head % 4095 + TWELVE.astype(">u2").tobytes())))) == AS_EIGHT
-    with pytest.raises(ArgumentError, match="value_range="):
+    with pytest.raises(ArgumentError, match="window="):
         upright_rgb(Image.open(io.BytesIO(head % 65535 + TWELVE.astype(">u2").tobytes())))
 
 
@@ -148,9 +146,9 @@ def test_colours_of_sixteen_bits_are_taken_where_the_upper_eight_are_used():
     full = np.array([[[65535, 0, 257 * 7]]], np.uint16)
     assert np.asarray(upright_rgb(png(full, colour=2))).tolist() == [[[255, 0, 7]]]
     assert np.asarray(upright_rgb(png(full // 4, colour=2), (0, 65535))).tolist() == [[[63, 0, 1]]]
-    for photo, value_range in ((png(full // 16, colour=2), None), (png(full, colour=2), (0, 4095))):
+    for photo, window in ((png(full // 16, colour=2), None), (png(full, colour=2), (0, 4095))):
         with pytest.raises(ArgumentError, match=r"colours of 16 bits.*8 bits for each colour"):
-            upright_rgb(photo, value_range)
+            upright_rgb(photo, window)
     clear = np.array([[[65535, 65535], [0, 65535]]], np.uint16)  # grey and how opaque it is
     assert np.asarray(upright_rgb(png(clear, colour=4)))[..., 0].tolist() == [[255, 0]]
 
@@ -167,14 +165,14 @@ def test_eight_bits_are_known(mode):
 def test_a_range_for_eight_bits_must_lie_within_them():
     photo = Image.fromarray(np.array([[50, 100, 150]], np.uint8))
     assert grey(upright_rgb(photo, (50, 150))) == [[0, 128, 255]]
-    with pytest.raises(ArgumentError, match=r"8 bits.*value_range=\(0, 4095\) is for deeper ones"):
+    with pytest.raises(ArgumentError, match=r"8 bits.*window=\(0, 4095\) is for deeper ones"):
         upright_rgb(photo, (0, 4095))
 
 
-@pytest.mark.parametrize("value_range", [4095, (0,), (0, 1, 2), (5, 5), (5, 1), (0, float("nan")), ("0", "9")])
-def test_ranges_that_are_none_are_refused(value_range):
+@pytest.mark.parametrize("window", [4095, (0,), (0, 1, 2), (5, 5), (5, 1), (0, float("nan")), ("0", "9")])
+def test_ranges_that_are_none_are_refused(window):
     with pytest.raises(ArgumentError, match="two numbers"):
-        check_range(value_range)
+        check_window(window)
 
 
 def bundle(seen=None):
@@ -187,9 +185,9 @@ def bundle(seen=None):
 
 def test_explain_refuses_deep_photos_by_their_number_and_takes_a_range():
     plain, deep = Image.new("L", (8, 8), 128), Image.fromarray(np.full((8, 8), 2048, np.uint16))
-    with pytest.raises(ArgumentError, match=r"Photo 1 holds grey values from 2048 to 2048.*value_range=\(0, 4095\)"):
+    with pytest.raises(ArgumentError, match=r"Photo 1 holds grey values from 2048 to 2048.*window=\(0, 4095\)"):
         mhex.explain(bundle(), [plain, deep], "gradcam")
-    e = mhex.explain(bundle(), deep, "gradcam", value_range=(0, 4095))
+    e = mhex.explain(bundle(), deep, "gradcam", window=(0, 4095))
     torch.testing.assert_close(e.scores, mhex.explain(bundle(), plain, "gradcam").scores)
     assert e.pictures[0].getpixel((0, 0)) == (128, 128, 128)
 
@@ -203,7 +201,7 @@ def test_a_users_preprocess_is_given_the_photo_as_it_is_unless_there_is_a_range(
 
     model = FAMILIES["plain_cnn"].model(torch.float32)
     mhex.explain(model, deep, "gradcam", preprocess=preprocess)
-    mhex.explain(model, deep, "gradcam", preprocess=preprocess, value_range=(0, 4095))
+    mhex.explain(model, deep, "gradcam", preprocess=preprocess, window=(0, 4095))
     assert modes == [("I;16", 2048), ("RGB", (128, 128, 128))]
 
 
@@ -214,23 +212,23 @@ def test_tensors_of_whole_numbers_take_a_range_and_the_normalisation(dtype):
     model = FAMILIES["plain_cnn"].model(torch.float32)
     mean, std = torch.tensor(squash.mean).view(3, 1, 1), torch.tensor(squash.std).view(3, 1, 1)
     wanted = mhex.explain(model, ((ramp / 4095) - mean) / std, "gradcam")
-    got = mhex.explain(model, ramp.to(dtype), "gradcam", preprocess=squash, value_range=(0, 4095))
+    got = mhex.explain(model, ramp.to(dtype), "gradcam", preprocess=squash, window=(0, 4095))
     torch.testing.assert_close(got.scores, wanted.scores)
-    by_name = mhex.explain(model, {"pixel_values": ramp.to(dtype)}, "gradcam", preprocess=squash, value_range=(0, 4095))
+    by_name = mhex.explain(model, {"pixel_values": ramp.to(dtype)}, "gradcam", preprocess=squash, window=(0, 4095))
     torch.testing.assert_close(by_name.scores, wanted.scores)
-    with pytest.raises(ArgumentTypeError, match=r"from 0 to 4095, and no value_range=.*value_range=\(0, 4095\)"):
+    with pytest.raises(ArgumentTypeError, match=r"from 0 to 4095, and no window=.*window=\(0, 4095\)"):
         mhex.explain(model, ramp.to(dtype), "gradcam", preprocess=squash)
     with pytest.raises(ArgumentTypeError, match=r"no preprocess= with the mean and std.*Convert"):
-        mhex.explain(model, ramp.to(dtype), "gradcam", value_range=(0, 4095))
+        mhex.explain(model, ramp.to(dtype), "gradcam", window=(0, 4095))
 
 
 def test_a_range_is_refused_where_nothing_can_be_scaled():
     with pytest.raises(ArgumentError, match="floating-point tensor"):
-        mhex.explain(bundle(), torch.rand(1, 3, 32, 48), "gradcam", value_range=(0, 4095))
+        mhex.explain(bundle(), torch.rand(1, 3, 32, 48), "gradcam", window=(0, 4095))
     with pytest.raises(ArgumentError, match="texts"):
-        mhex.explain(bundle(), ["a text"], "gradcam", value_range=(0, 4095))
+        mhex.explain(bundle(), ["a text"], "gradcam", window=(0, 4095))
     with pytest.raises(ArgumentError, match="two numbers"):
-        mhex.explain(bundle(), Image.new("L", (8, 8)), "gradcam", value_range=4095)
+        mhex.explain(bundle(), Image.new("L", (8, 8)), "gradcam", window=4095)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -245,9 +243,9 @@ def test_a_cut_off_photo_in_a_list_is_named(own):
 
 def test_evaluate_and_recommend_take_a_range():
     deep, seen = [Image.fromarray(np.full((8, 8), 4095, np.uint16))] * 3, []
-    with pytest.raises(ArgumentError, match=r"Photo 0 holds grey values.*value_range=\(0, 4095\)"):
+    with pytest.raises(ArgumentError, match=r"Photo 0 holds grey values.*window=\(0, 4095\)"):
         mhex.evaluate(bundle(), deep, ["gradcam"], ["deletion"], controls=False)
-    report = mhex.evaluate(bundle(seen), deep, ["gradcam"], ["deletion"], controls=False, value_range=(0, 4095))
+    report = mhex.evaluate(bundle(seen), deep, ["gradcam"], ["deletion"], controls=False, window=(0, 4095))
     assert report.rows.num_rows == 3
     assert max(seen) == 1
     with pytest.raises(ArgumentError, match=r"Photo 0 holds grey values"):
@@ -255,7 +253,7 @@ def test_evaluate_and_recommend_take_a_range():
     # The models of the race are seen to be given white before any method runs.
     seen.clear()
     with pytest.raises(ArgumentError, match="Expected methods"):
-        mhex.recommend(bundle(seen), deep, 1, methods=["control:random"], score="deletion", value_range=(0, 4095))
+        mhex.recommend(bundle(seen), deep, 1, methods=["control:random"], score="deletion", window=(0, 4095))
     assert set(seen) == {1.0}
 
 
@@ -263,7 +261,7 @@ def test_evaluate_takes_whole_numbers_with_a_range():
     ramp = torch.arange(2 * 3 * 32 * 48).view(2, 3, 32, 48) % 4096
     by = {"methods": ["gradcam"], "metrics": ["deletion", "max-sensitivity"], "controls": False}
     wanted = mhex.evaluate(bundle(), (ramp / 4095).float(), preprocess=bundle().preprocess, **by)
-    got = mhex.evaluate(bundle(), ramp.to(torch.int32), value_range=(0, 4095), **by)
+    got = mhex.evaluate(bundle(), ramp.to(torch.int32), window=(0, 4095), **by)
     assert got.rows["value"].to_pylist() == pytest.approx(wanted.rows["value"].to_pylist(), rel=1e-4)
 
 

@@ -31,7 +31,7 @@ from mhex.bench.tasks import judged_task
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
-from mhex.inputs import prepare, with_range
+from mhex.inputs import prepare, with_window
 from mhex.metrics._curve import CurveMetric
 from mhex.perturb import Subject
 from mhex.perturb.splitting import check_words
@@ -54,7 +54,7 @@ def evaluate(
     evaluator: nn.Module | None = None,
     relabelled: nn.Module | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
-    value_range: tuple[float, float] | None = None,
+    window: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
     out: str | PathLike[str] | None = None,
@@ -87,7 +87,7 @@ def evaluate(
         evaluator: Another model whose outputs are read; by default the explained one.
         relabelled: A model of the same kind trained on permuted labels, for `randomization` with `mode="labels"`.
         preprocess: As for `mhex.explain`.
-        value_range: As for `mhex.explain`.
+        window: As for `mhex.explain`.
         tokenizer: As for `mhex.explain`.
         seed: Of methods, ties, boxes and noise.
         out: Folder for rows; a run that was broken off goes on from what is there. Rows are known by image, method and
@@ -109,7 +109,7 @@ def evaluate(
     check_pictures(pictures, out)
     batches = in_samples(data, batch_size, limit)
     first = next(batches)
-    seen = with_range(preprocess or bundle.preprocess, value_range, first.inputs)
+    seen = with_window(preprocess or bundle.preprocess, window, first.inputs)
     reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
     numbers = ClassNumbers(
         inner, class_names or bundle.class_names, lambda: Subject(inner, first.inputs, **reading).logits

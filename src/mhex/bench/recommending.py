@@ -29,7 +29,7 @@ from mhex.bench.tasks import judged_task
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError
-from mhex.inputs import with_range
+from mhex.inputs import with_window
 from mhex.perturb import Subject
 from mhex.registry import all_methods
 
@@ -49,7 +49,7 @@ def recommend(
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: str | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
-    value_range: tuple[float, float] | None = None,
+    window: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
     out: str | PathLike[str] | None = None,
@@ -76,7 +76,7 @@ def recommend(
         class_names: As for `mhex.evaluate`.
         task: As for `mhex.evaluate`.
         preprocess: As for `mhex.explain`.
-        value_range: As for `mhex.explain`.
+        window: As for `mhex.explain`.
         tokenizer: As for `mhex.explain`.
         seed: Of the sample, of methods, ties and noise. Given the same number of images in each round, everything is
             the same.
@@ -96,7 +96,7 @@ def recommend(
         class_names=class_names,
         task=task,
         preprocess=preprocess,
-        value_range=value_range,
+        window=window,
         tokenizer=tokenizer,
         seed=seed,
     )
@@ -126,7 +126,7 @@ def entered(
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: str | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
-    value_range: tuple[float, float] | None = None,
+    window: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> Race:
@@ -136,7 +136,7 @@ def entered(
     sort = judged_task(inner, task)
     first = pieces.get(0)
     assert first is not None  # empty data is refused before
-    seen = with_range(preprocess or bundle.preprocess, value_range, first.inputs)
+    seen = with_window(preprocess or bundle.preprocess, window, first.inputs)
     reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
     subject = Subject(inner, first.inputs, **reading)
     anatomy = find_anatomy(inner, subject.batch)

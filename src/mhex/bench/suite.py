@@ -26,19 +26,19 @@ class DataPart:
         limit: At most so many samples, evenly spaced over the split; of pictures of two classes, so many pictures.
         form: `single` samples as they are; or pictures of two classes, made of photos of different groups of classes:
             `side-by-side`, the middle halves of two photos; or `mosaic`, four photos, two of each class.
-        value_range: Of photos of one's own: the values that become black and white.
+        window: Of photos of one's own: the values that become black and white.
     """
 
     name: str
     split: str | None = None
     limit: int | None = setting(None, low=1)
     form: Literal["single", "side-by-side", "mosaic"] = "single"
-    value_range: tuple[float, float] | None = None
+    window: tuple[float, float] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """For the loader."""
-        return {} if self.value_range is None else {"value_range": self.value_range}
+        return {} if self.window is None else {"window": self.window}
 
 
 @dataclass(frozen=True)

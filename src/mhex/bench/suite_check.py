@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import NamedTuple
 
-from mhex._photo import check_range
+from mhex._photo import check_window
 from mhex.bench.controls import CONTROLS, PREFIX, is_control
 from mhex.bench.plan import Judge, judges
 from mhex.bench.suite import EVERY, DataPart, Entry, MethodPart, MetricPart, ModelPart, Suite, method_label
@@ -153,9 +153,9 @@ def _check_data(part: DataPart) -> DataEntry:
     data = data_entry(part.name)
     if part.form != "single" and (data.kind != "image" or data.task not in _LABELLED):
         raise ArgumentError(f"form {part.form!r} needs photos with a class each, and {part.name} has none.")
-    if part.value_range is not None and (data.kind != "image" or not part.name.startswith(("folder:", "csv:"))):
-        raise ArgumentError(f"value_range is for photos of one's own (folder:PATH or csv:PATH), not for {part.name}.")
-    check_range(part.value_range)
+    if part.window is not None and (data.kind != "image" or not part.name.startswith(("folder:", "csv:"))):
+        raise ArgumentError(f"window is for photos of one's own (folder:PATH or csv:PATH), not for {part.name}.")
+    check_window(part.window)
     return data
 
 

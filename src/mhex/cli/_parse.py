@@ -88,9 +88,9 @@ def parse_task(text: str | None) -> Task | None:
     return None if text is None else known[text]
 
 
-def parse_range(text: str | None) -> tuple[float, float] | None:
+def parse_window(text: str | None) -> tuple[float, float] | None:
     """Two numbers with a comma between, `0,4095`; None without them."""
-    from mhex._photo import check_range
+    from mhex._photo import check_window
 
     if text is None:
         return None
@@ -100,9 +100,9 @@ def parse_range(text: str | None) -> tuple[float, float] | None:
         ends = ()
     if len(ends) != 2:
         raise ArgumentError(
-            f"Expected two numbers with a comma between after --value-range, such as 0,4095, but got {text!r}."
+            f"Expected two numbers with a comma between after --window, such as 0,4095, but got {text!r}."
         )
-    return check_range(ends)
+    return check_window(ends)
 
 
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:

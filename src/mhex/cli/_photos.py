@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mhex._photo import BROKEN, ValueRange, upright_rgb
+from mhex._photo import BROKEN, Window, upright_rgb
 from mhex.errors import ArgumentError, MhexError
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ _NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
 _MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
 
 
-def open_photo(path: str | PathLike[str], value_range: ValueRange | None = None) -> Image:
+def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image:
     """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white.
 
     Args:
         path: The file; of an animation, the first picture is taken.
-        value_range: Values that become black and white, for a photo of more than 8 bits that does not say them itself.
+        window: Values that become black and white, for a photo of more than 8 bits that does not say them itself.
 
     Returns:
         The photo, read completely.
@@ -55,7 +55,7 @@ def open_photo(path: str | PathLike[str], value_range: ValueRange | None = None)
             if photo.width * photo.height > _MOST_PIXELS:
                 raise _too_large(path)
             try:
-                return upright_rgb(photo, value_range, f"The photo {path}")
+                return upright_rgb(photo, window, f"The photo {path}")
             except MhexError:
                 raise
             except BROKEN as error:

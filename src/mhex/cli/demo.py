@@ -28,7 +28,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "scorecam": {"max_channels": 24},
     "smoothgrad": {"n": 5},
     "integrated-gradients": {"steps": 24},
-    "occlusion": {"window": 16},
+    "occlusion": {"patch": 16},
     "rise": {"n": 60},
     "shap": {"max_evals": 60},
 }

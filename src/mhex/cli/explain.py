@@ -11,13 +11,13 @@ import typer
 
 from mhex.cli._console import Step, busy, complain, printable, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
-from mhex.cli._parse import check_device, parse_methods, parse_options, parse_range, parse_target, parse_task
+from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task, parse_window
 from mhex.cli._photos import check_file, open_photo
 from mhex.cli._run import Outcome, explain_by, group_by_reason
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from mhex._photo import ValueRange
+    from mhex._photo import Window
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
     from mhex.targets import Target, Task
@@ -33,7 +33,7 @@ mhex explain cat.jpg --model timm:resnet18:weights.safetensors --method all --ta
 
 mhex explain cat.jpg --method cdam,cdam-integrated --option steps=20 --target concept:whiskers.safetensors
 
-mhex explain scan.png --model run:my-scans --value-range=0,4095
+mhex explain scan.png --model run:my-scans --window=0,4095
 
 mhex explain --text "A fine film." --model hf:my-bert --option start_block=2
 
@@ -52,9 +52,9 @@ class Item:
     name: str
     source: Path | str
 
-    def open(self, value_range: ValueRange | None) -> Any:
+    def open(self, window: Window | None) -> Any:
         """A PIL image, seen through the range, or a string."""
-        return open_photo(self.source, value_range) if isinstance(self.source, Path) else self.source
+        return open_photo(self.source, window) if isinstance(self.source, Path) else self.source
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Wish:
     methods: list[str]
     target: Target
     task: Task | None
-    value_range: ValueRange | None
+    window: Window | None
     options: dict[str, dict[str, Any]]
     seed: int
     every: bool
@@ -97,10 +97,10 @@ def explain(
             show_default="as the model says",
         ),
     ] = None,
-    value_range: Annotated[
+    window: Annotated[
         str | None,
         typer.Option(
-            "--value-range",
+            "--window",
             metavar="LOW,HIGH",
             help="Values that are black and white, of photos of more than 8 bits.",
             show_default="as the file says",
@@ -120,9 +120,9 @@ def explain(
         methods = parse_methods(method)
         options = parse_options(option or [], methods)
         sort = parse_task(task)
-        ends = parse_range(value_range)
+        ends = parse_window(window)
         if text and ends is not None:
-            raise ArgumentError("Expected --value-range beside photos, but got --text; leave it out.")
+            raise ArgumentError("Expected --window beside photos, but got --text; leave it out.")
         check_device(device)
         out = output_folder(out)
         bundle = _load(model, device, is_text=bool(text))
@@ -184,7 +184,7 @@ def _load(name: str, device: str, is_text: bool) -> Bundle:
 def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome:
     outcome = explain_by(
         bundle,
-        item.open(wish.value_range),
+        item.open(wish.window),
         wish.methods,
         wish.target,
         lambda what: step(f"{item.label}: {what}"),

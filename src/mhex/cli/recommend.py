@@ -9,7 +9,7 @@ import typer
 
 from mhex.cli._console import busy, printable, steps
 from mhex.cli._output import output_folder, writing
-from mhex.cli._parse import check_device, parse_methods, parse_range
+from mhex.cli._parse import check_device, parse_methods, parse_window
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def recommend(
     split: Annotated[
         str | None, typer.Option("--split", help="Of the data set.", show_default="the one to judge by")
     ] = None,
-    value_range: Annotated[
+    window: Annotated[
         str | None,
         typer.Option(
-            "--value-range",
+            "--window",
             metavar="LOW,HIGH",
             help="Values that are black and white, of photos of more than 8 bits.",
             show_default="as the file says",
@@ -71,7 +71,7 @@ def recommend(
         check_device(device)
         if out is not None:
             check_folder(output_folder(out))
-        items = items_of(data, split, parse_range(value_range))
+        items = items_of(data, split, parse_window(window))
         bundle = mhex.load(model)
         bundle.model.to(device)
     given: Any = {"methods": chosen, "score": wanted, "images": images, "seed": seed}
@@ -98,26 +98,24 @@ def parse_score(text: str) -> str | Mapping[str, float]:
     return found
 
 
-def items_of(name: str, split: str | None = None, value_range: tuple[float, float] | None = None) -> Any:
+def items_of(name: str, split: str | None = None, window: tuple[float, float] | None = None) -> Any:
     """Samples of a data set by name, of a folder, or of a CSV file.
 
     Args:
         name: Of the catalogue, `folder:PATH`, `csv:PATH`, or a path that is there.
         split: Of the data set; by default the one to judge by, or all of one's own data.
-        value_range: Of photos of one's own: values that become black and white.
+        window: Of photos of one's own: values that become black and white.
     """
     from mhex.data import data_entry, load_csv, load_folder
 
     kind, _, rest = name.partition(":")
     path = Path(rest if rest and kind in ("folder", "csv") else name).expanduser()
     if path.is_dir():
-        return load_folder(path, split or "all", value_range=value_range).items()
+        return load_folder(path, split or "all", window=window).items()
     if path.is_file():
-        return load_csv(path, split or "all", value_range=value_range).items()
-    if value_range is None:
+        return load_csv(path, split or "all", window=window).items()
+    if window is None:
         return data_entry(name).items(split)
     if kind not in ("folder", "csv"):
-        raise ArgumentError(
-            f"Expected --value-range beside photos of your own, a folder or a CSV file, not beside {name}."
-        )
-    return data_entry(name).items(split, value_range=value_range)
+        raise ArgumentError(f"Expected --window beside photos of your own, a folder or a CSV file, not beside {name}.")
+    return data_entry(name).items(split, window=window)

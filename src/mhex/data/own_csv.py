@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mhex._photo import ValueRange
+from mhex._photo import Window
 from mhex.data.folder import DataMissingError
 from mhex.data.own_table import column, named_classes, read_table
 from mhex.data.photo_files import Fit, MaskFiles, PhotoFiles, object_mask
@@ -30,7 +30,7 @@ def load_csv(
     classes: Sequence[str] | None = None,
     side: int = 256,
     fit: Fit = "crop",
-    value_range: ValueRange | None = None,
+    window: Window | None = None,
 ) -> PhotoSet | TextSet:
     """Load a CSV file in UTF-8 with a heading and a row for each sample.
 
@@ -45,7 +45,7 @@ def load_csv(
         classes: Names of the classes in the order of the model; by default the different labels in order.
         side: Side of the squares that photos are made to when they are taken.
         fit: ``"crop"`` cuts out the middle square, ``"squash"`` scales both sides.
-        value_range: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
+        window: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
 
     Returns:
         Photos, decoded when they are taken, or texts. Labels do not depend on the split.
@@ -70,15 +70,15 @@ def load_csv(
                 f"{path.name} should have a column {' or '.join(IMAGE_COLUMNS)} with paths of photos, or a column "
                 f"{TEXT_COLUMN}, and has {list(table)}: rename one, or give image= or text= its name."
             )
-        if value_range is not None:
-            raise ArgumentError(f"value_range is for photos, and {path.name} has texts: leave it out.")
+        if window is not None:
+            raise ArgumentError(f"window is for photos, and {path.name} has texts: leave it out.")
         texts = column(table, text or TEXT_COLUMN, path.name)
         return TextSet(texts=tuple(texts[row] for row in rows), labels=labels[rows], classes=known, split=split)
     paths = _paths(path, column(table, photos, path.name), rows)
     masked = mask or ("mask" if "mask" in table else None)
     masks = _paths(path, column(table, masked, path.name), rows) if masked else None
     return PhotoSet(
-        images=PhotoFiles(paths, side, fit, upright=True, value_range=value_range),
+        images=PhotoFiles(paths, side, fit, upright=True, window=window),
         labels=labels[rows],
         classes=known,
         split=split,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from mhex._photo import ValueRange
+from mhex._photo import Window
 from mhex.data.folder import DataMissingError
 from mhex.data.imagenet import class_photos
 from mhex.data.photo_files import Fit, MaskFiles, PhotoFiles, object_mask
@@ -25,7 +25,7 @@ def load_folder(
     masks: str | Path | None = None,
     side: int = 256,
     fit: Fit = "crop",
-    value_range: ValueRange | None = None,
+    window: Window | None = None,
 ) -> PhotoSet:
     """List photos in ``FOLDER/CLASS/*.jpg``, or in ``FOLDER/SPLIT/CLASS/*.jpg`` with splits train, val and test.
 
@@ -36,7 +36,7 @@ def load_folder(
         masks: Folder laid out as the other, with a PNG of the same name for each photo, not black where the object is.
         side: Side of the squares that photos are made to when they are taken.
         fit: ``"crop"`` cuts out the middle square, ``"squash"`` scales both sides.
-        value_range: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
+        window: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
 
     Returns:
         The photos, decoded when they are taken; classes are the names of the folders in alphabetical order.
@@ -58,7 +58,7 @@ def load_folder(
     chosen = [files[row] for row in pick_rows([split] * len(files), split, limit)]
     paths = [path for path, _ in chosen]
     return PhotoSet(
-        images=PhotoFiles(paths, side, fit, upright=True, value_range=value_range),
+        images=PhotoFiles(paths, side, fit, upright=True, window=window),
         labels=torch.tensor([place for _, place in chosen]),
         classes=tuple(classes),
         split=split,

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mhex._photo import BROKEN, ValueRange, check_range, plain_rgb, upright_rgb
+from mhex._photo import BROKEN, Window, check_window, plain_rgb, upright_rgb
 from mhex.data.table import DataFormatError
 from mhex.errors import ArgumentError, MhexError
 
@@ -95,7 +95,7 @@ class PhotoFiles(_Files):
         fit: ``"crop"`` scales the shorter side and cuts out the middle; ``"squash"`` scales both sides.
         upright: Whether to turn photos as their camera says, with transparency over white. Published collections are
             used without.
-        value_range: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
+        window: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class PhotoFiles(_Files):
         fit: Fit = "crop",
         *,
         upright: bool = False,
-        value_range: ValueRange | None = None,
+        window: Window | None = None,
     ) -> None:
         super().__init__(paths, side, fit)
-        self.upright, self.value_range = upright, check_range(value_range)
+        self.upright, self.window = upright, check_window(window)
 
     def _read(self, photo: Image.Image, path: Path) -> Bytes:
         photo.draft("RGB", (self.side, self.side))  # JPEG is decoded at a smaller scale where that suffices
-        small = (upright_rgb if self.upright else plain_rgb)(photo, self.value_range, path.name)
+        small = (upright_rgb if self.upright else plain_rgb)(photo, self.window, path.name)
         return np.asarray(fitted(small, self.side, self.fit)).transpose(2, 0, 1)
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs._common import Prepared
 from mhex.inputs.batches import in_batches
-from mhex.inputs.images import check_image, images, photos, with_range, with_scale
+from mhex.inputs.images import check_image, images, photos, with_scale, with_window
 from mhex.inputs.texts import texts, token_inputs
 
-__all__ = ["Prepared", "check_image", "in_batches", "prepare", "with_range"]
+__all__ = ["Prepared", "check_image", "in_batches", "prepare", "with_window"]
 
 
 def prepare(

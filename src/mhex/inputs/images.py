@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._photo import BROKEN, ValueRange, check_range, range_hint, scaled, upright_rgb
+from mhex._photo import BROKEN, Window, check_window, scaled, upright_rgb, window_hint
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs._common import Prepared, finite, place_of
@@ -21,11 +21,11 @@ class Ranged:
 
     Attributes:
         preprocess: From a PIL image to a tensor (C, H, W); None where tensors are given.
-        value_range: Values that become black and white.
+        window: Values that become black and white.
     """
 
     preprocess: Callable[[Any], Tensor] | None
-    value_range: ValueRange
+    window: Window
 
     @property
     def whole_photo(self) -> bool:
@@ -36,23 +36,21 @@ class Ranged:
         """Prepare a PIL image of any depth."""
         if self.preprocess is None:
             raise _no_preprocess()
-        return self.preprocess(upright_rgb(photo, self.value_range))
+        return self.preprocess(upright_rgb(photo, self.window))
 
 
-def with_range(
-    preprocess: Callable[[Any], Tensor] | None, value_range: Any, inputs: Any
-) -> Callable[[Any], Tensor] | None:
+def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: Any) -> Callable[[Any], Tensor] | None:
     """A preprocessing with the range that the user asks for, and as it is without one.
 
     Args:
         preprocess: As for `mhex.explain`.
-        value_range: As for `mhex.explain`.
+        window: As for `mhex.explain`.
         inputs: As for `mhex.explain`; those of them that no range can be applied to are refused.
 
     Raises:
         ArgumentError: The range is not two numbers of which the second is larger, or is of no use.
     """
-    ends = check_range(value_range)
+    ends = check_window(window)
     if ends is None:
         return preprocess
     pixels = inputs.get("pixel_values") if isinstance(inputs, Mapping) else inputs
@@ -60,7 +58,7 @@ def with_range(
     if first is None or isinstance(first, str) or (isinstance(first, Tensor) and first.is_floating_point()):
         kind = "texts" if not isinstance(first, Tensor) else "a floating-point tensor, which is taken as it is"
         raise ArgumentError(
-            f"Expected value_range= beside photos or a tensor of whole numbers, but got {kind}; leave value_range= out."
+            f"Expected window= beside photos or a tensor of whole numbers, but got {kind}; leave window= out."
         )
     return Ranged(preprocess, ends)
 
@@ -94,14 +92,14 @@ def photos(
 
     With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
     """
-    value_range = preprocess.value_range if isinstance(preprocess, Ranged) else None
+    window = preprocess.window if isinstance(preprocess, Ranged) else None
     prepare = preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess
     if prepare is None:
         raise _no_preprocess()
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
     whole = getattr(prepare, "whole_photo", False)
     names = [f"Photo {number}" for number in ids]
-    read = [_decoded(*pair, value_range, whole) for pair in zip(pictures, names, strict=True)]
+    read = [_decoded(*pair, window, whole) for pair in zip(pictures, names, strict=True)]
     tensors = [prepare(picture) for picture in read]
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
@@ -124,11 +122,11 @@ def _no_preprocess() -> ArgumentError:
     )
 
 
-def _decoded(picture: Any, name: str, value_range: ValueRange | None, whole: bool) -> Any:
+def _decoded(picture: Any, name: str, window: Window | None, whole: bool) -> Any:
     """A photo that is read completely; as people see it where mhex or a range decides how it is seen."""
     try:
-        if whole or value_range is not None:
-            return upright_rgb(picture, value_range, name)
+        if whole or window is not None:
+            return upright_rgb(picture, window, name)
         picture.load()
     except MhexError:
         raise
@@ -145,14 +143,14 @@ def _normalised(x: Tensor, preprocess: Any) -> Tensor:
     values, scale = x.double(), _scale(preprocess, x.shape[1])
     low, high = float(values.min()), float(values.max())
     if not isinstance(preprocess, Ranged) or scale is None:
-        lacking = "preprocess= with the mean and std of training" if isinstance(preprocess, Ranged) else "value_range="
+        lacking = "preprocess= with the mean and std of training" if isinstance(preprocess, Ranged) else "window="
         raise ArgumentTypeError(
             f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype} from {low:g} to "
             f"{high:g}, and no {lacking} to do it by. Convert them; or pass PIL images and preprocess=; or "
-            f"{range_hint(low, high)}, with a preprocess= that has mean and std, as bundles of mhex.load have."
+            f"{window_hint(low, high)}, with a preprocess= that has mean and std, as bundles of mhex.load have."
         )
     mean, std = (part.view(-1, 1, 1).to(x.device) for part in scale)
-    light: Tensor = scaled(values, preprocess.value_range)
+    light: Tensor = scaled(values, preprocess.window)
     return ((light - mean) / std).float()
 
 

@@ -38,7 +38,7 @@ def occlusion(
     trace: Trace,
     target: ResolvedTarget,
     *,
-    window: int | Sequence[int] | None = None,
+    patch: int | Sequence[int] | None = None,
     stride: int | Sequence[int] | None = None,
     fill: str | int | float | Tensor | None = None,
     drop: bool = False,
@@ -52,7 +52,7 @@ def occlusion(
     Args:
         trace: The observed pass.
         target: What is explained.
-        window: Images: side of the windows in pixels, or height and width. None for the patches of the model, or about
+        patch: Images: side of the windows in pixels, or height and width. None for the patches of the model, or about
             a fourteenth of the shorter side. Texts are hidden token by token.
         stride: Images: step between windows; None for the window itself.
         fill: What stands for hidden pixels: `"mean"` (by default), the mean colour of the image; `"blur"`, the image
@@ -64,22 +64,22 @@ def occlusion(
     """
     check_count("batch_size", batch_size, or_none=True)
     if drop:
-        if window is not None or stride is not None or fill is not None:
-            raise ArgumentError("Expected no window=, stride= and fill= with drop=True, which takes whole tokens out.")
+        if patch is not None or stride is not None or fill is not None:
+            raise ArgumentError("Expected no patch=, stride= and fill= with drop=True, which takes whole tokens out.")
         return _dropped(trace, target, batch_size)
     if trace.batch.modality == "text":
-        if window is not None or stride is not None:
-            raise ArgumentError("Expected no window= and stride= for texts, which are hidden token by token.")
+        if patch is not None or stride is not None:
+            raise ArgumentError("Expected no patch= and stride= for texts, which are hidden token by token.")
         assert trace.batch.real is not None
         masks = torch.eye(trace.batch.real.shape[1], dtype=torch.bool, device=trace.logits.device)
         return _losses(trace, target, masks, run_hidden(trace, hidden_tokens(trace, fill)), batch_size).permute(1, 2, 0)
     sides = tuple(trace.batch.pixels.shape[-2:])
-    size = _pair("window", window) or _own_window(trace)
+    size = _pair("patch", patch) or _own_window(trace)
     step = _pair("stride", stride) or size
-    for name, pair, most in (("window", size, sides), ("stride", step, size)):
+    for name, pair, most in (("patch", size, sides), ("stride", step, size)):
         if any(one > limit for one, limit in zip(pair, most, strict=True)):
             raise ArgumentError(f"Expected {name} to be no larger than {most[0]}x{most[1]}, but got {pair}.")
-    trace.chosen |= {"window": list(size), "stride": list(step)}
+    trace.chosen |= {"patch": list(size), "stride": list(step)}
     hide = hidden_pixels(trace, filled(trace, fill, (2 * size[0] + 1, 2 * size[1] + 1)))
     places = [_places(side, one, by, trace) for side, one, by in zip(sides, size, step, strict=True)]
     masks = (places[0][:, None, :, None] & places[1][None, :, None, :]).flatten(0, 1)  # (S, H, W)

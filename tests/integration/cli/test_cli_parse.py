@@ -114,7 +114,7 @@ def test_options_take_the_type_of_their_default(made_up: str) -> None:
         ("vit-cx", "distance=0.2", 0.2),
         ("smoothgrad", "times_input=yes", True),
         ("smoothgrad", "times_input=none", None),
-        ("occlusion", "window=16", 16),
+        ("occlusion", "patch=16", 16),
         ("occlusion", "fill=blur", "blur"),
         ("occlusion", "fill=103", 103),
         ("occlusion", "fill=0.5", 0.5),

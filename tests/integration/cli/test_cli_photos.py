@@ -164,14 +164,14 @@ def _deep(path: Path) -> Path:
 
 def test_a_range_is_asked_for_and_taken(run: Run, zoo: Path, tmp_path: Path) -> None:
     deep, out = _deep(tmp_path / "deep.png"), tmp_path / "o"
-    assert "for 12 bits say value_range=(0, 4095) (in a command, --value-range=0,4095)" in one_sentence(
+    assert "for 12 bits say window=(0, 4095) (in a command, --window=0,4095)" in one_sentence(
         run("explain", deep, "--out", out)
     )
-    assert run("explain", deep, "--out", out, "--value-range=0,4095").exit_code == 0
+    assert run("explain", deep, "--out", out, "--window=0,4095").exit_code == 0
     assert open_photo(deep, (0, 4095)).getpixel((1, 0)) == (62, 62, 62)
-    for value_range in ("12", "0,1,2", "a,b", "5,1"):
-        assert "two numbers" in one_sentence(run("explain", deep, "--out", out, f"--value-range={value_range}"))
-    assert "beside photos" in one_sentence(run("explain", "--text", "a", "--value-range=0,1"))
+    for window in ("12", "0,1,2", "a,b", "5,1"):
+        assert "two numbers" in one_sentence(run("explain", deep, "--out", out, f"--window={window}"))
+    assert "beside photos" in one_sentence(run("explain", "--text", "a", "--window=0,1"))
 
 
 def test_recommend_reads_folders_through_the_range(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_recommend_reads_folders_through_the_range(tmp_path: Path) -> None:
     table.write_text("image,label\ncat/a.png,cat\n", encoding="utf-8")
     for name in (str(tmp_path / "own"), f"folder:{tmp_path / 'own'}", f"csv:{table}"):
         assert np.asarray(items_of(name, None, (0, 4095))[0]["image"]).max() == 255
-        with pytest.raises(ArgumentError, match="value_range"):
+        with pytest.raises(ArgumentError, match="window"):
             items_of(name)[0]
     with pytest.raises(ArgumentError, match="not beside pets"):
         items_of("pets", None, (0, 4095))

@@ -22,7 +22,7 @@ from mhex.viz._labels import number
 # Few passes of the methods that make many.
 FAST = [
     word
-    for option in ("max_masks=2", "max_channels=2", "n=2", "steps=2", "max_evals=8", "window=32")
+    for option in ("max_masks=2", "max_channels=2", "n=2", "steps=2", "max_evals=8", "patch=32")
     for word in ("--option", option)
 ]
 

@@ -208,7 +208,7 @@ def test_the_best_is_marked_alone_only_if_it_is_shown_to_be(model: Small) -> Non
     """A map that is right for an additive model beats the controls; two equal ones are both marked."""
     torch.manual_seed(3)
     x = torch.randn(40, 3, 16, 16).double()
-    report = mhex.evaluate(model, x, ["input-x-gradient", ("occlusion", {"fill": "zero", "window": 2})], ["saco"])
+    report = mhex.evaluate(model, x, ["input-x-gradient", ("occlusion", {"fill": "zero", "patch": 2})], ["saco"])
     cells = {cell.method: cell for cell in report.summary() if cell.output == "value"}
     marked = {name for name, cell in cells.items() if cell.marked}
     best = max(cells.values(), key=lambda cell: cell.value)

@@ -96,14 +96,14 @@ def test_deep_photos_need_a_range(tmp_path):
     Image.fromarray(np.full((4, 4), 2048, np.uint16)).save(path)
     write_csv(tmp_path / "own.csv", [["path", "label"], ["ant/a.png", "ant"]])
     for load, source in ((load_folder, tmp_path), (load_csv, tmp_path / "own.csv")):
-        with pytest.raises(ArgumentError, match=r"a\.png holds grey values.*value_range=\(0, 4095\)"):
+        with pytest.raises(ArgumentError, match=r"a\.png holds grey values.*window=\(0, 4095\)"):
             load(source).images[row]
-        assert load(source, value_range=(0, 4095)).images[row].unique().tolist() == [128]
+        assert load(source, window=(0, 4095)).images[row].unique().tolist() == [128]
     with pytest.raises(ArgumentError, match="two numbers"):
-        load_folder(tmp_path, value_range=12)
+        load_folder(tmp_path, window=12)
     write_csv(tmp_path / "own.csv", [["text", "label"], ["a", "ant"]])
-    with pytest.raises(ArgumentError, match="value_range is for photos"):
-        load_csv(tmp_path / "own.csv", value_range=(0, 4095))
+    with pytest.raises(ArgumentError, match="window is for photos"):
+        load_csv(tmp_path / "own.csv", window=(0, 4095))
 
 
 def test_own_photos_are_seen_as_mhex_explain_sees_them(tmp_path):
