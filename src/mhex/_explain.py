@@ -10,9 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._settle import check_seed, check_target, feature_layer, has_concept, lacks_classifier, names_of, task_of
+from mhex._settle import (
+    check_seed,
+    check_target,
+    feature_layer,
+    has_concept,
+    is_regression,
+    lacks_classifier,
+    names_of,
+    task_of,
+)
 from mhex.bundle import Bundle, as_bundle
-from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, full, observe, unwrap
+from mhex.capture import Anatomy, Batch, Needs, Outputs, Trace, check_outputs, find_anatomy, full, observe, unwrap
 from mhex.errors import ArgumentError, NotFiniteError, UnsupportedModelError
 from mhex.explanation import Explanation
 from mhex.inputs import check_image, prepare
@@ -30,6 +39,7 @@ def explain(
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: Task | None = None,
+    outputs: Outputs | None = None,
     seed: int = 0,
     progress: bool = False,
     **options: Any,
@@ -52,7 +62,9 @@ def explain(
         class_names: Names of the model's outputs; taken from the model's own configuration where it has one.
         task: `"classification"`, `"multi-label"` (each class has its own sigmoid) or `"regression"` (outputs are
             values: no probabilities, and a single output is explained as it is). By default what the model's
-            configuration says, else classification.
+            configuration says; multi-label if the model ends in a sigmoid over several outputs; else classification.
+        outputs: What the model returns: `"logits"`, or `"probabilities"`, whose logits are explained. By default it is
+            recognised by the model's last operation, and by its outputs where that does not tell.
         seed: For methods that draw random numbers; the global generators are left alone.
         progress: Draw progress bars for long work.
         options: Options of the method; `mhex.list_methods()` lists them.
@@ -72,6 +84,7 @@ def explain(
     spec = get_method(method)
     settings = spec.check_options(options)
     check_target(spec, target)
+    check_outputs(outputs)
     with torch.inference_mode(False):
         prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
         anatomy, needs = _anatomy(inner, prepared.batch, spec, settings)
@@ -85,7 +98,8 @@ def explain(
         if "layer" in settings and anatomy.features is not None:
             settings["layer"] = anatomy.features.name
         rules = None if spec.rules is None else spec.rules(settings, anatomy)
-        with observe(inner, anatomy, prepared.batch, needs, rules, progress) as trace:
+        read = "logits" if is_regression(inner, task, outputs) else outputs
+        with observe(inner, anatomy, prepared.batch, needs, rules, progress, read) as trace:
             trace.seed = check_seed(seed)
             _check_finite(trace.logits)
             sort = task_of(inner, task, trace)
@@ -104,6 +118,8 @@ def explain(
                 )
             logits, cost = trace.logits.detach(), dict(trace.cost)
             settings |= trace.chosen
+            if trace.anatomy.ending is not None:
+                settings["outputs"] = "probabilities"
             signed = spec.signed if trace.signed is None else trace.signed
             layers, diagnostics = dict(trace.layers), dict(trace.diagnostics)
     batch, chosen = prepared.batch, resolved.index

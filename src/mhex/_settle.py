@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from mhex.capture import Anatomy, FeatureLayer, Trace, name_of
+from mhex.capture import Anatomy, Ending, FeatureLayer, Outputs, Trace, name_of
 from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 from mhex.registry import Method
@@ -38,12 +38,26 @@ def check_seed(seed: Any) -> int:
 
 
 def task_of(model: nn.Module, given: Task | None, trace: Trace) -> Task:
-    """What the model's outputs are: as the user says, or a Hugging Face configuration, or heads."""
+    """What the model's outputs are: as the user says, or a Hugging Face configuration, or heads, or sigmoids."""
     if given is not None:
-        if given not in get_args(Task):
-            raise ArgumentError(f"Expected task {' or '.join(map(repr, get_args(Task)))}, but got {given!r}.")
         return given
-    return usual_task(model, trace.sighting is not None and trace.sighting.multi_label)
+    several = trace.sighting is not None and trace.sighting.multi_label
+    return usual_task(model, several or has_sigmoids(trace.anatomy.ending, trace.logits))
+
+
+def has_sigmoids(ending: Ending | None, logits: Tensor) -> bool:
+    """Whether each of several classes has a sigmoid of its own, by the way in which the model ends."""
+    return ending is not None and ending.kind == "sigmoid" and logits.shape[1] > 1
+
+
+def is_regression(model: nn.Module, given: Task | None, outputs: Outputs | None) -> bool:
+    """Whether outputs are values, which are never probabilities; a task that there is not is refused."""
+    if given is not None and given not in get_args(Task):
+        raise ArgumentError(f"Expected task {' or '.join(map(repr, get_args(Task)))}, but got {given!r}.")
+    values = (given or usual_task(model, False)) == "regression"
+    if values and outputs == "probabilities":
+        raise ArgumentError("Expected probabilities, as outputs= says, but outputs of a regression are values.")
+    return values
 
 
 def usual_task(model: nn.Module, several: bool) -> Task:

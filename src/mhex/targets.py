@@ -98,14 +98,12 @@ def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
     """Class probabilities (B, C), in at least float32; a single output becomes the two classes 0 and 1.
 
     Args:
-        logits: (B, C). Outputs that are probabilities already, none negative and each row summing to 1, are kept.
+        logits: (B, C).
         multi_label: Whether classes are judged one by one, so that each has its own sigmoid.
     """
     logits = full(logits.detach())
     if multi_label and logits.shape[1] > 1:
         return logits.sigmoid()
-    if logits.shape[1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
-        return logits
     return torch.cat([-logits, logits], 1).mul(0.5).softmax(1) if logits.shape[1] == 1 else logits.softmax(1)
 
 

@@ -7,13 +7,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+import typer
+
 from mhex.errors import ArgumentError, unknown_name
 
 if TYPE_CHECKING:
+    from mhex.capture import Outputs
     from mhex.concept import Concept
     from mhex.registry import Method
     from mhex.targets import Target, Task
 
+OUTPUTS = typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised")
 _CONCEPT = "concept:"
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -85,6 +89,16 @@ def parse_task(text: str | None) -> Task | None:
     known: dict[str, Task] = {name: name for name in get_args(Task)}
     if text is not None and text not in known:
         raise ArgumentError(f"Expected {', '.join(known)} after --task, but got {text!r}.")
+    return None if text is None else known[text]
+
+
+def parse_outputs(text: str | None) -> Outputs | None:
+    """What the model returns; None if it is to be recognised."""
+    from mhex.capture import Outputs
+
+    known: dict[str, Outputs] = {name: name for name in get_args(Outputs)}
+    if text is not None and text not in known:
+        raise ArgumentError(f"Expected {' or '.join(known)} after --outputs, but got {text!r}.")
     return None if text is None else known[text]
 
 

@@ -11,13 +11,22 @@ import typer
 
 from mhex.cli._console import Step, busy, complain, printable, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
-from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
+from mhex.cli._parse import (
+    OUTPUTS,
+    check_device,
+    parse_methods,
+    parse_options,
+    parse_outputs,
+    parse_target,
+    parse_task,
+)
 from mhex.cli._photos import check_file, open_photo
 from mhex.cli._run import Outcome, explain_by, group_by_reason
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
+    from mhex.capture import Outputs
     from mhex.explanation import Explanation
     from mhex.targets import Target, Task
     from mhex.viz import Section
@@ -61,6 +70,7 @@ class Wish:
     methods: list[str]
     target: Target
     task: Task | None
+    outputs: Outputs | None
     options: dict[str, dict[str, Any]]
     seed: int
     every: bool
@@ -93,6 +103,7 @@ def explain(
             show_default="as the model says",
         ),
     ] = None,
+    outputs: Annotated[str | None, OUTPUTS] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("out/explain"),
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of a method; may be repeated.")
@@ -106,13 +117,13 @@ def explain(
     with busy(f"Loading {model}"):
         methods = parse_methods(method)
         options = parse_options(option or [], methods)
-        sort = parse_task(task)
+        sort, read = parse_task(task), parse_outputs(outputs)
         check_device(device)
         out = output_folder(out)
         bundle = _load(model, device, is_text=bool(text))
     every = "all" in (name.strip() for name in method.split(","))
     keep = frozenset(item.source.resolve() for item in items if isinstance(item.source, Path))
-    wish = Wish(methods, parse_target(target, bundle.class_names), sort, options, seed, every, out, keep)
+    wish = Wish(methods, parse_target(target, bundle.class_names), sort, read, options, seed, every, out, keep)
     rows, sections, left_out, said = [], [], dict[str, str](), []
     with steps(len(items) * len(methods)) as step:
         for item in items:
@@ -170,6 +181,7 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
         lambda what: step(f"{item.label}: {what}"),
         options=wish.options,
         task=wish.task,
+        outputs=wish.outputs,
         seed=wish.seed,
         pass_over=wish.every or len(wish.methods) > 1,  # the others are not lost for one that cannot serve
     )
