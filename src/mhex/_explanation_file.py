@@ -10,7 +10,7 @@ from mhex.errors import ArgumentError
 
 _TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "special", "scored")
 _GROUPS = ("layers", "diagnostics")  # dictionaries of tensors; in a file, their names are prefixes
-_PLAIN = ("method", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
+_PLAIN = ("method", "auto", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
 _WORDS = ("class_names", "tokens", "words", "cost")
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mhex.capture import Anatomy, Ending, FeatureLayer, Outputs, Trace, name_of
 from mhex.concept import Concept
-from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 from mhex.registry import Method
 from mhex.targets import Task
 
@@ -29,6 +29,28 @@ def check_target(spec: Method, target: Any) -> None:
 def lacks_classifier(anatomy: Anatomy) -> bool:
     """True if the model ends in its latent vector; timm puts an identity in the place of a classifier left out."""
     return anatomy.head is None or isinstance(anatomy.head, nn.Identity)
+
+
+def check_classifier(model: nn.Module, anatomy: Anatomy, spec: Method) -> None:
+    """Refuse to explain a class by a classifier that is not there, or that heads answer for."""
+    if isinstance(anatomy.head, nn.Identity):
+        able = "; or a method that looks at no target, such as rollout or eigencam" if spec.class_specific else ""
+        raise UnsupportedModelError(
+            f"Expected a classifier, but this {anatomy.family} has none. Give a mhex.Concept as target, or a function of "
+            f"what it returns{able}."
+        )
+    if anatomy.heads:
+        from mhex.heads.sources import check_answering
+
+        check_answering(model, f"method {spec.name!r} explains it")
+
+
+def is_headless(model: nn.Module, anatomy: Anatomy) -> bool:
+    """True of a backbone by its make: timm's with an identity for a classifier, or a `...Model` of Hugging Face."""
+    if isinstance(anatomy.head, nn.Identity):
+        return True
+    kind = type(model)
+    return anatomy.head is None and kind.__module__.startswith("transformers.") and kind.__name__.endswith("Model")
 
 
 def check_seed(seed: Any) -> int:

@@ -107,6 +107,12 @@ def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
     return torch.cat([-logits, logits], 1).mul(0.5).softmax(1) if logits.shape[1] == 1 else logits.softmax(1)
 
 
+def no_target(task: Task) -> ResolvedTarget:
+    """What stands for a target where a model has no classifier and the method looks at none."""
+    score = lambda outcome, _: outcome.logits.new_zeros(len(outcome.logits))  # noqa: E731
+    return ResolvedTarget(None, False, task, (score,), ("no target",))
+
+
 def resolve_target(
     target: Any, logits: Tensor, class_names: Sequence[str] | None = None, task: Task = "classification"
 ) -> ResolvedTarget:

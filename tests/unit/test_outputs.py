@@ -233,7 +233,7 @@ def test_a_model_that_ends_otherwise_in_a_later_pass_is_told() -> None:
         mhex.explain(model, X, "occlusion", outputs="probabilities")
 
 
-# --- metrics -----------------------------------------------------------------------------------------------------------
+# --- metrics ------------------------------------------------------------------------------------------------------
 
 PARTS = {"steps": 3, "reference": "zero"}
 
@@ -263,8 +263,8 @@ def test_an_evaluator_may_end_in_a_softmax_too() -> None:
 
 
 def test_a_subject_reads_sigmoids_one_by_one() -> None:
+    subject = Subject(Small(3, torch.sigmoid), X)
     with pytest.warns(MhexWarning, match="ends in a sigmoid"):
-        subject = Subject(Small(3, torch.sigmoid), X)
         assert subject.predicted.shape == (4,)
     assert subject.multi_label
     p = subject.probabilities(subject.logits, torch.arange(3).expand(4, 3))
