@@ -36,13 +36,13 @@ def check_classifier(model: nn.Module, anatomy: Anatomy, spec: Method) -> None:
     if isinstance(anatomy.head, nn.Identity):
         able = "; or a method that looks at no target, such as rollout or eigencam" if spec.class_specific else ""
         raise UnsupportedModelError(
-            f"Expected a classifier, but this {anatomy.family} has none. Give a mhex.Concept as target, or a function of "
-            f"what it returns{able}."
+            f"Expected a classifier, but this {anatomy.family} has none. Give a mhex.Concept as target, or a function "
+            f"of what it returns{able}."
         )
     if anatomy.heads:
         from mhex.heads.sources import check_answering
 
-        check_answering(model, f"method {spec.name!r} explains it")
+        check_answering(model, f"method {spec.name!r} explains it", "Choose method='mhex', which reads the heads. ")
 
 
 def is_headless(model: nn.Module, anatomy: Anatomy) -> bool:

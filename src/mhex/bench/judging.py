@@ -31,6 +31,7 @@ from mhex.bench.tasks import judged_task, outputs_of
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outputs, find_anatomy, unwrap
 from mhex.errors import ArgumentError
+from mhex.heads.sources import check_answering
 from mhex.inputs import prepare
 from mhex.metrics._curve import CurveMetric
 from mhex.metrics._rationales import check_words
@@ -109,6 +110,10 @@ def evaluate(
         raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
     check_pictures(pictures, out)
     reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
+    if evaluator is None or target == "predicted":
+        check_answering(inner, "its outputs are judged")
+    if evaluator is not None:
+        check_answering(unwrap(evaluator), "its outputs are judged")
     batches = in_samples(data, batch_size, limit)
     first = next(batches)
     subject = Subject(inner, first.inputs, outputs=outputs, **reading)

@@ -29,6 +29,7 @@ from mhex.bench.tasks import judged_task, outputs_of
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outputs, find_anatomy, unwrap
 from mhex.errors import ArgumentError
+from mhex.heads.sources import check_answering
 from mhex.perturb import Subject
 from mhex.registry import all_methods
 
@@ -132,6 +133,7 @@ def entered(
     """A race that has not begun; arguments as for `recommend`."""
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
+    check_answering(inner, "its outputs are judged")
     reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
     first = pieces.get(0)
     assert first is not None  # empty data is refused before

@@ -56,13 +56,14 @@ def explain_by(
         pass_over: Leave out methods that cannot serve the model, instead of raising.
     """
     import mhex
+    from mhex.auto import AUTO
     from mhex.registry import get_method
 
     outcome = Outcome([])
     shared: dict[str, Any] = {"task": task, "outputs": outputs, "seed": seed, "progress": watched()}
     for method in methods:
         step(method)
-        if pass_over and get_method(method).target == "class" and _concepts(target):
+        if pass_over and method != AUTO and get_method(method).target == "class" and _concepts(target):
             outcome.left_out[method] = "it explains classes, not concepts"
             continue
         own = dict((options or {}).get(method, {}))

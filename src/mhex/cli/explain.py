@@ -41,7 +41,7 @@ mhex explain cat.jpg --model timm:resnet18:weights.safetensors --method all --ta
 
 mhex explain cat.jpg --method cdam,cdam-integrated --option steps=20 --target concept:whiskers.safetensors
 
-mhex explain --text "A fine film." --model hf:my-bert --option start_block=2
+mhex explain --text "A fine film." --model hf:my-bert --method gae --option start_block=2
 
 mhex explain --text "A fine film." --model hf:my-stars --task regression --method cdam
 
@@ -85,8 +85,9 @@ def explain(
         str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER.")
     ] = "zoo:pets-vit",
     method: Annotated[
-        str, typer.Option("--method", help="Methods with commas between, or all; see `mhex methods`.")
-    ] = "gae",
+        str,
+        typer.Option("--method", help="Methods with commas between, auto for what suits the model, or all."),
+    ] = "auto",
     target: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +116,7 @@ def explain(
     """Explain why a model gives photos or texts their class: one picture per method, and a comparison of several."""
     items = _items(photos or [], text or [])
     with busy(f"Loading {model}"):
-        methods = parse_methods(method)
+        methods = parse_methods(method, auto=True)
         options = parse_options(option or [], methods)
         sort, read = parse_task(task), parse_outputs(outputs)
         check_device(device)
@@ -205,6 +206,9 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, str, str,
             single = _file(f"{item.label}.{explanation.method}.layers.png", wish)
             with writing(single):
                 save_figure(comparison([*layers.values(), explanation], labels=[*layers, "all"]), single)
+        if explanation.values is None:  # a model without a classifier has no target
+            rows.append((item.name, explanation.method, explanation.target_names(0)[0], "", str(file)))
+            continue
         for name, value, share in zip(
             explanation.target_names(0),
             explanation.target_values(0),

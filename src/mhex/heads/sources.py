@@ -75,12 +75,13 @@ def say_something(model: nn.Module) -> bool:
     return any(bool(block.equivalent_matrix().any()) for block in blocks)
 
 
-def check_answering(model: nn.Module, purpose: str) -> None:
+def check_answering(model: nn.Module, purpose: str, instead: str = "") -> None:
     """Refuse to read a model by its own classifier where that was left out of the loss and its heads answer.
 
     Args:
         model: With heads, or without any.
         purpose: What would read the classifier, for the message.
+        instead: What else to do there, a sentence with a space after it.
 
     Raises:
         UnsupportedModelError: The heads answer.
@@ -90,9 +91,9 @@ def check_answering(model: nn.Module, purpose: str) -> None:
     reason = "the model's own classifier was left out of the loss of its heads, which answer in its place"
     raise UnsupportedModelError(
         f"Expected a model whose own classifier answers, because {purpose}, but {reason} (scaffold.predict_from is "
-        f"{source!r}). Choose method='mhex'; or give scaffold.fold(), a plain model that returns what the heads answer; "
-        "or train with loss(..., classifier=True). If the classifier is trained all the same, set "
-        "scaffold.predict_from = 'classifier'.",
+        f"{source!r}). {instead}Give scaffold.fold(), a plain model that returns what the heads answer, or train with "
+        "loss(..., classifier=True). If the classifier is trained all the same, set scaffold.predict_from = "
+        "'classifier'.",
         reason,
     )
 

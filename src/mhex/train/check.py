@@ -149,9 +149,9 @@ def _check_answer(
     if answers and not learns and not (trained and settings.freeze == "host"):
         raise refuse(
             f"the network's own classifier answers with heads.preset: {heads.preset} and heads.classifier: "
-            f"{str(heads.classifier).lower()}, but with train.freeze: {settings.freeze} nothing trains it: let it learn "
-            "(heads.classifier: true, and train.freeze not host), or let the heads answer (heads.classifier: false with "
-            "another preset than probe), or start from a trained network (model.start)."
+            f"{str(heads.classifier).lower()}, but with train.freeze: {settings.freeze} nothing trains it: let it "
+            "learn (heads.classifier: true, and train.freeze not host), or let the heads answer (heads.classifier: "
+            "false with another preset than probe), or start from a trained network (model.start)."
         )
 
 
