@@ -113,9 +113,9 @@ def test_concepts_and_functions_have_defaults_too() -> None:
 
 def test_options_need_a_method() -> None:
     family = FAMILIES["timm_vit"]
-    with pytest.raises(ArgumentError, match="method beside the option 'start_block'.*name it with method="):
+    with pytest.raises(ArgumentError, match=r"method beside the option 'start_block'.*name it with method="):
         mhex.explain(family.model(), family.inputs(1), start_block=2)
-    with pytest.raises(ArgumentError, match="'auto' is for mhex.explain"):
+    with pytest.raises(ArgumentError, match=r"'auto' is for mhex\.explain"):
         mhex.evaluate(family.model(), family.inputs(1), ["auto"], ["compactness"])
 
 
