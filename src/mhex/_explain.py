@@ -87,8 +87,8 @@ def explain(
     inner = unwrap(bundle.model)
     if method == AUTO:
         shared = {"task": task, "outputs": outputs, "class_names": class_names, "seed": seed, "progress": progress}
-        reading = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
-        return _automatic(bundle, prepare(inner, inputs, **reading), target, shared, options)
+        prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
+        return _automatic(bundle, prepared, target, shared, options)
     spec = get_method(method)
     settings = spec.check_options(options)
     check_target(spec, target)

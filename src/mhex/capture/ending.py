@@ -7,9 +7,10 @@ back by the inverse of the activation.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +48,14 @@ _VIEWS = frozenset(
         *("to", "type_as", "float", "double", "half", "bfloat16", "__getitem__", "select", "narrow"),
     )
 )
+_NODES: dict[str, Kind] = {
+    "SigmoidBackward": "sigmoid",
+    "SoftmaxBackward": "softmax",
+    "LogSoftmaxBackward": "log_softmax",
+}
+_VIEW_NODES = frozenset(
+    f"{name}Backward" for name in ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Clone", "ToCopy")
+)
 _AFFINE = frozenset(("linear", "convolution", "matmul", "batch_norm", "layer_norm"))  # they give no probabilities
 _LINEAR = _AFFINE | {"add", "pool"}  # these may mix probabilities, which then sum to 1
 _UNTOLD = frozenset(("multiply", "divide", "subtract", "negate", "concatenate", "route", None))  # logits or not
@@ -74,8 +83,12 @@ class Ending:
         if self.call is None:
             yield
             return
-        with _Without(self) as mode:
-            yield
+        _PASS.skipped = True
+        try:
+            with _Without(self) as mode:
+                yield
+        finally:
+            _PASS.skipped = False
         if not mode.done:
             raise CaptureError(
                 f"Expected the model to end in a {self.kind} each time it is called, but once it did not; give "
@@ -90,6 +103,20 @@ class Ending:
         if self.kind == "softmax":
             return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
         return torch.logit(scores, torch.finfo(scores.dtype).eps)
+
+
+class _Pass(threading.local):
+    """What holds of the pass that this thread makes."""
+
+    skipped = False  # the activation at the end of the model is left out
+
+
+_PASS = _Pass()
+
+
+def is_skipped() -> bool:
+    """Whether the pass that this thread makes leaves out the activation that the model ends in."""
+    return _PASS.skipped
 
 
 def check_outputs(outputs: Any) -> None:
@@ -122,8 +149,7 @@ def find_ending(
     if outputs == "logits":
         return None
     values, rounding = full(scores.detach()), 4 * torch.finfo(scores.dtype).eps
-    shares, sums = bool(((values >= 0) & (values <= 1 + rounding)).all()), _sum_to_one(values, rounding)
-    logs = _sum_to_one(values.exp(), rounding)
+    shares, sums, logs = are_shares(scores), _sum_to_one(values, rounding), _sum_to_one(values.exp(), rounding)
     if outputs == "probabilities" and not (shares or logs):
         raise ArgumentError(
             f"Expected outputs between 0 and 1, because outputs='probabilities' says so, but they lie between "
@@ -157,6 +183,35 @@ def find_ending(
             "they are made. They are read as logits: give outputs='probabilities' if they are probabilities, or "
             "outputs='logits' if they are not."
         )
+    return None
+
+
+def are_shares(scores: Tensor) -> bool:
+    """Whether all scores lie between 0 and 1, but for rounding."""
+    return bool(((scores >= 0) & (scores <= 1 + 4 * torch.finfo(scores.dtype).eps)).all())
+
+
+@contextmanager
+def ending_seen() -> Iterator[Callable[[Any], Ending | None]]:
+    """While open, a call of a model is watched; the function says in which activation what it returned was made."""
+    with _Makers() as makers:
+
+        def ending_of(output: Any) -> Ending | None:
+            scores = find_scores(output)
+            last = None if scores is None else makers.of.get(scores)
+            return Ending(last.kind) if isinstance(last, Ending) else None
+
+        yield ending_of
+
+
+def ending_in_graph(scores: Tensor) -> Ending | None:
+    """The activation in which scores were made, by their autograd graph; None if there is none, or no graph."""
+    node = scores.grad_fn
+    while node is not None:
+        name = node.name().rstrip("0123456789")
+        if name in _NODES:
+            return Ending(_NODES[name])
+        node = node.next_functions[0][0] if name in _VIEW_NODES else None
     return None
 
 
