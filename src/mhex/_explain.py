@@ -86,9 +86,15 @@ def explain(
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
     if method == AUTO:
+        if options:
+            raise ArgumentError(
+                f"Expected a method beside the option {', '.join(map(repr, options))}, because options are those of "
+                "one method: name it with method=."
+            )
         shared = {"task": task, "outputs": outputs, "class_names": class_names, "seed": seed, "progress": progress}
-        prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
-        return _automatic(bundle, prepared, target, shared, options)
+        with torch.inference_mode(False):
+            prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
+            return _automatic(bundle, prepared, target, shared)
     spec = get_method(method)
     settings = spec.check_options(options)
     check_target(spec, target)
@@ -109,7 +115,7 @@ def explain(
             settings["layer"] = anatomy.features.name
         rules = None if spec.rules is None else spec.rules(settings, anatomy)
         bare = headless or (has_concept(target) and lacks_classifier(anatomy))
-        read = "logits" if bare or is_regression(inner, task, outputs) else outputs
+        read = "logits" if is_regression(inner, task, outputs) or bare else outputs
         with observe(inner, anatomy, prepared.batch, needs, rules, progress, read) as trace:
             trace.seed = check_seed(seed)
             _check_finite(trace.logits)
@@ -162,19 +168,10 @@ def explain(
     )
 
 
-def _automatic(
-    bundle: Bundle, prepared: Prepared, target: Target, shared: Mapping[str, Any], options: Mapping[str, Any]
-) -> Explanation:
+def _automatic(bundle: Bundle, prepared: Prepared, target: Target, shared: Mapping[str, Any]) -> Explanation:
     """Explain by the first method of the model's row in the table that can."""
-    if options:
-        raise ArgumentError(
-            f"Expected a method beside the option {', '.join(map(repr, options))}, because options are those of one "
-            "method: name it with method=."
-        )
     model = unwrap(bundle.model)
-    with torch.inference_mode(False):
-        anatomy = find_anatomy(model, prepared.batch)
-    *methods, last = methods_for(model, anatomy, target)
+    *methods, last = methods_for(model, find_anatomy(model, prepared.batch), target)
     for spec in methods:
         try:
             return replace(explain(bundle, prepared, spec.name, target, **shared), auto=True)
