@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from mhex.capture import Anatomy, Ending, FeatureLayer, Outputs, Trace, name_of
+from mhex.capture import Anatomy, FeatureLayer, Outputs, Trace, has_sigmoids, name_of
 from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 from mhex.registry import Method
@@ -65,11 +65,6 @@ def task_of(model: nn.Module, given: Task | None, trace: Trace) -> Task:
         return given
     several = trace.sighting is not None and trace.sighting.multi_label
     return usual_task(model, several or has_sigmoids(trace.anatomy.ending, trace.logits))
-
-
-def has_sigmoids(ending: Ending | None, logits: Tensor) -> bool:
-    """Whether each of several classes has a sigmoid of its own, by the way in which the model ends."""
-    return ending is not None and ending.kind == "sigmoid" and logits.shape[1] > 1
 
 
 def is_regression(model: nn.Module, given: Task | None, outputs: Outputs | None) -> bool:

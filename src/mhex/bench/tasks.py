@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mhex._settle import has_sigmoids, usual_task
-from mhex.capture import Outputs
+from mhex._settle import usual_task
+from mhex.capture import Outputs, has_sigmoids
 from mhex.errors import ArgumentError
 from mhex.heads import heads_of
 from mhex.perturb import Subject

@@ -119,6 +119,11 @@ def is_skipped() -> bool:
     return _PASS.skipped
 
 
+def has_sigmoids(ending: Ending | None, logits: Tensor) -> bool:
+    """Whether each of several classes has a sigmoid of its own, by the way in which the model ends."""
+    return ending is not None and ending.kind == "sigmoid" and logits.shape[1] > 1
+
+
 def check_outputs(outputs: Any) -> None:
     """Refuse what says nothing of a model's outputs."""
     if outputs is not None and outputs not in get_args(Outputs):

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex._settle import has_sigmoids
-from mhex.capture import Batch, Ending, Outputs, check_outputs, find_ending, logits_of, untouched, unwrap
+from mhex.capture import Batch, Ending, Outputs, check_outputs, find_ending, has_sigmoids, logits_of, untouched, unwrap
 from mhex.capture.chunks import in_chunks
 from mhex.errors import ArgumentError
 from mhex.inputs import Prepared, prepare
