@@ -10,20 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._settle import check_seed, check_target, feature_layer, has_concept, lacks_classifier, names_of, task_of
+from mhex._settle import (
+    check_classifier,
+    check_seed,
+    check_target,
+    feature_layer,
+    has_concept,
+    is_headless,
+    is_regression,
+    lacks_classifier,
+    names_of,
+    task_of,
+)
+from mhex.auto import AUTO, methods_for
 from mhex.bundle import Bundle, as_bundle
-from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, full, observe, unwrap
-from mhex.errors import ArgumentError, NotFiniteError, UnsupportedModelError
+from mhex.capture import Anatomy, Batch, Needs, Outputs, Trace, check_outputs, find_anatomy, full, observe, unwrap
+from mhex.errors import ArgumentError, CaptureError, NotFiniteError, UnsupportedModelError
 from mhex.explanation import Explanation
-from mhex.inputs import check_image, prepare, with_window
+from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.registry import Method, get_method
-from mhex.targets import ResolvedTarget, Target, Task, probabilities, resolve_target
+from mhex.targets import ResolvedTarget, Target, Task, no_target, probabilities, resolve_target
 
 
 def explain(
     model: nn.Module | Bundle,
     inputs: Any,
-    method: str = "gae",
+    method: str = "auto",
     target: Target = None,
     *,
     preprocess: Callable[[Any], Tensor] | None = None,
@@ -31,6 +43,7 @@ def explain(
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: Task | None = None,
+    outputs: Outputs | None = None,
     seed: int = 0,
     progress: bool = False,
     **options: Any,
@@ -44,7 +57,8 @@ def explain(
             bundle from `mhex.load`, which brings its own preprocessing and class names.
         inputs: A batch: a normalised image tensor (B, C, H, W); PIL images with `preprocess`; a dictionary of
             tokenizer outputs, or of `pixel_values`; strings with `tokenizer`.
-        method: A name from `mhex.list_methods()`.
+        method: A name from `mhex.list_methods()`; or `"auto"` for the one that our benchmarks speak for, given the kind
+            of the model (docs/explain.md has the table). `Explanation.method` names it.
         target: None for the predicted class; a class number or name; a tensor (B,) with one class per sample; a list
             of classes or `"top5"` for several at once; a `mhex.Concept`, or a list of them; a function from logits
             (B, C) to scores (B,). Of a regression: outputs in place of classes, by default all of them.
@@ -56,7 +70,9 @@ def explain(
         class_names: Names of the model's outputs; taken from the model's own configuration where it has one.
         task: `"classification"`, `"multi-label"` (each class has its own sigmoid) or `"regression"` (outputs are
             values: no probabilities, and a single output is explained as it is). By default what the model's
-            configuration says, else classification.
+            configuration says; multi-label if the model ends in a sigmoid over several outputs; else classification.
+        outputs: What the model returns: `"logits"`, or `"probabilities"`, whose logits are explained. By default it is
+            recognised by the model's last operation, and by its outputs where that does not tell.
         seed: For methods that draw random numbers; the global generators are left alone.
         progress: Draw progress bars for long work.
         options: Options of the method; `mhex.list_methods()` lists them.
@@ -73,30 +89,43 @@ def explain(
     started = time.perf_counter()
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
+    if method == AUTO:
+        if options:
+            raise ArgumentError(
+                f"Expected a method beside the option {', '.join(map(repr, options))}, because options are those of "
+                "one method: name it with method=."
+            )
+        shared = {"task": task, "outputs": outputs, "class_names": class_names, "seed": seed, "progress": progress}
+        with torch.inference_mode(False):
+            prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
+            return _automatic(bundle, prepared, target, shared)
     spec = get_method(method)
     settings = spec.check_options(options)
     check_target(spec, target)
+    check_outputs(outputs)
     with torch.inference_mode(False):
-        reading = with_window(preprocess or bundle.preprocess, window, inputs)
-        prepared = prepare(inner, inputs, reading, tokenizer or bundle.tokenizer)
+        if isinstance(inputs, Prepared):
+            prepared = inputs
+        else:
+            reading = with_window(preprocess or bundle.preprocess, window, inputs)
+            prepared = prepare(inner, inputs, reading, tokenizer or bundle.tokenizer)
         anatomy, needs = _anatomy(inner, prepared.batch, spec, settings)
-        if has_concept(target):
+        headless = not spec.class_specific and target is None and is_headless(inner, anatomy)
+        if has_concept(target) or headless:
             needs = needs.with_latent()
-        elif isinstance(anatomy.head, nn.Identity) and not callable(target) and "heads" not in needs.keep:
-            raise UnsupportedModelError(
-                f"Expected a classifier, but this {anatomy.family} has none. Give a mhex.Concept as target, or a "
-                "function of what it returns."
-            )
+        elif "heads" not in needs.keep and not callable(target):
+            check_classifier(inner, anatomy, spec)
         if "layer" in settings and anatomy.features is not None:
             settings["layer"] = anatomy.features.name
         rules = None if spec.rules is None else spec.rules(settings, anatomy)
-        with observe(inner, anatomy, prepared.batch, needs, rules, progress) as trace:
+        bare = headless or (has_concept(target) and lacks_classifier(anatomy))
+        read = "logits" if is_regression(inner, task, outputs) or bare else outputs
+        with observe(inner, anatomy, prepared.batch, needs, rules, progress, read) as trace:
             trace.seed = check_seed(seed)
             _check_finite(trace.logits)
             sort = task_of(inner, task, trace)
-            bare = has_concept(target) and lacks_classifier(anatomy)
             names = None if bare else names_of(inner, class_names or bundle.class_names, trace.logits, sort)
-            resolved = resolve_target(target, trace.logits, names, sort)
+            resolved = no_target(sort) if headless else resolve_target(target, trace.logits, names, sort)
             for block in trace.blocks:
                 block.targets = resolved.count
             own = {name: value for name, value in settings.items() if name != "layer"}
@@ -109,6 +138,8 @@ def explain(
                 )
             logits, cost = trace.logits.detach(), dict(trace.cost)
             settings |= trace.chosen
+            if trace.anatomy.ending is not None:
+                settings["outputs"] = "probabilities"
             signed = spec.signed if trace.signed is None else trace.signed
             layers, diagnostics = dict(trace.layers), dict(trace.diagnostics)
     batch, chosen = prepared.batch, resolved.index
@@ -119,7 +150,7 @@ def explain(
         logits=logits,
         probabilities=None if bare or sort == "regression" else probabilities(logits, sort == "multi-label"),
         method=spec.name,
-        values=values[:, keep],
+        values=None if headless else values[:, keep],
         options=settings,
         seed=seed,
         signed=signed,
@@ -140,6 +171,18 @@ def explain(
         diagnostics={name: one[:, keep] for name, one in diagnostics.items()},
         cost={**cost, "seconds": time.perf_counter() - started},
     )
+
+
+def _automatic(bundle: Bundle, prepared: Prepared, target: Target, shared: Mapping[str, Any]) -> Explanation:
+    """Explain by the first method of the model's row in the table that can."""
+    model = unwrap(bundle.model)
+    *methods, last = methods_for(model, find_anatomy(model, prepared.batch), target)
+    for spec in methods:
+        try:
+            return replace(explain(bundle, prepared, spec.name, target, **shared), auto=True)
+        except (UnsupportedModelError, CaptureError):
+            continue
+    return replace(explain(bundle, prepared, last.name, target, **shared), auto=True)
 
 
 def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any]) -> tuple[Anatomy, Needs]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "special", "scored")
 _GROUPS = ("layers", "diagnostics")  # dictionaries of tensors; in a file, their names are prefixes
-_PLAIN = ("method", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
+_PLAIN = ("method", "auto", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
 _WORDS = ("class_names", "tokens", "words", "lengths", "cost")
 _PICTURES = "pictures"  # (H, W, 3) each, uint8, since they differ in size
 

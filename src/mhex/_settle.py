@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from mhex.capture import Anatomy, FeatureLayer, Trace, name_of
+from mhex.capture import Anatomy, FeatureLayer, Outputs, Trace, has_sigmoids, name_of
 from mhex.concept import Concept
-from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 from mhex.registry import Method
 from mhex.targets import Task
 
@@ -31,6 +31,28 @@ def lacks_classifier(anatomy: Anatomy) -> bool:
     return anatomy.head is None or isinstance(anatomy.head, nn.Identity)
 
 
+def check_classifier(model: nn.Module, anatomy: Anatomy, spec: Method) -> None:
+    """Refuse to explain a class by a classifier that is not there, or that heads answer for."""
+    if isinstance(anatomy.head, nn.Identity):
+        able = "; or a method that looks at no target, such as rollout or eigencam" if spec.class_specific else ""
+        raise UnsupportedModelError(
+            f"Expected a classifier, but this {anatomy.family} has none. Give a mhex.Concept as target, or a function "
+            f"of what it returns{able}."
+        )
+    if anatomy.heads:
+        from mhex.heads.sources import check_answering
+
+        check_answering(model, f"method {spec.name!r} explains it", "Choose method='mhex', which reads the heads. ")
+
+
+def is_headless(model: nn.Module, anatomy: Anatomy) -> bool:
+    """True of a backbone by its make: timm's with an identity for a classifier, or a `...Model` of Hugging Face."""
+    if isinstance(anatomy.head, nn.Identity):
+        return True
+    kind = type(model)
+    return anatomy.head is None and kind.__module__.startswith("transformers.") and kind.__name__.endswith("Model")
+
+
 def check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ArgumentTypeError(f"Expected a whole number as seed, but got {seed!r}.")
@@ -38,12 +60,21 @@ def check_seed(seed: Any) -> int:
 
 
 def task_of(model: nn.Module, given: Task | None, trace: Trace) -> Task:
-    """What the model's outputs are: as the user says, or a Hugging Face configuration, or heads."""
+    """What the model's outputs are: as the user says, or a Hugging Face configuration, or heads, or sigmoids."""
     if given is not None:
-        if given not in get_args(Task):
-            raise ArgumentError(f"Expected task {' or '.join(map(repr, get_args(Task)))}, but got {given!r}.")
         return given
-    return usual_task(model, trace.sighting is not None and trace.sighting.multi_label)
+    several = trace.sighting is not None and trace.sighting.multi_label
+    return usual_task(model, several or has_sigmoids(trace.anatomy.ending, trace.logits))
+
+
+def is_regression(model: nn.Module, given: Task | None, outputs: Outputs | None) -> bool:
+    """Whether outputs are values, which are never probabilities; a task that there is not is refused."""
+    if given is not None and given not in get_args(Task):
+        raise ArgumentError(f"Expected task {' or '.join(map(repr, get_args(Task)))}, but got {given!r}.")
+    values = (given or usual_task(model, False)) == "regression"
+    if values and outputs == "probabilities":
+        raise ArgumentError("Expected probabilities, as outputs= says, but outputs of a regression are values.")
+    return values
 
 
 def usual_task(model: nn.Module, several: bool) -> Task:

@@ -31,13 +31,15 @@ class Explanation:
     Attributes:
         scores: Raw scores on the native grid: (B, h, w) for images, (B, T) for text; (B, K, ...) for K targets.
             Special tokens and padding of text score 0.
-        target: Class or output explained, (B,), or (B, K); None if the target was a concept or a function.
-        logits: The model's scores, (B, C).
+        target: Class or output explained, (B,), or (B, K); None if the target was a concept or a function, or if there
+            was none, because the model has no classifier and the method looks at no target.
+        logits: The model's scores, (B, C); of a model that returns probabilities, what they are made of.
         probabilities: Softmax of the logits, (B, C); a single output becomes the two classes 0 and 1. None for
-            regressions and models without a classifier.
+            regressions and models without a classifier. Of a model that returns probabilities, these.
         values: The score that was explained, (B,) or (B, K): a logit, an output, the similarity to a concept.
         method: Name of the method.
-        options: All its options.
+        auto: True if mhex chose the method, as `method="auto"` asks for.
+        options: All its options; and `outputs`, if the model was seen to return probabilities.
         seed: Seed of its random numbers.
         signed: True if negative scores speak against the target.
         class_specific: False if the method does not look at the target: its scores are the same for every one.
@@ -84,6 +86,7 @@ class Explanation:
     layers: dict[str, Tensor] = field(default_factory=dict)
     diagnostics: dict[str, Tensor] = field(default_factory=dict)
     cost: dict[str, float] = field(default_factory=dict)
+    auto: bool = False
 
     @property
     def several(self) -> bool:

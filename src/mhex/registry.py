@@ -220,6 +220,8 @@ def get_method(name: str) -> Method:
     methods = all_methods()
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Expected the name of one method, but got {type(name).__name__}.")
+    if name == "auto":
+        raise ArgumentError("Expected a method by its name: 'auto' is for mhex.explain, which chooses one for a model.")
     if name not in methods:
         raise unknown_name("method", str(name), methods)
     return methods[name]

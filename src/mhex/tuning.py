@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mhex._explain import explain
 from mhex._progress import track
 from mhex.bundle import Bundle, as_bundle
-from mhex.capture import Outcome, read_logits, untouched, unwrap
+from mhex.capture import Batch, Outcome, Outputs, find_ending, logits_of, untouched, unwrap
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.explanation import Explanation
 from mhex.inputs import in_batches, prepare, with_window
@@ -60,6 +60,7 @@ def tune_sigma(
     window: tuple[float, float] | None = None,
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: Task | None = None,
+    outputs: Outputs | None = None,
     batch_size: int = 16,
     seed: int = 0,
     progress: bool = False,
@@ -80,6 +81,7 @@ def tune_sigma(
         window: As for `mhex.explain`.
         class_names: As for `mhex.explain`.
         task: As for `mhex.explain`.
+        outputs: As for `mhex.explain`.
         batch_size: Images at once.
         seed: Of noise, and of the order of patches with equal scores.
         progress: Draw a progress bar.
@@ -103,7 +105,16 @@ def tune_sigma(
         by_level = []
         for level in levels:
             e = explain(
-                inner, batch.pixels, "cdam-smooth", own, n=n, sigma=level, seed=seed, class_names=names, task=task
+                inner,
+                batch.pixels,
+                "cdam-smooth",
+                own,
+                n=n,
+                sigma=level,
+                seed=seed,
+                class_names=names,
+                task=task,
+                outputs=outputs,
             )
             if e.target is None or e.several:
                 raise ArgumentError("Expected one class as target, but got several, a concept or a function.")
@@ -141,12 +152,14 @@ def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, seed: 
     order = shuffle[scores.flatten(1)[:, shuffle].argsort(dim=1, descending=True, stable=True)]
     rank = order.argsort(1).reshape(scores.shape)
     rank = F.interpolate(rank[:, None].float(), size=images.shape[-2:], mode="nearest").round()
-    curves = []
+    curves, batch = [], Batch("image", (images,), size=len(images))
+    outputs = explanation.options.get("outputs", "logits")  # as the maps were made
     with untouched(model), torch.no_grad():
+        ending = None if outputs == "logits" else find_ending(model, batch, logits_of(model, batch), outputs)
         for point in range(_POINTS):
             removed = round(count * point / (_POINTS - 1))
             for hidden in (rank < removed, rank >= count - removed):
-                logits = read_logits(model(torch.where(hidden, blurred, images)))
+                logits = logits_of(model, batch.with_input(torch.where(hidden, blurred, images)), ending)
                 curves.append(target.scores(Outcome(logits))[:, 0].double())
     most, least = (torch.stack(curves[start::2], 1) for start in (0, 1))  # (B, points)
     area: Tensor = torch.trapezoid(least - most, dx=100 / (_POINTS - 1), dim=1)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.case import Case
 from mhex.metrics.deletion import deletion
 from mhex.metrics.fidelity import fidelity
@@ -159,9 +159,18 @@ class Softmaxed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("runner", [PerturbationSweep("zero", steps=4), MaskedPass()])
+def test_a_softmax_at_the_end_changes_nothing(runner):
+    with pytest.warns(MhexWarning, match="ends in a softmax"):
+        ended = runner(subject_of(model=Softmaxed(tiny("cnn"))), None, maps())
+    plain = runner(subject_of(model=tiny("cnn")), None, maps())
+    tensors = [(value, getattr(ended, name)) for name, value in vars(plain).items() if isinstance(value, torch.Tensor)]
+    assert tensors
+    for value, other in tensors:
+        torch.testing.assert_close(other, value, equal_nan=True)
+
+
+@pytest.mark.parametrize("runner", [PerturbationSweep("zero", steps=4), MaskedPass()])
 def test_bad_input_is_refused_in_a_sentence(runner):
-    with pytest.raises(ArgumentError, match="Expected logits, but the model returns probabilities"):
-        runner(subject_of(model=Softmaxed(tiny("cnn"))), None, maps())
     for wrong in (maps()[:3], maps()[:, None], maps()[0], maps().tolist()):
         with pytest.raises(ArgumentError, match=r"one map for each of 5 samples, of shape \(B, H, W\)"):
             runner(subject_of(), None, wrong)

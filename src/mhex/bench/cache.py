@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mhex.bench.plan import Judged
+from mhex.capture import Outputs
 from mhex.errors import ArgumentError
 
 
@@ -21,10 +22,11 @@ class Cache:
         folder: Where they are kept.
         model: Fingerprint of the weights, so that another model's maps are not taken for its own.
         task: What its outputs were taken for.
+        outputs: Whether they are logits or probabilities.
     """
 
-    def __init__(self, folder: Path, model: str, task: str) -> None:
-        self.folder, self.model, self.task = folder, model, task
+    def __init__(self, folder: Path, model: str, task: str, outputs: Outputs = "logits") -> None:
+        self.folder, self.model, self.task = folder, model, task if outputs == "logits" else f"{task} by {outputs}"
 
     def _path(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Path:
         told = repr((self.model, self.task, method.name, method.written, seed, inputs, classes.tolist()))

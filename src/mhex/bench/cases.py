@@ -19,6 +19,7 @@ from mhex.bench.plan import Judged
 from mhex.bench.samples import Samples
 from mhex.bench.shown import Shown
 from mhex.bench.store import Parts
+from mhex.capture import Outputs
 from mhex.errors import ArgumentError, NotFiniteError
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
@@ -40,6 +41,7 @@ class Run:
     cache: Cache | None
     parts: Parts
     task: Task
+    outputs: Outputs = "logits"  # of the model and the relabelled one
     curves: Parts | None = None
     shown: Shown | None = None
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
@@ -145,7 +147,7 @@ def _chosen(run: Run, samples: Samples, subject: Subject) -> Tensor:
         return torch.full_like(subject.predicted, run.target)
     if run.evaluator is run.model:
         return subject.predicted
-    own = Subject(run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer)
+    own = Subject(run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer, outputs=run.outputs)
     return own.predicted
 
 
@@ -165,11 +167,11 @@ def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs:
     options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
     if method.control:
         other = isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs)
-        seen = Subject(model, inputs, ids=subject.ids, **options) if other else subject
+        seen = Subject(model, inputs, ids=subject.ids, outputs=run.outputs, **options) if other else subject
         anew = run.redraw and not torch.equal(seen.main, subject.main)
         return control(method.control, seen, _seed_of(seen, run.seed) if anew else run.seed)
     try:
-        options |= {"task": run.task, "seed": run.seed}
+        options |= {"task": run.task, "outputs": run.outputs, "seed": run.seed}
         return explain(model, inputs, method.name, classes, **options, **method.options).scores
     except NotFiniteError as error:
         scores: Tensor = error.scores

@@ -27,10 +27,11 @@ from mhex.bench.rows import curve_keys_of, curves_of, keys_of, rows_of
 from mhex.bench.samples import ALL, Samples, in_samples, look_for
 from mhex.bench.shown import Shown, check_pictures
 from mhex.bench.store import CURVES, Parts
-from mhex.bench.tasks import judged_task
+from mhex.bench.tasks import judged_task, outputs_of
 from mhex.bundle import Bundle, as_bundle
-from mhex.capture import find_anatomy, unwrap
+from mhex.capture import Outputs, find_anatomy, unwrap
 from mhex.errors import ArgumentError
+from mhex.heads.sources import check_answering
 from mhex.inputs import prepare, with_window
 from mhex.metrics._curve import CurveMetric
 from mhex.perturb import Subject
@@ -51,6 +52,7 @@ def evaluate(
     batch_size: int = 16,
     inner_batch: int | None = None,
     task: str | None = None,
+    outputs: Outputs | None = None,
     evaluator: nn.Module | None = None,
     relabelled: nn.Module | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
@@ -69,7 +71,7 @@ def evaluate(
     methods. Images, ties, boxes and seeds are the same for all methods, so that they can be compared in pairs.
 
     Args:
-        model: A classifier that returns logits, or a bundle from `mhex.load`.
+        model: A classifier, or a bundle from `mhex.load`.
         data: A loader of batches, a data set, a list, a generator, a tensor or a dictionary. Items are inputs alone,
             `(inputs, label)`, `(inputs, label, mask)`, or dictionaries with `label`, `mask`, `rationale`, `other`.
             Labels are class numbers or names. Masks are tensors, arrays or PIL images, of any size that lies on the
@@ -83,8 +85,11 @@ def evaluate(
         batch_size: Images that are explained at once.
         inner_batch: The most samples in one pass of a sweep; None for what is good for the device.
         task: `"classification"`, or `"multi-label"` if each class has a sigmoid of its own, for maps and metrics; by
-            default what the model's configuration or its heads say. Regressions are refused: metrics judge classes.
-        evaluator: Another model whose outputs are read; by default the explained one.
+            default what the model's configuration, its heads or its end say. Regressions are refused: metrics judge
+            classes.
+        outputs: What the model returns, `"logits"` or `"probabilities"`, as for `mhex.explain`; by default it is
+            recognised on the first batch.
+        evaluator: Another model whose outputs are read; by default the explained one. What it returns is recognised.
         relabelled: A model of the same kind trained on permuted labels, for `randomization` with `mode="labels"`.
         preprocess: As for `mhex.explain`.
         window: As for `mhex.explain`.
@@ -103,20 +108,24 @@ def evaluate(
     """
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
-    sort = judged_task(inner, task)
     if isinstance(target, bool) or not isinstance(target, (str, Integral)):
         raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
     check_pictures(pictures, out)
+    if evaluator is None or target == "predicted":
+        check_answering(inner, "its outputs are judged")
+    if evaluator is not None:
+        check_answering(unwrap(evaluator), "its outputs are judged")
     batches = in_samples(data, batch_size, limit)
     first = next(batches)
     seen = with_window(preprocess or bundle.preprocess, window, first.inputs)
     reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
-    numbers = ClassNumbers(
-        inner, class_names or bundle.class_names, lambda: Subject(inner, first.inputs, **reading).logits
-    )
+    subject = Subject(inner, first.inputs, outputs=outputs, **reading)
+    sort, read = judged_task(subject, task), outputs_of(subject)
+    numbers = ClassNumbers(inner, class_names or bundle.class_names, lambda: subject.logits)
     if target not in ("predicted", "label"):
         target = int(numbers([target])[0])
-    told, folder = told_of(inner, evaluator, relabelled, target, sort, seed), None if out is None else Path(out)
+    told = told_of(inner, evaluator, relabelled, target, sort, seed, read)
+    folder = None if out is None else Path(out)
     run = Run(
         inner,
         inner if evaluator is None else unwrap(evaluator),
@@ -126,9 +135,10 @@ def evaluate(
         target,
         seed,
         inner_batch,
-        None if cache is None else Cache(Path(cache), fingerprint(inner), sort),
+        None if cache is None else Cache(Path(cache), fingerprint(inner), sort, read),
         Parts(folder, told),
         sort,
+        read,
         curves=Parts(folder, told, CURVES) if curves else None,
         shown=Shown(folder, told, pictures, numbers.names) if folder is not None and pictures else None,
     )
@@ -200,6 +210,7 @@ def judge_batch(run: Run, samples: Samples, methods: Iterable[Judged], metrics: 
         preprocess=run.preprocess,
         tokenizer=run.tokenizer,
         multi_label=run.task == "multi-label",
+        outputs=run.outputs if run.evaluator is run.model else None,
         batch_size=run.inner_batch,
         progress=progress,
     )
@@ -231,8 +242,11 @@ def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, me
     return not (run.curves is not None and run.curves.lacks(curve_keys_of(*whose))) and not lacking
 
 
-def told_of(model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: Task, seed: int) -> str:
+def told_of(
+    model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: Task, seed: int, outputs: Outputs
+) -> str:
     """What makes rows comparable beside what stands in them."""
     models = {"model": model, "evaluator": evaluator, "relabelled": relabelled}
     told = {name: fingerprint(None if one is None else unwrap(one)) for name, one in models.items()}
-    return json.dumps({**told, "target": str(target), "task": task, "seed": seed})
+    read = {} if outputs == "logits" else {"outputs": outputs}
+    return json.dumps({**told, "target": str(target), "task": task, **read, "seed": seed})

@@ -25,10 +25,11 @@ from mhex.bench.saving import check_folder
 from mhex.bench.scoring import Given, score_of
 from mhex.bench.shown import Shown
 from mhex.bench.store import CURVES, Parts
-from mhex.bench.tasks import judged_task
+from mhex.bench.tasks import judged_task, outputs_of
 from mhex.bundle import Bundle, as_bundle
-from mhex.capture import find_anatomy, unwrap
+from mhex.capture import Outputs, find_anatomy, unwrap
 from mhex.errors import ArgumentError
+from mhex.heads.sources import check_answering
 from mhex.inputs import with_window
 from mhex.perturb import Subject
 from mhex.registry import all_methods
@@ -48,6 +49,7 @@ def recommend(
     images: int | None = None,
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: str | None = None,
+    outputs: Outputs | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
     window: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
@@ -64,7 +66,7 @@ def recommend(
     part, and can never be recommended. The predicted class is explained.
 
     Args:
-        model: A classifier that returns logits, or a bundle from `mhex.load`.
+        model: A classifier, or a bundle from `mhex.load`.
         data: As for `mhex.evaluate`. Sequences and tensors are sampled at random, loaders and generators are read from
             their beginning.
         budget: Seconds, or text such as `"2 min"`, for all of it, with the page where there is one.
@@ -75,6 +77,7 @@ def recommend(
         images: The most images; None for as many as the budget allows.
         class_names: As for `mhex.evaluate`.
         task: As for `mhex.evaluate`.
+        outputs: As for `mhex.evaluate`.
         preprocess: As for `mhex.explain`.
         window: As for `mhex.explain`.
         tokenizer: As for `mhex.explain`.
@@ -95,6 +98,7 @@ def recommend(
         score=score,
         class_names=class_names,
         task=task,
+        outputs=outputs,
         preprocess=preprocess,
         window=window,
         tokenizer=tokenizer,
@@ -125,6 +129,7 @@ def entered(
     score: Given = "balanced",
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: str | None = None,
+    outputs: Outputs | None = None,
     preprocess: Callable[[Any], Tensor] | None = None,
     window: tuple[float, float] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
@@ -133,12 +138,13 @@ def entered(
     """A race that has not begun; arguments as for `recommend`."""
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
-    sort = judged_task(inner, task)
+    check_answering(inner, "its outputs are judged")
     first = pieces.get(0)
     assert first is not None  # empty data is refused before
     seen = with_window(preprocess or bundle.preprocess, window, first.inputs)
     reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
-    subject = Subject(inner, first.inputs, **reading)
+    subject = Subject(inner, first.inputs, outputs=outputs, **reading)
+    sort, read = judged_task(subject, task), outputs_of(subject)
     anatomy = find_anatomy(inner, subject.batch)
     chosen = score_of(score, anatomy.modality, seed)
     for name in chosen.judge.needs:
@@ -150,7 +156,7 @@ def entered(
     if given and not wanted:
         raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
     entrants = judged("all" if given == "all" else wanted, anatomy, controls=True)
-    told = told_of(inner, None, None, "predicted", sort, seed)
+    told = told_of(inner, None, None, "predicted", sort, seed, read)
     run = Run(
         inner,
         inner,
@@ -163,6 +169,7 @@ def entered(
         None,
         Parts(None, told),
         sort,
+        read,
         curves=Parts(None, told, CURVES),
         shown=Shown(None, told, _PICTURES, numbers.names),
         needs=frozenset(chosen.judge.needs),

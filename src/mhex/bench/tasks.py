@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
 from mhex._settle import usual_task
+from mhex.capture import Outputs, has_sigmoids
 from mhex.errors import ArgumentError
 from mhex.heads import heads_of
+from mhex.perturb import Subject
 from mhex.targets import Task
 
 _TASKS = ("classification", "multi-label")
 
 
-def judged_task(model: nn.Module, given: Any) -> Task:
+def judged_task(subject: Subject, given: Any) -> Task:
     """The task by which maps are made and outputs are read.
 
     Args:
-        model: Whose configuration or heads say it, where the user does not.
+        subject: Whose model says it by its configuration, its heads or its end, where the user does not.
         given: By the user; None if not at all.
     """
     if given is None:
-        heads = heads_of(model)
-        found = usual_task(model, heads is not None and heads.settings.multi_label)
+        heads = heads_of(subject.model)
+        several = heads is not None and heads.settings.multi_label
+        found = usual_task(subject.model, several)
+        if found == "classification" and has_sigmoids(subject.ending, subject.logits):
+            return "multi-label"
         if found == "regression":
             raise ArgumentError(
                 "Expected a classifier, but the model's configuration says 'regression', and metrics judge classes; "
@@ -35,3 +38,8 @@ def judged_task(model: nn.Module, given: Any) -> Task:
         raise ArgumentError(f"Expected task {' or '.join(map(repr, _TASKS))}{why}, but got {given!r}.")
     sort: Task = given
     return sort
+
+
+def outputs_of(subject: Subject) -> Outputs:
+    """What a model returns, as the user said or as it was recognised, so that all batches are read alike."""
+    return "logits" if subject.ending is None else "probabilities"

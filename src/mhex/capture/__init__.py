@@ -8,6 +8,7 @@ from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality,
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace
+from mhex.capture.ending import Ending, Outputs, check_outputs, find_ending, has_sigmoids
 from mhex.capture.guard import untouched, unwrap
 from mhex.capture.needs import Needs
 from mhex.capture.observe import observe
@@ -37,6 +38,7 @@ __all__ = [
     "BlockTrace",
     "Box",
     "Composite",
+    "Ending",
     "Epsilon",
     "FeatureLayer",
     "Gamma",
@@ -44,13 +46,17 @@ __all__ = [
     "Modality",
     "Needs",
     "Outcome",
+    "Outputs",
     "Separate",
     "Trace",
     "absolute_rules",
+    "check_outputs",
     "find_anatomy",
+    "find_ending",
     "full",
     "gradient_rules",
     "guided_rules",
+    "has_sigmoids",
     "known_anatomy",
     "logits_of",
     "name_of",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from mhex.errors import CaptureError
+
+if TYPE_CHECKING:
+    from mhex.capture.ending import Ending
 
 Modality = Literal["image", "text"]
 Readout = Literal["class", "class+distilled", "class+mean", "mean", "pool", "measured"]
@@ -88,6 +91,7 @@ class Anatomy:
         activation: The first of its activations, by its class, that is no ReLU; empty if none was seen.
         positions_in_tokens: True if blocks know where a patch is by its token alone, so that others can be left out.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
+        ending: How it makes probabilities of its logits; None if it returns logits, or nobody has asked.
     """
 
     family: str
@@ -108,6 +112,7 @@ class Anatomy:
     activation: str = ""
     positions_in_tokens: bool = False
     heads: int = 0
+    ending: Ending | None = None
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patch grid for an image of this size."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mhex.capture.anatomy import Anatomy, readout_vector
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
+from mhex.capture.ending import Ending, Outputs, find_ending
 from mhex.capture.guard import untouched
 from mhex.capture.needs import Needs
 from mhex.capture.precision import full
@@ -30,6 +31,7 @@ def observe(
     needs: Needs,
     rules: Composite | None = None,
     progress: bool = False,
+    outputs: Outputs | None = "logits",
 ) -> Iterator[Trace]:
     """Run `model` once on `batch` and show what `needs` asks for.
 
@@ -43,17 +45,24 @@ def observe(
         needs: What to keep, and where the graph starts.
         rules: Relevance rules to apply in this pass (see `mhex.capture.rules`).
         progress: Whether `Trace.track` draws progress bars.
+        outputs: What the model returns; None to recognise it. Of a model that returns probabilities, everything is
+            that of its logits, and the trace's anatomy has the `ending`.
 
     Yields:
         The trace. Its tensors are released when the context ends.
     """
     with ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        watch = Watch(model, anatomy, batch, needs, rules)
-        stack.callback(watch.clear)
-        watch.hook(stack)
-        trace = watch.run(progress)
-        stack.callback(trace.clear)
+        first = stack.enter_context(ExitStack())
+        watch, trace = _watched(first, model, anatomy, batch, needs, rules, progress)
+        if outputs != "logits" and (ending := _ending(model, watch, trace, outputs)) is not None:
+            first.close()
+            anatomy = replace(anatomy, ending=ending)
+            watch, trace = _watched(stack, model, anatomy, batch, needs, rules, progress)
+            trace.cost["forwards"] += 2  # the pass that showed probabilities, and the one that showed their origin
+        if watch.flow is not None:
+            scored = (trace.outcome.logits, trace.outcome.latent)
+            watch.flow.finish(*(output for output in scored if output is not None))
         if rules is not None:
             trace.plain = partial(_without_rules, model, watch)
         if needs.blocks and anatomy.readout != "measured":
@@ -61,6 +70,35 @@ def observe(
         elif needs.blocks:  # costs a pass, so only for methods that ask for it
             trace.measure_readout = partial(_measure_readout, model, watch, trace)
         yield trace
+
+
+def _watched(
+    stack: ExitStack,
+    model: nn.Module,
+    anatomy: Anatomy,
+    batch: Batch,
+    needs: Needs,
+    rules: Composite | None,
+    progress: bool,
+) -> tuple[Watch, Trace]:
+    """One observed pass; `stack` ends it."""
+    watch = Watch(model, anatomy, batch, needs, rules)
+    stack.callback(watch.clear)
+    watch.hook(stack)
+    trace = watch.run(progress)
+    stack.callback(trace.clear)
+    return watch, trace
+
+
+def _ending(model: nn.Module, watch: Watch, trace: Trace, outputs: Outputs | None) -> Ending | None:
+    """How the model makes probabilities of its logits, if it does; its hooks are still there, and see nothing."""
+    if watch.guest is not None and not bool(((trace.logits >= 0) & (trace.logits <= 1)).all()):
+        return None  # heads give logits, whatever their host returns
+    watch.asleep = True
+    try:
+        return find_ending(model, watch.batch, trace.logits, outputs)
+    finally:
+        watch.asleep = False
 
 
 def _readout(trace: Trace, pool: AttentionRecord | None) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mhex.capture.adapters import known_anatomy
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
+from mhex.capture.ending import Ending
 from mhex.capture.hooks import hook_each
 from mhex.capture.outputs import read_logits
 from mhex.errors import ArgumentError, CaptureError
@@ -34,24 +35,33 @@ def plain_vit(model: nn.Module) -> Anatomy:
     return found
 
 
-def logits_of(model: nn.Module, batch: Batch) -> Tensor:
+def logits_of(model: nn.Module, batch: Batch, ending: Ending | None = None) -> Tensor:
     """Class scores (B, C) of a batch, each sample given the patches alone that the batch keeps.
 
     Args:
         model: The unwrapped module.
         batch: Inputs. Samples that keep as many patches go through the model together.
+        ending: How the model makes probabilities of its logits; None if it does not.
     """
     if batch.kept is None:
-        return read_logits(model(*batch.args, **batch.kwargs), batch.size)
+        return _called(model, batch, ending)
     anatomy, number = plain_vit(model), batch.kept.sum(1)
     parts, rows = [], []
     for count in dict.fromkeys(number.tolist()):
         own = (number == count).nonzero()[:, 0]
         part = batch.variants(batch.pixels[own], own)
         with _left_out(anatomy, batch.kept[own]):
-            parts.append(read_logits(model(*part.args, **part.kwargs), len(own)))
+            parts.append(_called(model, part, ending))
         rows.append(own)
     return torch.cat(parts)[torch.cat(rows).argsort()]
+
+
+def _called(model: nn.Module, batch: Batch, ending: Ending | None) -> Tensor:
+    if ending is None:
+        return read_logits(model(*batch.args, **batch.kwargs), batch.size)
+    with ending.skip():
+        scores = read_logits(model(*batch.args, **batch.kwargs), batch.size)
+    return ending.logits(scores)
 
 
 @contextmanager

@@ -45,8 +45,8 @@ def relevance_of(trace: Trace, flow: Flow, y: Tensor, tensors: tuple[Tensor, ...
 
 
 def _start(trace: Trace, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Where relevance starts (the logits, or for concepts the latent vector), and shares of its values in the score."""
-    for source in (trace.logits, trace.outer.get("latent")):
+    """Where relevance starts (the outputs, or for concepts the latent vector), and shares of it in the score."""
+    for source in (trace.returned, trace.outer.get("latent")):
         if source is not None and source.requires_grad and y.requires_grad:
             (slope,) = torch.autograd.grad(y.sum(), source, retain_graph=True, allow_unused=True)
             if slope is not None:

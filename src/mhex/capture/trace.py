@@ -46,12 +46,14 @@ class Trace(Layout):
         chosen: Options that a method settled by itself, to be written into the result.
         seed: Of random numbers, as the user gave it.
         embeddings: How often the pass used the embedding of words, if 'input' is kept.
+        returned: What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
     """
 
     def __init__(self, anatomy: Anatomy, batch: Batch, logits: Tensor, progress: bool = False) -> None:
         self.anatomy = anatomy
         self.batch = batch
         self.logits = logits
+        self.returned: Tensor | None = logits
         self.progress = progress
         self.blocks: list[BlockTrace] = []
         self.outer: dict[str, Tensor] = {}
@@ -226,7 +228,7 @@ class Trace(Layout):
         self.layers.clear()
         self.diagnostics.clear()
         self._done.clear()
-        self.readout_row = self.sighting = self.measure_readout = None
+        self.readout_row = self.sighting = self.measure_readout = self.returned = None
         self.replay = self.rerun = self.embed = _no_replay
         self.plain = _no_second_pass
         self.logits = self.logits.detach()

@@ -51,6 +51,7 @@ class Watch:
         self.lower_output: Any = None  # what a lower block returned, for its structure
         self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
         self.sighting: Sighting | None = None
+        self.returned: Tensor | None = None  # what the model gave for the scores
 
     def hook(self, stack: ExitStack) -> None:
         """Register what is needed; `stack` removes it."""
@@ -174,9 +175,8 @@ class Watch:
         if outcome.latent is not None:
             self.outer.setdefault("latent", outcome.latent)
         self._check()
-        if self.flow is not None:
-            self.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
         trace = Trace(self.anatomy, self.batch, outcome.logits, progress)
+        trace.returned = self.returned
         trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
         trace.flow, trace.embeddings = self.flow, self._embeddings()
         again = Again(self)
@@ -208,6 +208,8 @@ class Watch:
                 stack.enter_context(self.tap)
             if tapped and self.flow is not None:
                 see_whole(stack, self.written_out, self.flow)
+            if self.anatomy.ending is not None:
+                stack.enter_context(self.anatomy.ending.skip())
             output = self.model(*batch.args, **batch.kwargs)
         if self.flow is not None and tapped:
             output = self.flow.settled(output)
@@ -219,7 +221,9 @@ class Watch:
         if "latent" in self.keep and self.anatomy.head is None:  # the latent vector is what the model returns
             return bare_outcome(output, size, self.anatomy.no_latent)
         latent = self.again if self.replaying is not None or self.asleep else self.outer.get("latent")
-        return Outcome(read_logits(output, size), None if latent is None else as_vector(latent))
+        self.returned = scores = read_logits(output, size)
+        logits = scores if self.anatomy.ending is None else self.anatomy.ending.logits(scores)
+        return Outcome(logits, None if latent is None else as_vector(latent))
 
     def _check(self) -> None:
         """Fail loudly if the pass did not show what was asked for."""
@@ -234,7 +238,7 @@ class Watch:
     def clear(self) -> None:
         """Let go of every tensor."""
         self.blocks, self.outer = [], {}
-        self.pool = self.lower_output = self.sighting = self.again = None
+        self.pool = self.lower_output = self.sighting = self.again = self.returned = None
         self.tap.on_attention = _gone
 
 

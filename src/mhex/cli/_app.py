@@ -17,7 +17,7 @@ Examples:
 
 mhex demo
 
-mhex explain cat.jpg --method gae,rollout --target top2
+mhex explain cat.jpg --target top2
 
 mhex explain *.jpg --model timm:resnet18:weights.safetensors --method all
 

@@ -25,8 +25,8 @@ A map is a claim about the network, not about the photo, and methods disagree: w
 on your own model and data.
 """
 
-COMMANDS = """mhex explain cat.jpg --model zoo:pets-vit --method gae,rollout --target top2
-mhex explain --text "The club sold its software." --model zoo:agnews-mhex-minilm --method mhex,gae
+COMMANDS = """mhex explain cat.jpg --model zoo:pets-vit --target top2
+mhex explain --text "The club sold its software." --model zoo:agnews-mhex-minilm --method auto,mhex
 mhex methods
 mhex models
 
@@ -34,7 +34,7 @@ import mhex
 from PIL import Image
 
 bundle = mhex.load("zoo:pets-vit")
-explanation = mhex.explain(bundle, Image.open("cat.jpg"), method="gae", target="top2")
+explanation = mhex.explain(bundle, Image.open("cat.jpg"), target="top2")
 explanation.save("cat.png")
 
 scaffold = mhex.attach(model, num_classes, preset="probe", relu="pre")   # heads on a network of yours

@@ -7,29 +7,39 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+import typer
+
 from mhex.errors import ArgumentError, unknown_name
 
 if TYPE_CHECKING:
+    from mhex.capture import Outputs
     from mhex.concept import Concept
     from mhex.registry import Method
     from mhex.targets import Target, Task
 
+OUTPUTS = typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised")
 _CONCEPT = "concept:"
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def parse_methods(text: str) -> list[str]:
-    """Names of methods, `a,b`, each checked; `all` gives every method there is."""
+def parse_methods(text: str, auto: bool = False) -> list[str]:
+    """Names of methods, `a,b`, each checked; `all` gives every method there is.
+
+    Args:
+        text: As typed.
+        auto: Whether `auto` may be among them, for the method that suits the model.
+    """
+    from mhex.auto import AUTO
     from mhex.registry import all_methods
 
     known = all_methods()
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise ArgumentError("Expected at least one method after --method, e.g. gae, or gae,rollout, or all.")
+        raise ArgumentError("Expected at least one method after --method, e.g. gradcam, or gae,rollout, or all.")
     if "all" in names:
         return list(known)
     for name in names:
-        if name not in known:
+        if name not in known and not (auto and name == AUTO):
             raise unknown_name("method", name, known)
     return list(dict.fromkeys(names))
 
@@ -105,6 +115,16 @@ def parse_window(text: str | None) -> tuple[float, float] | None:
     return check_window(ends)
 
 
+def parse_outputs(text: str | None) -> Outputs | None:
+    """What the model returns; None if it is to be recognised."""
+    from mhex.capture import Outputs
+
+    known: dict[str, Outputs] = {name: name for name in get_args(Outputs)}
+    if text is not None and text not in known:
+        raise ArgumentError(f"Expected {' or '.join(known)} after --outputs, but got {text!r}.")
+    return None if text is None else known[text]
+
+
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Options of each method, typed by their defaults; an option goes to every chosen method that has it.
 
@@ -115,10 +135,13 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
     Raises:
         ArgumentError: A pair is malformed, no chosen method has the option, or its value is of another type.
     """
+    from mhex.auto import AUTO
     from mhex.registry import get_method
 
     chosen: dict[str, dict[str, Any]] = {name: {} for name in methods}
-    specs = {name: get_method(name) for name in methods}
+    if pairs and AUTO in methods:
+        raise ArgumentError("Expected --method with --option, because options are those of a method: name it.")
+    specs = {name: get_method(name) for name in methods if name != AUTO}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         key = key.strip()

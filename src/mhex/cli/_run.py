@@ -12,6 +12,7 @@ from mhex.errors import CaptureError, MissingExtraError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
+    from mhex.capture import Outputs
     from mhex.explanation import Explanation
     from mhex.targets import Target, Task
 
@@ -36,6 +37,7 @@ def explain_by(
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     task: Task | None = None,
+    outputs: Outputs | None = None,
     seed: int = 0,
     pass_over: bool = False,
 ) -> Outcome:
@@ -49,17 +51,19 @@ def explain_by(
         step: Told each method as it begins.
         options: By method.
         task: As for `mhex.explain`.
+        outputs: As for `mhex.explain`.
         seed: For methods that draw random numbers.
         pass_over: Leave out methods that cannot serve the model, instead of raising.
     """
     import mhex
+    from mhex.auto import AUTO
     from mhex.registry import get_method
 
     outcome = Outcome([])
-    shared: dict[str, Any] = {"task": task, "seed": seed, "progress": watched()}
+    shared: dict[str, Any] = {"task": task, "outputs": outputs, "seed": seed, "progress": watched()}
     for method in methods:
         step(method)
-        if pass_over and get_method(method).target == "class" and _concepts(target):
+        if pass_over and method != AUTO and get_method(method).target == "class" and _concepts(target):
             outcome.left_out[method] = "it explains classes, not concepts"
             continue
         own = dict((options or {}).get(method, {}))

@@ -11,7 +11,16 @@ import typer
 
 from mhex.cli._console import Step, busy, complain, printable, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
-from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task, parse_window
+from mhex.cli._parse import (
+    OUTPUTS,
+    check_device,
+    parse_methods,
+    parse_options,
+    parse_outputs,
+    parse_target,
+    parse_task,
+    parse_window,
+)
 from mhex.cli._photos import check_file, open_photo
 from mhex.cli._run import Outcome, explain_by, group_by_reason
 from mhex.errors import ArgumentError
@@ -19,6 +28,7 @@ from mhex.errors import ArgumentError
 if TYPE_CHECKING:
     from mhex._photo import Window
     from mhex.bundle import Bundle
+    from mhex.capture import Outputs
     from mhex.explanation import Explanation
     from mhex.targets import Target, Task
     from mhex.viz import Section
@@ -35,7 +45,7 @@ mhex explain cat.jpg --method cdam,cdam-integrated --option steps=20 --target co
 
 mhex explain scan.png --model run:my-scans --window=0,4095
 
-mhex explain --text "A fine film." --model hf:my-bert --option start_block=2
+mhex explain --text "A fine film." --model hf:my-bert --method gae --option start_block=2
 
 mhex explain --text "A fine film." --model hf:my-stars --task regression --method cdam
 
@@ -65,6 +75,7 @@ class Wish:
     target: Target
     task: Task | None
     window: Window | None
+    outputs: Outputs | None
     options: dict[str, dict[str, Any]]
     seed: int
     every: bool
@@ -79,8 +90,9 @@ def explain(
         str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER.")
     ] = "zoo:pets-vit",
     method: Annotated[
-        str, typer.Option("--method", help="Methods with commas between, or all; see `mhex methods`.")
-    ] = "gae",
+        str,
+        typer.Option("--method", help="Methods with commas between, auto for what suits the model, or all."),
+    ] = "auto",
     target: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +118,7 @@ def explain(
             show_default="as the file says",
         ),
     ] = None,
+    outputs: Annotated[str | None, OUTPUTS] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("out/explain"),
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of a method; may be repeated.")
@@ -117,9 +130,9 @@ def explain(
     """Explain why a model gives photos or texts their class: one picture per method, and a comparison of several."""
     items = _items(photos or [], text or [])
     with busy(f"Loading {model}"):
-        methods = parse_methods(method)
+        methods = parse_methods(method, auto=True)
         options = parse_options(option or [], methods)
-        sort = parse_task(task)
+        sort, read = parse_task(task), parse_outputs(outputs)
         ends = parse_window(window)
         if text and ends is not None:
             raise ArgumentError("Expected --window beside photos, but got --text; leave it out.")
@@ -128,7 +141,7 @@ def explain(
         bundle = _load(model, device, is_text=bool(text))
     every = "all" in (name.strip() for name in method.split(","))
     keep = frozenset(item.source.resolve() for item in items if isinstance(item.source, Path))
-    wish = Wish(methods, parse_target(target, bundle.class_names), sort, ends, options, seed, every, out, keep)
+    wish = Wish(methods, parse_target(target, bundle.class_names), sort, ends, read, options, seed, every, out, keep)
     rows, sections, left_out, said = [], [], dict[str, str](), []
     with steps(len(items) * len(methods)) as step:
         for item in items:
@@ -190,6 +203,7 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
         lambda what: step(f"{item.label}: {what}"),
         options=wish.options,
         task=wish.task,
+        outputs=wish.outputs,
         seed=wish.seed,
         pass_over=wish.every or len(wish.methods) > 1,  # the others are not lost for one that cannot serve
     )
@@ -203,7 +217,7 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, ...]]:
     """Write an item's pictures; one row of the table per method and target."""
     from mhex.viz import comparison, save_figure
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for explanation in outcome.explanations:
         # Names of methods hold no dot, so no two labels and methods can give the same file.
         file = _file(f"{item.label}.{explanation.method}.png", wish)
@@ -213,6 +227,10 @@ def _save(item: Item, outcome: Outcome, wish: Wish) -> list[tuple[str, ...]]:
             single = _file(f"{item.label}.{explanation.method}.layers.png", wish)
             with writing(single):
                 save_figure(comparison([*layers.values(), explanation], labels=[*layers, "all"]), single)
+        if explanation.values is None:  # a model without a classifier has no target
+            empty = [""] * (1 + len(_predicted(explanation, wish)))
+            rows.append((item.name, explanation.method, explanation.target_names(0)[0], *empty, str(file)))
+            continue
         for name, value, share in zip(
             explanation.target_names(0),
             explanation.target_values(0),

@@ -9,7 +9,7 @@ import typer
 
 from mhex.cli._console import busy, printable, steps
 from mhex.cli._output import output_folder, writing
-from mhex.cli._parse import check_device, parse_methods, parse_window
+from mhex.cli._parse import OUTPUTS, check_device, parse_methods, parse_outputs, parse_window
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def recommend(
             show_default="as the file says",
         ),
     ] = None,
+    outputs: Annotated[str | None, OUTPUTS] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the answer as a page with pictures, and all rows.")
     ] = None,
@@ -67,14 +68,14 @@ def recommend(
 
         seconds_of(budget)
         chosen = "all" if method.strip() == "all" else parse_methods(method)
-        wanted = parse_score(score)
+        wanted, read = parse_score(score), parse_outputs(outputs)
         check_device(device)
         if out is not None:
             check_folder(output_folder(out))
         items = items_of(data, split, parse_window(window))
         bundle = mhex.load(model)
         bundle.model.to(device)
-    given: Any = {"methods": chosen, "score": wanted, "images": images, "seed": seed}
+    given: Any = {"methods": chosen, "score": wanted, "images": images, "outputs": read, "seed": seed}
     with steps(1) as step, writing(out or Path()):
         found = mhex.recommend(bundle, items, budget, **given, out=out, say=step)
     typer.echo(printable(found))

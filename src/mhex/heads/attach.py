@@ -11,7 +11,7 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from mhex.capture import known_anatomy, unwrap
+from mhex.capture import Outputs, check_outputs, known_anatomy, unwrap
 from mhex.capture.graft import graft, is_grafted, settle, ungraft
 from mhex.capture.junctions import Junction, survey
 from mhex.capture.masks import mask_arguments
@@ -38,6 +38,7 @@ def attach(
     *,
     exclude_special: bool | None = None,
     multi_label: bool | None = None,
+    outputs: Outputs | None = None,
 ) -> Scaffold:
     """Attach Multi-Head Explainer heads to the residual connections of a model, in place.
 
@@ -63,6 +64,8 @@ def attach(
             refused if they differ from the file's.
         exclude_special: Leave class and separator tokens out of the pooling; they count by default.
         multi_label: A sample may have several classes; losses become binary cross-entropies. By default it has one.
+        outputs: What the model returns, `"logits"` or `"probabilities"`, whose logits join the loss and predict. By
+            default it is recognised by the sigmoid or softmax that the model ends in, as for `mhex.explain`.
 
     Returns:
         The scaffold: losses, per-head predictions, analysis, saving, removal.
@@ -87,6 +90,7 @@ def attach(
         )
     if hasattr(model, PREFIX):
         raise ArgumentError(f"The model has an attribute {PREFIX!r} of its own, where its heads would live; rename it.")
+    check_outputs(outputs)
     for flag, value in {"exclude_special": exclude_special, "multi_label": multi_label}.items():
         if value is not None and not isinstance(value, bool):
             raise ArgumentTypeError(f"Expected {flag} to be True or False, but got {value!r}.")
@@ -101,7 +105,7 @@ def attach(
             "coupling": coupling,
             "gate_target": gate_target,
         }
-        given |= {"relu": relu, "exclude_special": exclude_special, "multi_label": multi_label}
+        given |= {"relu": relu, "exclude_special": exclude_special, "multi_label": multi_label, "outputs": outputs}
         _check_given(given, settings, weights)
         junctions = named(found, settings.junctions, seen.left_out)
         _check_widths(junctions, settings, weights)
@@ -129,6 +133,7 @@ def attach(
             relu=_checked("relu", "post" if relu is None else relu, Relu),
             exclude_special=bool(exclude_special),
             multi_label=bool(multi_label),
+            outputs=outputs,
         )
     anatomy = known_anatomy(model)
     own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor
 
+from mhex.capture.ending import Ending, is_skipped
 from mhex.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ class Token:
         evaluated: Whether that call was in evaluation mode.
         masked_above: Names of blocks that read a mask of the host's call, because their unit was given none.
         width: How many class scores the host returned when somebody asked; 0 for none, None if nobody did.
+        ending: How the host makes probabilities of its logits, as far as a call has shown it; "unseen" before.
     """
 
     width: int | None = None
+    ending: Ending | Literal["unseen"] | None = "unseen"
 
     def __init__(self) -> None:
         self.ran: tuple[str, ...] = ()
@@ -74,6 +77,7 @@ class Call:
         versions: How often the recorded tensors of each junction had been written into when they were seen.
         nudges: Zeros that were added to `u`, if asked for.
         output: What the host returned.
+        skipped: Whether the activation that makes probabilities was left out.
     """
 
     heads: Heads | None
@@ -89,6 +93,7 @@ class Call:
     versions: dict[str, dict[str, int]] = field(default_factory=dict)
     nudges: dict[str, Tensor] = field(default_factory=dict)
     output: Any = None
+    skipped: bool = False
 
     def mark(self, name: str, **tensors: Tensor) -> None:
         """Note the state of tensors of a junction, so that `check` can tell whether they were written into later."""
@@ -174,7 +179,7 @@ def finish(token: Token, output: Any) -> None:
     """The call is over; `output` is None after an error, and then nothing is kept."""
     call = _CALLS.open.pop(token, None)
     if call is not None and output is not None:
-        call.output = output
+        call.output, call.skipped = output, is_skipped()
         call.heads = None  # they own the key under which the call is kept, and would never be freed
         _CALLS.last[token] = call
 

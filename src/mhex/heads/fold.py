@@ -59,7 +59,8 @@ def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, T
     whole = host
     if speaking:
         decay = heads.decay if source == "sum" else None
-        whole = Folded.of(host, [names[name] for name in speaking], heads.settings.num_classes, decay, heads.joined)
+        ending, parts = heads.ending, [names[name] for name in speaking]
+        whole = Folded.of(host, parts, heads.settings.num_classes, decay, heads.joined, ending)
     return whole.requires_grad_(False).eval()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mhex.capture import read_logits
+from mhex.capture import Ending, read_logits
 from mhex.capture.masks import kept_tokens
 from mhex.errors import UnsupportedModelError
 from mhex.heads.block import Block, channel_axis, gated_sum, pool, pooled_sum
@@ -133,14 +133,21 @@ class Folded(nn.Module):
         num_classes: n.
         decay: Of the running sum of all class scores; None for the last head alone.
         joined: Whether the host's own classifier is a term of that sum.
+        ending: How the host makes probabilities of its logits; None if it returns logits.
     """
 
     def __init__(
-        self, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None, joined: bool
+        self,
+        host: nn.Module,
+        speaking: Sequence[str],
+        num_classes: int,
+        decay: float | None,
+        joined: bool,
+        ending: Ending | None = None,
     ) -> None:
         super().__init__()
         self.host, self.speaking, self.num_classes = host, tuple(speaking), num_classes
-        self.decay, self.joined = decay, joined
+        self.decay, self.joined, self.ending = decay, joined, ending
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Class scores (B, n) of inputs as the host takes them."""
@@ -152,10 +159,16 @@ class Folded(nn.Module):
 
     @classmethod
     def of(
-        cls, host: nn.Module, speaking: Sequence[str], num_classes: int, decay: float | None, joined: bool
+        cls,
+        host: nn.Module,
+        speaking: Sequence[str],
+        num_classes: int,
+        decay: float | None,
+        joined: bool,
+        ending: Ending | None = None,
     ) -> Folded:
         """Like the constructor; the forward says which arguments it takes, as exporters ask for them by name."""
-        return _taking(type(host))(host, speaking, num_classes, decay, joined)
+        return _taking(type(host))(host, speaking, num_classes, decay, joined, ending)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """The class of a folded model exists in the process that made it only: a pickle makes it again."""
@@ -168,6 +181,7 @@ class Folded(nn.Module):
             scores = read_logits(output)
         except UnsupportedModelError:
             return []
+        scores = scores if self.ending is None else self.ending.logits(scores)
         return [scores] if scores.shape[1] == self.num_classes else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -10,11 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mhex.capture.ending import Ending, ending_in_graph
 from mhex.capture.guest import GUEST
 from mhex.capture.hooks import see_each
 from mhex.capture.junctions import unit_of
 from mhex.capture.masks import first_and_last, kept_tokens, tells_padding
-from mhex.errors import ArgumentError, CaptureError
+from mhex.errors import ArgumentError, CaptureError, MhexWarning
 from mhex.heads import calls
 from mhex.heads.block import Block, wide_dtype
 from mhex.heads.calls import Call, Recording, Token
@@ -163,6 +165,38 @@ class Heads(nn.Module):
         # Gates that learn change what the classifier reads: left out of the loss, it has not followed.
         follows = self.joined or self.settings.preset == "probe"
         return self.source if self.source is not None or follows else self.head_source()
+
+    def ending_of(self, scores: Tensor) -> Ending | None:
+        """How the host makes probabilities of its logits: as the user says, or as its calls show.
+
+        Args:
+            scores: What the host returned, (B, n); its graph, if there is one, tells.
+        """
+        unseen = self.settings.outputs is None and self.token.ending == "unseen"
+        if unseen and scores.grad_fn is not None and not torch.compiler.is_compiling():
+            self.note_ending(ending_in_graph(scores))
+        return self.ending
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the host makes probabilities of its logits, as far as it is known."""
+        if self.settings.outputs is not None:
+            single = self.settings.multi_label or self.settings.num_classes == 1
+            return None if self.settings.outputs == "logits" else Ending("sigmoid" if single else "softmax")
+        return None if self.token.ending == "unseen" else self.token.ending
+
+    def note_ending(self, ending: Ending | None) -> None:
+        """Take in how the host makes probabilities of its logits, and tell the user once."""
+        shares = ending is not None and ending.kind != "log_softmax"  # logarithms of probabilities are logits
+        self.token.ending = ending if shares else None
+        if ending is not None and shares:
+            warnings.warn(
+                f"The model ends in a {ending.kind}, so the logits of its classifier are computed from its "
+                "probabilities. Give mhex.attach(..., outputs='probabilities') to confirm it, or outputs='logits' to "
+                "read its outputs as they are.",
+                MhexWarning,
+                stacklevel=2,
+            )
 
     def head_source(self) -> Source:
         """What predicts where the host's own classifier does not."""

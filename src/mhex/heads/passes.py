@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import untouched
+from mhex.capture.ending import ending_seen
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.heads import calls
 from mhex.heads.batches import unlabelled
 from mhex.heads.calls import Call
-from mhex.heads.heads import required_heads
+from mhex.heads.heads import heads_of, required_heads
 
 
 @contextmanager
@@ -63,6 +64,16 @@ def predict(model: nn.Module, data: Any) -> Tensor:
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
     """Call a model with a tensor or with a dictionary of arguments, moved to its device."""
+    heads = heads_of(model)
+    if heads is not None and heads.settings.outputs is None and heads.token.ending == "unseen":
+        with ending_seen() as ending_of:
+            output = _called(model, inputs)
+        heads.note_ending(ending_of(output))
+        return output
+    return _called(model, inputs)
+
+
+def _called(model: nn.Module, inputs: Any) -> Any:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if isinstance(inputs, Tensor):
         return model(inputs.to(device))

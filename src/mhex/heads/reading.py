@@ -134,9 +134,11 @@ class Reading:
 
     def _host_scores(self) -> Tensor | None:
         try:
-            return read_logits(self.call.output)
+            scores = read_logits(self.call.output)
         except UnsupportedModelError:
             return None
+        ending = None if self.call.skipped else self.heads.ending_of(scores)
+        return scores if ending is None else ending.logits(scores)
 
     def _required_classifier(self, purpose: str) -> Tensor:
         if (scores := self.classifier) is not None:

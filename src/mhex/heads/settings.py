@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mhex.capture import Outputs
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu
 
@@ -26,6 +27,7 @@ class Settings:
         relu: Whether the ReLU comes after or before the pooling.
         exclude_special: Whether class and separator tokens are left out of the pooling.
         multi_label: Whether a sample may have several classes.
+        outputs: What the host returns; None if calls are to show it.
     """
 
     num_classes: int
@@ -37,6 +39,7 @@ class Settings:
     relu: Relu = "post"
     exclude_special: bool = False
     multi_label: bool = False
+    outputs: Outputs | None = None
 
 
 def checked_classes(value: Any) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from mhex.errors import ArgumentError, CaptureError
+from mhex.capture.guest import guests
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
 from mhex.heads import calls
 from mhex.heads.heads import PREFIX, Heads
 from mhex.heads.reading import Reading
@@ -50,6 +51,51 @@ def check_classifier(heads: Heads) -> None:
             f"Expected predict_from to be 'last_head' or 'sum' (None chooses): the heads have "
             f"{heads.settings.num_classes} classes, but the model returns {returned}, so its classifier cannot predict."
         )
+
+
+def answered_by_heads(model: nn.Module) -> Source | None:
+    """What answers in place of the model's own classifier, which was left out of the loss of its heads.
+
+    Args:
+        model: With heads, or a wrapper of such a model.
+
+    Returns:
+        None if the classifier answers, or nothing is known against it.
+    """
+    for _, heads in guests(model.modules()):
+        if isinstance(heads, Heads) and not heads.joined and (source := heads.settled_source()) != "classifier":
+            return source
+    return None
+
+
+def say_something(model: nn.Module) -> bool:
+    """Whether heads of the model, or of one that it wraps, have class weights that are not 0."""
+    heads = [guest for _, guest in guests(model.modules()) if isinstance(guest, Heads)]
+    blocks = [block for part in heads for block in part.named_blocks().values() if block.w2 is not None]
+    return any(bool(block.equivalent_matrix().any()) for block in blocks)
+
+
+def check_answering(model: nn.Module, purpose: str, instead: str = "") -> None:
+    """Refuse to read a model by its own classifier where that was left out of the loss and its heads answer.
+
+    Args:
+        model: With heads, or without any.
+        purpose: What would read the classifier, for the message.
+        instead: What else to do there, a sentence with a space after it.
+
+    Raises:
+        UnsupportedModelError: The heads answer.
+    """
+    if (source := answered_by_heads(model)) is None:
+        return
+    reason = "the model's own classifier was left out of the loss of its heads, which answer in its place"
+    raise UnsupportedModelError(
+        f"Expected a model whose own classifier answers, because {purpose}, but {reason} (scaffold.predict_from is "
+        f"{source!r}). {instead}Give scaffold.fold(), a plain model that returns what the heads answer, or train with "
+        "loss(..., classifier=True). If the classifier is trained all the same, set scaffold.predict_from = "
+        "'classifier'.",
+        reason,
+    )
 
 
 def _last_layer(model: nn.Module) -> int | None:

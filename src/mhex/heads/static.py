@@ -109,7 +109,10 @@ def _change(model: nn.Module, heads: Heads, source: Source, folded: nn.Module, d
     with watched(model) as run:
         for inputs in unlabelled(data):
             before = Reading(run(inputs), heads).scores(source).double()
-            after = read_logits(call_model(folded, inputs)).double()
+            after = read_logits(call_model(folded, inputs))
+            if source == "classifier" and heads.ending is not None:
+                after = heads.ending.logits(after)
+            after = after.double()
             moved = (after - before).abs()
             kept = decided(after, heads.settings.multi_label) == decided(before, heads.settings.multi_label)
             samples += before.shape[0]

@@ -19,7 +19,8 @@ from mhex.registry import register
     class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
-    use="The first choice on Transformers, image or text: cheap, class-specific, well tested.",
+    use="Transformers, image or text, where relevance rules do not serve the model or a map without a sign is wanted: "
+    "cheap, class-specific, well tested. By our benchmarks `conservative-lrp` is the better first choice.",
     avoid="For evidence against a class: it is unsigned, and negative gradients are dropped at every block.",
 )
 def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -13,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.capture import Batch, logits_of, untouched, unwrap
+from mhex.capture import Batch, Ending, Outputs, check_outputs, find_ending, has_sigmoids, logits_of, untouched, unwrap
 from mhex.capture.chunks import in_chunks
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError
 from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
 
-_TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
 _WARNED_OF: WeakSet[nn.Module] = WeakSet()  # not once more for every batch
+_FEW = 2  # samples that show how a model ends
 _TOKEN_WIDTH = 512  # numbers that a token is taken to hold, where passes are cut
 ROLES = ("explained", "predicted", "label", "other")  # of the classes whose outputs are kept
 
@@ -45,20 +44,22 @@ class Subject:
         *,
         preprocess: Callable[[Any], Tensor] | None = None,
         tokenizer: Callable[..., Mapping[str, Any]] | None = None,
-        multi_label: bool = False,
+        multi_label: bool | None = None,
+        outputs: Outputs | None = None,
         batch_size: int | None = None,
         progress: bool = False,
     ) -> None:
         """Prepare.
 
         Args:
-            model: Whose outputs are read; a classifier that returns logits.
+            model: Whose outputs are read; a classifier.
             inputs: As for `mhex.explain`.
             label: Class of each sample by the data set.
             ids: Number of each sample in its data set; None for 0, 1, 2...
             preprocess: As for `mhex.explain`.
             tokenizer: As for `mhex.explain`.
-            multi_label: Whether each class has a sigmoid of its own.
+            multi_label: Whether each class has a sigmoid of its own; None for what the model's end says.
+            outputs: What the model returns, as for `mhex.explain`.
             batch_size: The most samples in one pass; None for what is good for the device.
             progress: Draw progress bars.
         """
@@ -70,7 +71,10 @@ class Subject:
         self.batch: Batch = self.prepared.batch
         self.ids = list(range(self.batch.size)) if numbers is None else numbers
         self.label = None if label is None else torch.as_tensor(label, device=self.device).long()
-        self.multi_label, self.batch_size, self.progress = multi_label, batch_size, progress
+        check_outputs(outputs)
+        self.multi_label, self.batch_size, self.progress = bool(multi_label), batch_size, progress
+        self.outputs, self._may_be_several = outputs, multi_label is None
+        self._ending: Ending | None = None  # known once the samples were run as they are
         self.passes = 0
         self.shared: dict[Any, Any] = {}
         self._logits: Tensor | None = None
@@ -96,10 +100,25 @@ class Subject:
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
         if self._logits is None:
-            parts = [logits for _, _, logits in self.run(self.batch.size, lambda jobs: self.variants(self.main, jobs))]
-            self._logits = torch.cat(parts)
+            self._logits = self._clean()
+            few = self.variants(self.main, torch.arange(min(_FEW, self.batch.size), device=self.device))
+            with untouched(self.model):
+                self._ending = find_ending(self.model, few, self._logits, self.outputs, _WARNED_OF)
+            if self._ending is not None:
+                self._logits = self._clean()
+            self.multi_label |= self._may_be_several and has_sigmoids(self._ending, self._logits)
             self._check(self._logits)
         return self._logits
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the model makes probabilities of its logits; None if it returns logits."""
+        _ = self.logits
+        return self._ending
+
+    def _clean(self) -> Tensor:
+        parts = self._run(self.batch.size, lambda jobs: self.variants(self.main, jobs))
+        return torch.cat([logits for _, _, logits in parts])
 
     @property
     def predicted(self) -> Tensor:
@@ -126,11 +145,17 @@ class Subject:
             words: For the progress bar.
             weight: How much memory an input takes beside a plain one.
         """
+        if self.outputs != "logits":
+            _ = self.logits  # it shows how the model ends
+        yield from self._run(count, make, words, weight)
 
+    def _run(
+        self, count: int, make: Callable[[Tensor], Batch], words: str = "", weight: int = 1
+    ) -> Iterator[tuple[int, int, Tensor]]:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
             with torch.inference_mode():
-                output = logits_of(self.model, batch)
+                output = logits_of(self.model, batch, self._ending)
             return output.to(torch.promote_types(output.dtype, torch.float32))
 
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
@@ -195,24 +220,6 @@ class Subject:
         if not bool(torch.isfinite(logits).all()):
             raise ArgumentError(
                 "Expected finite scores of the samples as they are, but the model gave NaN or infinity."
-            )
-        inside = bool((logits >= 0).all() & (logits <= 1).all())
-        if inside and logits.shape[1] > 1 and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
-            raise ArgumentError(
-                "Expected logits, but the model returns probabilities: all between 0 and 1, and summing to 1. Give "
-                "the model without its softmax."
-            )
-        spread = float(logits.max() - logits.min())
-        # Untrained networks have small outputs, and these of one sign if there are few classes.
-        like_shares = inside and logits.numel() >= _TELLING and (logits.shape[1] >= _TELLING or spread > _WIDE)
-        if like_shares and self.model not in _WARNED_OF:
-            _WARNED_OF.add(self.model)
-            warnings.warn(
-                "Expected logits, but all outputs of the model for a batch are between 0 and 1, as after a sigmoid. "
-                "They are turned into probabilities once more: give the model without it, with task='multi-label' if "
-                "each class has its own.",
-                MhexWarning,
-                stacklevel=2,
             )
         if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
             raise ArgumentError(

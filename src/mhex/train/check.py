@@ -12,6 +12,7 @@ from mhex.errors import ArgumentError, unknown_name
 from mhex.train.augment import Augment
 from mhex.train.networks import check_architecture
 from mhex.train.recipe import Recipe, TrainPart
+from mhex.train.recipe_heads import HeadsPart
 
 SHIPPABLE = ("timm", "minilm", "zoo")  # sources of networks that the zoo can build from a card
 
@@ -138,6 +139,22 @@ def _check_unlabelled(recipe: Recipe, changes: Augment | None, refuse: Callable[
         raise refuse("train.early_stopping needs labels to validate by, and unlabelled reads none: leave it out.")
 
 
+def _check_answer(
+    recipe: Recipe, heads: HeadsPart, settings: TrainPart, refuse: Callable[[str], ArgumentError]
+) -> None:
+    """The network's own classifier must learn, or be trained and stay as it is, if it is to answer."""
+    answers = heads.classifier or heads.preset == "probe"
+    learns = heads.classifier and settings.freeze != "host"
+    trained = recipe.model.start is not None or recipe.model.source in ("zoo", "hf-folder")
+    if answers and not learns and not (trained and settings.freeze == "host"):
+        raise refuse(
+            f"the network's own classifier answers with heads.preset: {heads.preset} and heads.classifier: "
+            f"{str(heads.classifier).lower()}, but with train.freeze: {settings.freeze} nothing trains it: let it "
+            "learn (heads.classifier: true, and train.freeze not host), or let the heads answer (heads.classifier: "
+            "false with another preset than probe), or start from a trained network (model.start)."
+        )
+
+
 def _check_training(
     recipe: Recipe, settings: TrainPart, entry: DataEntry, refuse: Callable[[str], ArgumentError]
 ) -> None:
@@ -153,6 +170,8 @@ def _check_training(
         raise refuse(f"train.batch should be a multiple of train.accumulate, not {settings.batch}.")
     if settings.freeze == "host" and recipe.heads is None:
         raise refuse("train.freeze: host trains explainer heads alone, and the recipe has no heads; add the section.")
+    if recipe.heads is not None:
+        _check_answer(recipe, recipe.heads, settings, refuse)
     if settings.compile and recipe.heads is not None:
         raise refuse("train.compile does not go with heads, which read what passes through the network; set it false.")
     validated = entry.validation if recipe.data.validation is None else recipe.data.validation

@@ -21,13 +21,13 @@ def test_one_photo_by_default(run: Run, zoo: Path, cat: Path, tmp_path: Path, mo
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     files = tmp_path / "out" / "explain"
-    assert _names(files) == ["cat.gae.png"]
-    assert Image.open(files / "cat.gae.png").size[0] > 300
+    assert _names(files) == ["cat.conservative-lrp.png"]
+    assert Image.open(files / "cat.conservative-lrp.png").size[0] > 300
     with Image.open(cat) as photo:
         explanation = mhex.explain(mhex.load("zoo:pets-vit"), photo)
     assert explanation.target_names(0)[0] in result.stdout
     assert f"{100 * float(explanation.probabilities.max()):.1f} %" in result.stdout
-    assert "cat.gae.png" in result.stdout
+    assert "cat.conservative-lrp.png" in result.stdout
 
 
 def test_several_methods_and_classes_are_compared(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
@@ -51,12 +51,12 @@ def test_equal_names_in_different_folders_do_not_overwrite_each_other(
     out = tmp_path / "o"
     result = run("explain", cat, other, "--out", out)
     assert result.exit_code == 0, result.output
-    assert _names(out) == ["cat-2.gae.png", "cat.gae.png"]
-    assert (out / "cat.gae.png").read_bytes() != (out / "cat-2.gae.png").read_bytes()
+    assert _names(out) == ["cat-2.conservative-lrp.png", "cat.conservative-lrp.png"]
+    assert (out / "cat.conservative-lrp.png").read_bytes() != (out / "cat-2.conservative-lrp.png").read_bytes()
 
 
 def test_a_photo_is_never_overwritten(run: Run, zoo: Path, cat: Path) -> None:
-    trap = cat.with_name("cat.gae.png")
+    trap = cat.with_name("cat.conservative-lrp.png")
     shutil.copy(cat, trap)
     before = trap.read_bytes()
     assert "overwrite" in one_sentence(run("explain", cat, trap, "--out", cat.parent))
@@ -88,7 +88,7 @@ def test_random_weights_are_warned_of(run: Run, cat: Path, tmp_path: Path) -> No
 
 def test_options_and_seeds_reach_the_method(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
     for name, option in (("a", "start_block=1"), ("b", "start_block=2")):
-        assert run("explain", cat, "--option", option, "--out", tmp_path / name).exit_code == 0
+        assert run("explain", cat, "--method", "gae", "--option", option, "--out", tmp_path / name).exit_code == 0
     assert (tmp_path / "a" / "cat.gae.png").read_bytes() != (tmp_path / "b" / "cat.gae.png").read_bytes()
 
 
@@ -97,7 +97,7 @@ def test_names_are_shown_as_they_are(run: Run, zoo: Path, cat: Path, tmp_path: P
     shutil.copy(cat, odd)
     result = run("explain", odd, "--out", tmp_path / "o", "--html")
     assert result.exit_code == 0, result.output
-    assert "[red] <b>cat<b>.gae.png" in result.stdout
+    assert "[red] <b>cat<b>.conservative-lrp.png" in result.stdout
     assert "<b>" not in (tmp_path / "o" / "index.html").read_text(encoding="utf-8")
 
 
@@ -107,7 +107,7 @@ def test_names_that_are_no_text(run: Run, zoo: Path, cat: Path, tmp_path: Path) 
     shutil.copy(cat, odd)
     result = run("explain", odd, "--out", tmp_path / "o", "--html")
     assert result.exit_code == 0, result.output
-    assert "caf?.gae.png" in result.stdout
+    assert "caf?.conservative-lrp.png" in result.stdout
 
 
 def test_text(run: Run, bert_folder: Path, tmp_path: Path) -> None:
@@ -139,8 +139,11 @@ def test_text(run: Run, bert_folder: Path, tmp_path: Path) -> None:
         (("{cat}", "--target", "Pugg"), "Did you mean 'Pug'"),
         (("{cat}", "--target", "6"), "from 0 to 5"),
         (("{cat}", "--target", "top9"), "top6"),
-        (("{cat}", "--option", "start_block=9"), "block"),
-        (("{cat}", "--option", "alpha=9"), "start_block=1"),
+        (("{cat}", "--method", "gae", "--option", "start_block=9"), "block"),
+        (("{cat}", "--method", "gae", "--option", "alpha=9"), "start_block=1"),
+        (("{cat}", "--option", "start_block=9"), "Expected --method with --option"),
+        (("{cat}", "--outputs", "shares"), "Expected logits or probabilities after --outputs"),
+        (("{cat}", "--outputs", "probabilities"), "Expected outputs between 0 and 1"),
         (("{cat}", "--device", "toaster"), "Expected cpu or cuda"),
         (("{cat}", "--seed", "x"), "--seed"),
         (("{cat}", "--methd", "gae"), "--method"),

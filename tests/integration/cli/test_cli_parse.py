@@ -51,6 +51,9 @@ def test_methods() -> None:
         parse_methods("gae,rolout")
     with pytest.raises(ArgumentError, match="at least one method"):
         parse_methods(" ,")
+    assert parse_methods("auto,gae", auto=True) == ["auto", "gae"]
+    with pytest.raises(ArgumentError, match="Unknown method 'auto'"):
+        parse_methods("auto")
 
 
 @pytest.fixture

@@ -245,8 +245,10 @@ def test_what_is_refused(model: Small, data: Any) -> None:
         mhex.evaluate(model, "photos", ["gradcam"], ["deletion"])
     with pytest.raises(ArgumentError, match="target='label'"):
         mhex.evaluate(model, x, ["gradcam"], [("deletion", ZERO)], target="label")
-    with pytest.raises(ArgumentError, match="returns probabilities"):
-        mhex.evaluate(nn.Sequential(model, nn.Softmax(1)), x, ["input-x-gradient"], [("deletion", ZERO)])
+    with pytest.raises(ArgumentError, match="outputs 'logits' or 'probabilities'"):
+        mhex.evaluate(model, x, ["gradcam"], [("deletion", ZERO)], outputs="shares")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="Expected outputs between 0 and 1"):
+        mhex.evaluate(model, x, ["gradcam"], [("deletion", ZERO)], outputs="probabilities")
 
 
 def test_black_needs_the_normalisation(model: Small, data: Any) -> None:

@@ -47,7 +47,7 @@ LOGITS = {
 
 @pytest.mark.parametrize("name", TOLD)
 def test_sigmoids_are_told_of(name: str) -> None:
-    with pytest.warns(MhexWarning, match="between 0 and 1, as after a sigmoid"):
+    with pytest.warns(MhexWarning, match="between 0 and 1, as probabilities do"):
         assert subject(TOLD[name]).logits.shape == TOLD[name].shape
 
 

@@ -13,6 +13,7 @@ import mhex
 from mhex.bench import cases
 from mhex.bench.tasks import judged_task
 from mhex.errors import ArgumentError
+from mhex.perturb import Subject
 from support.tiny import tiny
 
 X = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)).double()
@@ -65,7 +66,7 @@ def test_heads_say_it() -> None:
     for several, wanted in ((True, "multi-label"), (False, "classification")):
         model = tiny("cnn")
         mhex.attach(model, 3, multi_label=several)
-        assert judged_task(model, None) == wanted
+        assert judged_task(Subject(model, X), None) == wanted
 
 
 @pytest.mark.parametrize("task", ["classification", "multi-label"])

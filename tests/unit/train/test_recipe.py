@@ -87,6 +87,8 @@ def test_mistakes_in_one_key(recipe, changes, words):
         ({"model": {"source": "hf-folder", "architecture": "/nowhere"}}, r"'/nowhere' is none: place one there"),
         ({"train": {"batch": 9, "accumulate": 2}}, r"train\.batch should be a multiple of train\.accumulate"),
         ({"train": {"freeze": "host"}}, r"train\.freeze: host .*no heads"),
+        ({"train": {"freeze": "host"}, "heads": {}}, r"own classifier answers .*nothing trains it"),
+        ({"heads": {"preset": "probe", "classifier": False}}, r"own classifier answers .*nothing trains it"),
         ({"train": {"compile": True}, "heads": {}}, r"train\.compile does not go with heads"),
         (
             {"data": {"name": "pets"}, "train": {"early_stopping": {"patience": 1}}},

@@ -36,12 +36,13 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     return None
 
 
-def classifier(model: nn.Module) -> nn.Linear | None:
-    """The linear layer that gives the class scores; None if the model ends before it."""
+def classifier(model: nn.Module) -> nn.Module | None:
+    """The linear layer that gives the class scores; an identity where it was left out; None if there is neither."""
     for name in ("fc", "classifier", "head"):
         if isinstance(part := getattr(model, name, None), nn.Module):
             linear = [m for m in part.modules() if isinstance(m, nn.Linear)]
-            return linear[-1] if linear else None
+            empty = getattr(part, "fc", part)
+            return linear[-1] if linear else empty if isinstance(empty, nn.Identity) else None
     return None
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mhex.capture.adapters.entrance import Call, Entrances
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of, name_of
 from mhex.capture.batch import Batch
+from mhex.capture.ending import activated
 from mhex.capture.guard import untouched
 from mhex.capture.outputs import find_scores
 from mhex.capture.tap import FunctionTap
@@ -114,7 +115,7 @@ class _Probe:
         scores = find_scores(output)
         if self.linear is None or scores is None or scores.shape != self.linear[1].shape:
             return
-        if scores.equal(self.linear[1]):
+        if any(scores.equal(values) for values in (self.linear[1], *activated(self.linear[1]))):
             self.head = self.linear[0]
         else:
             self.no_latent = (
