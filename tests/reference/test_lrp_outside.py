@@ -131,10 +131,12 @@ def test_resnet_by_default_is_that_of_zennit(kind: str) -> None:
     """No option is given: epsilon rule, residual sums by ratio, and a box of its own for each image."""
     zennit = pytest.importorskip("zennit.rules", reason=ZENNIT)
     model, x = resnet(kind)
-    ours = mhex.explain(model, x, "lrp", target=2).scores
+    ours = mhex.explain(model, x, "lrp", target=4).scores
     for image, scores in zip(x.split(1), ours.split(1), strict=True):
         box = zennit.ZBox(image.min(), image.max(), zero_params="bias")
-        close(scores, by_zennit(model, image, 2, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
+        close(scores, by_zennit(model, image, 4, zennit.Epsilon(1e-6), box, resnet=True), 1e-9)
+    other = mhex.explain(model, x, "lrp", target=4, residual="renormalised").scores
+    assert float((ours - other).abs().max()) > 0.5 * float(ours.abs().max()), "a branch has relevance below 0"
 
 
 def test_small_cnn_by_captum() -> None:
