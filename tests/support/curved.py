@@ -97,9 +97,7 @@ def image_case() -> Case:
 def text_case() -> Case:
     """The same of texts."""
     texts = [" ".join(text.split()[turn:] + text.split()[:turn]) for text in TEXTS for turn in range(4)]
-    texts = [
-        text.replace(" ,", ",").replace(" .", ".") for text in texts
-    ]  # two words to a tokenizer
+    texts = [text.replace(" ,", ",").replace(" .", ".") for text in texts]  # two words to a tokenizer
     own = Subject(bert(), texts, tokenizer=tokenizer()).predicted
     label = (own + torch.arange(len(texts)) % 2) % 3
     subject = Subject(bert(), texts, label=label, ids=range(3, 3 + len(texts)), tokenizer=tokenizer())
