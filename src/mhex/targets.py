@@ -203,8 +203,7 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
         if len(same) > 1:
             listed = f"{', '.join(map(str, same[:-1]))} and {same[-1]}"
             raise ArgumentError(
-                f"Expected the name of one class, but classes {listed} are {'both' if len(same) == 2 else 'all'} called "
-                f"{target!r}; give a number."
+                f"Expected the name of a single class, but classes {listed} have the name {target!r}; give a number."
             )
         return same[0]
     try:

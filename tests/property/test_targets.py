@@ -12,7 +12,7 @@ from torch import Tensor
 
 import mhex
 from mhex.targets import ResolvedTarget, resolve_target
-from support.anything import COUNTS, anything, answer, scalars, search
+from support.anything import COUNTS, answer, anything, scalars, search
 from support.models import CLASSES, FAMILIES
 
 BATCH, COUNT = 2, 5
@@ -97,7 +97,7 @@ def test_class_names(factor: int) -> None:
 
 @pytest.mark.parametrize("target", ["cat", "CAT"])
 def test_a_name_of_two_classes_means_neither(target: str) -> None:
-    with pytest.raises(ValueError, match="classes 0 and 2 are both called"):
+    with pytest.raises(ValueError, match="classes 0 and 2 have the name"):
         resolve_target(target, LOGITS[:, :4], ["cat", "dog", "cat", "magpie"])
 
 
