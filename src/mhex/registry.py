@@ -180,15 +180,13 @@ def _plain_kinds(function: Callable[..., Tensor]) -> dict[str, tuple[Any, ...]]:
         hints = get_type_hints(function)
     except NameError:  # a method of the user's, with names that only its checker knows
         return {}
-    kinds = {
-        name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for name, hint in hints.items()
-    }
     plain = (int, float, str, bool, NoneType)
-    return {
-        name: given
-        for name, given in kinds.items()
-        if all(kind in plain or get_origin(kind) is Literal for kind in given)
-    }
+    kinds = {}
+    for name, hint in hints.items():
+        union = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if all(kind in plain or get_origin(kind) is Literal for kind in union):
+            kinds[name] = union
+    return kinds
 
 
 _METHODS: dict[str, Method] = {}

@@ -13,11 +13,9 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-import mhex
 from support.anything import COUNTS, answer, anything, search
-from support.cases import METHODS, QUICK_IMAGES, QUICK_TEXTS, explain
+from support.cases import METHODS, QUICK_TEXTS, explain
 from support.models import FAMILIES
-from support.tiny_text import tokenizer
 
 SECONDS = 20  # for a call that takes a fraction of a second otherwise
 ELSEWHERE = {"guided-backprop": "plain_cnn", "mhex": "timm_vit_heads"}  # what the small Vision Transformer lacks
