@@ -79,3 +79,18 @@ def much(protocol: Any) -> bool:
     """Whether parts ask for many passes, which is work and no fault."""
     sizes = [getattr(protocol, part, None) for part in SMALL]
     return any(isinstance(size, int) and size > 20 for size in sizes)
+
+
+@COUNTS
+def test_intervals(factor: int) -> None:
+    """What all metrics are given beside their protocol."""
+    part = st.sampled_from(["preset", "confidence", "resamples", "bootstrap_seed", "interval"])
+    value = st.one_of(st.sampled_from([*EDGES, "bca", "percentile", "wilson"]), anything)
+
+    def body(changed: dict[str, Any]) -> None:
+        metric = answer(METRICS["aopc"].metric, **{"resamples": 2, "steps": 10, **changed})
+        if metric is not None:
+            metric.update(*metric.of(image_case()))
+            assert answer(metric.compute) is None or metric.compute()["n"] > 0
+
+    search(body, st.dictionaries(part, value, min_size=1, max_size=2), 20 * factor)

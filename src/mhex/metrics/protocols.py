@@ -15,6 +15,7 @@ from mhex.perturb import PerturbationSweep, area
 from mhex.perturb.references import PIXELS, WORDS
 
 _SCORED = ("explained", "predicted", "label")
+_SEEDS = ("seed", "bootstrap_seed")
 _MOST = 10**6  # passes, draws, pixels
 _LARGEST = 1e30  # of numbers with a fraction
 
@@ -32,7 +33,7 @@ class Protocol:
         for name, hint in _hints(type(self)).items():
             if isinstance(getattr(self, name), list):  # a protocol is looked up by its parts
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-            _check_kind(name, getattr(self, name), hint)
+            check_kind(name, getattr(self, name), hint)
         for name, why in self.idle.items():
             if getattr(self, name) != usual[name]:
                 raise ArgumentError(
@@ -174,7 +175,7 @@ def _hints(protocol: type[Protocol]) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
+def check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     """Refuse a part of another kind than it is annotated with, and numbers beyond all reason."""
     words = []
     for kind in kinds:
@@ -199,7 +200,7 @@ def _check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
 
 def _whole(value: Any, name: str) -> bool:
     """Whether a value is a whole number, and no larger than anybody has time for; seeds may have any size."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and (name == "seed" or abs(value) <= _MOST)
+    return isinstance(value, Integral) and not isinstance(value, bool) and (name in _SEEDS or abs(value) <= _MOST)
 
 
 def _check_area(rule: str, steps: int) -> None:
