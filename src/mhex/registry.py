@@ -9,7 +9,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral, Number
+from numbers import Integral, Number, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -114,11 +114,12 @@ class Method:
             raise ArgumentTypeError(
                 f"Expected a number, a text or None for the option {name!r}, but got {type(value).__name__}."
             )
-        if float not in kinds or int in kinds or isinstance(value, bool) or not isinstance(value, Integral):
+        number: Any = value
+        if float not in kinds or isinstance(value, bool) or not isinstance(value, Real):
             return value
-        if abs(int(value)) > _LARGEST:
-            raise ArgumentError(f"Expected the option {name!r} to be at most {_LARGEST:g}, but got {value}.")
-        return float(value)
+        if not abs(number) <= _LARGEST:
+            raise ArgumentError(f"Expected {name} to be a number up to {_LARGEST:g}, but got {value!r}.")
+        return float(number) if isinstance(value, Integral) and int not in kinds else value
 
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
         """Why this method cannot serve the model, on inputs of so many tokens; empty if it can.

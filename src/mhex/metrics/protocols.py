@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -30,7 +31,8 @@ class Protocol:
 
     def __post_init__(self) -> None:
         usual = {f.name: f.default for f in fields(self)}
-        for name, hint in _hints(type(self)).items():
+        own: Any = type(self)
+        for name, hint in _hints(own).items():
             if isinstance(getattr(self, name), list):  # a protocol is looked up by its parts
                 object.__setattr__(self, name, tuple(getattr(self, name)))
             check_kind(name, getattr(self, name), hint)
@@ -167,7 +169,7 @@ def check_units(reference: str, granularity: str) -> None:
 
 
 @functools.cache
-def _hints(protocol: type[Protocol]) -> dict[str, tuple[Any, ...]]:
+def _hints(protocol: Any) -> dict[str, tuple[Any, ...]]:
     """What each part of a protocol may be."""
     hints = get_type_hints(protocol)
     return {
@@ -178,15 +180,14 @@ def _hints(protocol: type[Protocol]) -> dict[str, tuple[Any, ...]]:
 def check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     """Refuse a part of another kind than it is annotated with, and numbers beyond all reason."""
     words = []
+    most = math.inf if name in _SEEDS else _MOST
     for kind in kinds:
-        origin = get_origin(kind)
         if kind is int:
-            right, word = _whole(value, name), f"a whole number up to {_MOST}"
+            right, word = _is_small(value, Integral, most), f"a whole number up to {_MOST}"
         elif kind is float:
-            right = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= _LARGEST
-            word = "a finite number"
-        elif origin is tuple:
-            right = isinstance(value, tuple) and all(_whole(part, name) for part in value)
+            right, word = _is_small(value, Real, _LARGEST), "a finite number"
+        elif get_origin(kind) is tuple:
+            right = isinstance(value, tuple) and all(_is_small(part, Integral, most) for part in value)
             word = f"a list of whole numbers up to {_MOST}"
         elif kind is NoneType or kind is bool:
             right, word = isinstance(value, kind), "None" if kind is NoneType else "True or False"
@@ -198,9 +199,9 @@ def check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
     raise ArgumentTypeError(f"Expected {name} to be {' or '.join(words)}, but got {value!r}.")
 
 
-def _whole(value: Any, name: str) -> bool:
-    """Whether a value is a whole number, and no larger than anybody has time for; seeds may have any size."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and (name in _SEEDS or abs(value) <= _MOST)
+def _is_small(value: Any, kind: Any, most: float) -> bool:
+    """Whether a value is a number of this kind, from -most to most; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(abs(value) <= most)
 
 
 def _check_area(rule: str, steps: int) -> None:
