@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from numbers import Integral, Number, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
 from mhex.capture import Anatomy, Composite, Modality, Needs
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 
+_LARGEST = 1e30  # of a number with a fraction: float32 holds it, and a few of its multiples
 TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
 Rules = Callable[[Mapping[str, Any], Anatomy], Composite]
@@ -99,7 +103,23 @@ class Method:
                 raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {known}.")
             if isinstance(self.options[name], bool) and not isinstance(options[name], bool):
                 raise ArgumentTypeError(f"Expected True or False for the option {name!r}, but got {options[name]!r}.")
-        return {**self.options, **options}
+        return {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """The value of an option; what is annotated as a number with a fraction becomes one."""
+        kinds = _plain_kinds(self.function).get(name)
+        if kinds is None:
+            return value
+        if not isinstance(value, (str, Number, NoneType)):
+            raise ArgumentTypeError(
+                f"Expected a number, a text or None for the option {name!r}, but got {type(value).__name__}."
+            )
+        number: Any = value
+        if float not in kinds or isinstance(value, bool) or not isinstance(value, Real):
+            return value
+        if not abs(number) <= _LARGEST:
+            raise ArgumentError(f"Expected {name} to be a number up to {_LARGEST:g}, but got {value!r}.")
+        return float(number) if isinstance(value, Integral) and int not in kinds else value
 
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
         """Why this method cannot serve the model, on inputs of so many tokens; empty if it can.
@@ -152,6 +172,22 @@ def _hidden(needs: Needs, anatomy: Anatomy) -> str:
     wanted += ["value_projection", "output_projection"] if needs.projections else []
     lost = (part for part in wanted if any(getattr(block, part) is None for block in anatomy.blocks))
     return next((f"the {part.replace('_', ' ').replace('mlp', 'MLP')}" for part in lost), "")
+
+
+@functools.cache
+def _plain_kinds(function: Callable[..., Tensor]) -> dict[str, tuple[Any, ...]]:
+    """What options may be that are annotated as numbers, texts or None alone, and nothing like a table or a tensor."""
+    try:
+        hints = get_type_hints(function)
+    except NameError:  # a method of the user's, with names that only its checker knows
+        return {}
+    plain = (int, float, str, bool, NoneType)
+    kinds = {}
+    for name, hint in hints.items():
+        union = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if all(kind in plain or get_origin(kind) is Literal for kind in union):
+            kinds[name] = union
+    return kinds
 
 
 _METHODS: dict[str, Method] = {}

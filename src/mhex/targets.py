@@ -20,6 +20,7 @@ Target = None | int | str | Tensor | Concept | Sequence[int | str] | Sequence[Co
 Task = Literal["classification", "multi-label", "regression"]
 Samples = int | Tensor | None
 _MOST_OUTPUTS = 16  # of a regression that are explained unasked
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def resolve_target(
         return _every_output(logits)
     if target is None:
         return ResolvedTarget(probabilities(logits).argmax(1, keepdim=True), False, task)
-    if isinstance(target, str) and (top := re.fullmatch(r"top(\d+)", target)) and target not in (class_names or ()):
+    if isinstance(target, str) and (top := re.fullmatch(r"top(\d{1,9})", target)) and target not in (class_names or ()):
         return ResolvedTarget(_top(int(top[1]), logits, count, task), True, task)
     if isinstance(target, Tensor):
         return _per_sample(target, batch, count, logits.device, task)
@@ -173,8 +174,12 @@ def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:
 
 
 def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device, task: Task) -> ResolvedTarget:
-    if target.is_floating_point() or target.dtype == torch.bool:
+    if target.dtype not in _WHOLE:
         raise ArgumentTypeError(f"Expected whole numbers in the target tensor, but got {target.dtype}.")
+    if target.is_meta or target.layout is not torch.strided:
+        kind = "meta" if target.is_meta else str(target.layout)
+        raise ArgumentError(f"Expected a dense target tensor with numbers in it, but got one of kind {kind}.")
+    target = target.long()  # torch compares the larger unsigned kinds with nothing
     if target.dim() == 0:
         target = target.expand(batch)
     if target.dim() > 2 or target.shape[0] != batch or not target.numel():
@@ -185,7 +190,7 @@ def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device, 
     wrong = target[(target < 0) | (target >= classes)]
     if wrong.numel():
         raise ArgumentError(f"Expected classes from 0 to {classes - 1}, but the target tensor holds {int(wrong[0])}.")
-    index = target.to(device, torch.long)
+    index = target.to(device)
     return ResolvedTarget(index[:, None] if index.dim() == 1 else index, index.dim() == 2, task)
 
 
@@ -195,15 +200,19 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
             raise ArgumentError(
                 f"The model has no class names, so {target!r} means nothing; give a number or class_names=."
             )
-        if target not in names:
-            folded = [name.casefold() for name in names]
-            if folded.count(target.casefold()) == 1:
-                return folded.index(target.casefold())
+        same = [i for i, name in enumerate(names) if name == target]
+        same = same or [i for i, name in enumerate(names) if name.casefold() == target.casefold()]
+        if not same:
             raise unknown_name("class", target, names)
-        return list(names).index(target)
+        if len(same) > 1:
+            listed = f"{', '.join(map(str, same[:-1]))} and {same[-1]}"
+            raise ArgumentError(
+                f"Expected the name of a single class, but classes {listed} have the name {target!r}; give a number."
+            )
+        return same[0]
     try:
         index = operator.index(target)
-    except TypeError:
+    except (TypeError, RuntimeError):  # the latter of tensors without numbers in them
         raise ArgumentTypeError(
             f"Expected a class number, a class name, a tensor, a list, 'topK', a Concept or a function as target, but "
             f"got {type(target).__name__}."

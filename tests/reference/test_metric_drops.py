@@ -74,6 +74,19 @@ def test_soft_average_drop():
     near(soft_average_drop(soft(model, x, ideal, FIRST)), [0.039819])
 
 
+def test_soft_average_drop_is_of_maps_scaled_from_0_to_1():
+    model, x, ideal = bin4()
+    x = x * torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    soft = MaskedPass("soft-remove", "mean")
+    plain, bent, moved, flat = (
+        float(soft_average_drop(soft(model, x, maps, FIRST)))
+        for maps in (ideal, ideal**3, 3 * ideal + 7, 0 * ideal + 1)
+    )
+    assert moved == pytest.approx(plain, abs=1e-12)
+    assert abs(bent - plain) > 1e-4
+    assert flat == 0
+
+
 def test_the_mean_colour_is_of_each_channel():
     x = torch.tensor([[[[1.0, 0.0]], [[4.0, 2.0]]]]).double()
     model = Additive(torch.tensor([[1.0, 0.0, 2.0, 0.0]]), second=True)

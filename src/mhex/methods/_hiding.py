@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from mhex.targets import ResolvedTarget
 
 Fill = str | float | Tensor | None
 Hide = Callable[[Tensor, Tensor], Tensor]
+_LARGEST = 1e30  # of a number that stands for pixels
 
 
 def scored_variants(
@@ -146,8 +146,8 @@ def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
         trace.chosen["fill"] = "tensor"
         return given.expand_as(pixels)
     trace.chosen["fill"] = fill = "mean" if fill is None else fill
-    if isinstance(fill, (int, float)) and not isinstance(fill, bool) and math.isfinite(fill):
-        return torch.full_like(pixels, fill)
+    if isinstance(fill, (int, float)) and not isinstance(fill, bool) and abs(fill) <= _LARGEST:
+        return torch.full_like(pixels, float(fill))
     if fill == "mean":
         return pixels.mean((2, 3), keepdim=True).expand_as(pixels)
     if fill == "blur":

@@ -19,6 +19,7 @@ from mhex.targets import ResolvedTarget
 
 Rule = Literal["gauss", "midpoint", "trapezoid", "right", "left"]
 _WORTH_TELLING = 0.2  # gap beside the change of the score
+_MOST_NODES = 1000
 _GRAPH = 4  # how much more memory a sample takes with a graph
 
 
@@ -99,6 +100,11 @@ def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:
 
 def quadrature(rule: Rule, steps: int) -> tuple[list[float], list[float]]:
     """Nodes and weights on [0, 1]."""
+    if rule == "gauss" and steps > _MOST_NODES:
+        raise ArgumentError(
+            f"Expected at most {_MOST_NODES} steps for rule 'gauss', which takes a table of steps x steps, but got "
+            f"{steps}; choose rule='midpoint'."
+        )
     if rule == "gauss":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()

@@ -15,6 +15,7 @@ from mhex.errors import ArgumentError, CaptureError, MhexWarning
 from mhex.targets import ResolvedTarget
 
 Site = Literal["auto", "tokens", "block_input"]
+MOST = 10**6  # of passes: more of them take days, and memory before the first
 _CANCELLED = 1e-3  # sums below this share of what is added up; by chance alone, sums of D terms are about D**-0.5 of it
 
 
@@ -33,18 +34,19 @@ def settle_site(trace: Trace, site: Site) -> str:
     return chosen
 
 
-def check_count(name: str, value: object, or_none: bool = False) -> None:
-    """Refuse a number of passes below 1.
+def check_count(name: str, value: object, or_none: bool = False, most: int = MOST) -> None:
+    """Refuse a number of passes below 1, or beyond all reason.
 
     Args:
         name: Of the option.
         value: What the user gave.
         or_none: Whether None will do.
+        most: The largest number.
     """
     if value is None and or_none:
         return
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
+        raise ArgumentError(f"Expected {name} to be a whole number from 1 to {most}, but got {value!r}.")
 
 
 def fixed(tensor: Tensor) -> Tensor:

@@ -61,8 +61,9 @@ def rise(
         fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
         batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
-    for name, value in (("n", n), ("grid", grid)):
-        check_count(name, value)
+    check_count("n", n)
+    longest = 0 if trace.batch.modality == "text" else max(trace.batch.pixels.shape[-2:])
+    check_count("grid", grid, most=max(_GRID, longest))
     check_count("batch_size", batch_size, or_none=True)
     if isinstance(p, bool) or not isinstance(p, float) or not 0 < p < 1:
         raise ArgumentError(f"Expected p to be a number between 0 and 1, but got {p!r}.")

@@ -16,7 +16,8 @@ from torchmetrics import Metric
 from mhex.errors import ArgumentError, MhexWarning, unknown_name
 from mhex.metrics._agreement import agreed
 from mhex.metrics.case import Case
-from mhex.metrics.resampling import IntervalKind, interval_of
+from mhex.metrics.protocols import check_kind
+from mhex.metrics.resampling import IntervalKind, check_interval, interval_of
 
 # Options of torchmetrics itself, handed on to it.
 _OF_TORCHMETRICS = (
@@ -82,6 +83,8 @@ class PerImage(Metric):
             changes: Parts of the protocol that differ from the preset; and options of `torchmetrics.Metric`.
         """
         super().__init__(**{name: changes.pop(name) for name in _OF_TORCHMETRICS if name in changes})
+        check_kind("preset", preset, (str,))
+        check_interval(resamples, confidence, bootstrap_seed, interval)
         if preset not in self.presets:
             raise unknown_name("preset", preset, self.presets)
         self.preset = preset

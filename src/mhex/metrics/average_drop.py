@@ -114,7 +114,7 @@ def average_drop(result: MaskedResult, scored: str = "explained", relative: bool
     },
 )
 class AverageDrop(DropMetric):
-    """Mean relative drop; higher is better for removal, lower for keeping."""
+    """Mean drop, relative unless the protocol says otherwise; higher is better for removal, lower for keeping."""
 
     columns = ("value", "unsure")
     outputs = ("value", "unsure")

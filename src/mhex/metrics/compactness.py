@@ -109,7 +109,8 @@ def _flat(saliency: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
     passes="0",
     traps="High for any spiky noise: never judge by it alone. Enlarging a map changes it, so it is taken at the map's "
     "own resolution, and methods with other grids cannot be compared. `entropy` is a share of the most that the grid "
-    "allows, from 0 to 1; a blot has a lower share on a coarse grid all the same. A map of zeros does not count.",
+    "allows, from 0 to 1; a blot has a lower share on a coarse grid all the same. By default a map of zeros does not "
+    "count; presets `cdam` and `cdam_code` give it 1 and 0, as their formulas do.",
     presets={
         "default": CompactnessProtocol(),
         "cdam": CompactnessProtocol("paper"),

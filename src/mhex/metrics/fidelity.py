@@ -53,7 +53,7 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     },
 )
 class Fidelity(CurveMetric):
-    """`A_LIF - A_MIF` (higher is better), `A_MIF` (lower), `A_LIF` (higher) and `SRG`, the first over 100."""
+    """`A_LIF - A_MIF` (higher is better), `A_MIF` (lower), `A_LIF` (higher) and `SRG`, the mean gap of both curves."""
 
     columns = ("difference", "mif", "lif")
     outputs = ("difference", "mif", "lif", "srg")
@@ -69,6 +69,7 @@ class Fidelity(CurveMetric):
         return fidelity(result, self.protocol.scored, self.protocol.area, self.protocol.centred)
 
     def summary(self, rows: Tensor) -> Tensor:
-        """Means, and the first over 100."""
+        """Means, and the first over the area under a curve that is 1 everywhere: 100 by the rule `percent`."""
         means = rows.mean(-2)
-        return torch.cat([means, means[..., :1] / 100], -1)
+        whole = area(torch.ones(1, self.protocol.steps + 1), self.protocol.area)
+        return torch.cat([means, means[..., :1] / whole.to(means)], -1)

@@ -28,7 +28,8 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     paper="Chefer, Gur & Wolf, CVPR 2021, arXiv:2012.09838",
     passes="2 T - 1 F; less by each order of the same sweep that another metric reads",
     traps="A hit is always the label, also where the predicted class was explained. Images that are wrong at first "
-    "count as 0: `on_correct` leaves them out. Accuracy knows no margin.",
+    "count too, with 0 but where a changed image happens to be right: `positive_on_correct` and `negative_on_correct` "
+    "leave them out. Accuracy knows no margin.",
     data=("label",),
     presets={
         "default": AreaProtocol("black", 20),

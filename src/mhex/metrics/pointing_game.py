@@ -54,6 +54,7 @@ def _grown(inside: Tensor, by: int) -> Tensor:
     """Regions (B, H, W) with all that is at most so many pixels away from them."""
     if not by:
         return inside
+    by = min(by, sum(inside.shape[-2:]))  # from there on it is everywhere
     places = torch.arange(-by, by + 1, device=inside.device)
     disc = (places[:, None].square() + places.square() <= by * by).float()
     return F.conv2d(inside[:, None].float(), disc[None, None], padding=by)[:, 0] > 0.5

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass, fields
-from typing import Any
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.perturb import PerturbationSweep, area
 from mhex.perturb.references import PIXELS, WORDS
 
 _SCORED = ("explained", "predicted", "label")
+_SEEDS = ("seed", "bootstrap_seed")
+_MOST = 10**6  # passes, draws, pixels
+_LARGEST = 1e30  # of numbers with a fraction
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,11 @@ class Protocol:
 
     def __post_init__(self) -> None:
         usual = {f.name: f.default for f in fields(self)}
+        own: Any = type(self)
+        for name, hint in _hints(own).items():
+            if isinstance(getattr(self, name), list):  # a protocol is looked up by its parts
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+            check_kind(name, getattr(self, name), hint)
         for name, why in self.idle.items():
             if getattr(self, name) != usual[name]:
                 raise ArgumentError(
@@ -154,6 +166,42 @@ def check_units(reference: str, granularity: str) -> None:
         raise ArgumentError(
             f"Expected granularity {listed} or {known[-1]!r} with the reference {reference!r}, but got {granularity!r}."
         )
+
+
+@functools.cache
+def _hints(protocol: Any) -> dict[str, tuple[Any, ...]]:
+    """What each part of a protocol may be."""
+    hints = get_type_hints(protocol)
+    return {
+        f.name: get_args(hint) if get_origin(hint := hints[f.name]) is UnionType else (hint,) for f in fields(protocol)
+    }
+
+
+def check_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> None:
+    """Refuse a part of another kind than it is annotated with, and numbers beyond all reason."""
+    words = []
+    most = math.inf if name in _SEEDS else _MOST
+    for kind in kinds:
+        if kind is int:
+            right, word = _is_small(value, Integral, most), f"a whole number up to {_MOST}"
+        elif kind is float:
+            right, word = _is_small(value, Real, _LARGEST), "a finite number"
+        elif get_origin(kind) is tuple:
+            right = isinstance(value, tuple) and all(_is_small(part, Integral, most) for part in value)
+            word = f"a list of whole numbers up to {_MOST}"
+        elif kind is NoneType or kind is bool:
+            right, word = isinstance(value, kind), "None" if kind is NoneType else "True or False"
+        else:
+            right, word = isinstance(value, str), "a name"
+        if right:
+            return
+        words.append(word)
+    raise ArgumentTypeError(f"Expected {name} to be {' or '.join(words)}, but got {value!r}.")
+
+
+def _is_small(value: Any, kind: Any, most: float) -> bool:
+    """Whether a value is a number of this kind, from -most to most; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(abs(value) <= most)
 
 
 def _check_area(rule: str, steps: int) -> None:

@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from mhex.errors import ArgumentError
+from mhex.metrics.protocols import check_kind
 
 Summary = Callable[[Tensor], Tensor]
 IntervalKind = Literal["percentile", "bca"]
@@ -70,10 +71,7 @@ def bootstrap(
         clusters: Group of each image, (n,), such as its mosaic or document: groups are drawn as a whole. None: each
             image is its own.
     """
-    if not 0 < confidence < 1:
-        raise ArgumentError(f"Expected confidence between 0 and 1, but got {confidence!r}.")
-    if kind not in ("percentile", "bca"):
-        raise ArgumentError(f"Expected the kind of interval to be 'percentile' or 'bca', but got {kind!r}.")
+    check_interval(resamples, confidence, seed, kind)
     found = resampled(rows, summary, resamples, seed, clusters)
     ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
     shares = ends[:, None].expand(-1, found.shape[1])  # (2, O)
@@ -83,6 +81,18 @@ def bootstrap(
         [found[:, k].nanquantile(shares[:, k].to(found)) for k in range(found.shape[1])], 1
     )  # (2, O)
     return Interval(low, high, kind, confidence, resamples, seed)
+
+
+def check_interval(resamples: object, confidence: object, seed: object, kind: object) -> None:
+    """Refuse what no interval can be made with; arguments as for `bootstrap`."""
+    check_kind("resamples", resamples, (int,))
+    check_kind("confidence", confidence, (float,))
+    check_kind("bootstrap_seed", seed, (int,))
+    check_kind("interval", kind, (str,))
+    if not 0 < confidence < 1:  # type: ignore[operator]
+        raise ArgumentError(f"Expected confidence between 0 and 1, but got {confidence!r}.")
+    if kind not in ("percentile", "bca"):
+        raise ArgumentError(f"Expected the kind of interval to be 'percentile' or 'bca', but got {kind!r}.")
 
 
 def interval_of(
@@ -129,7 +139,7 @@ def resampled(
     if resamples < 1:
         raise ArgumentError(f"Expected at least one resample, but got {resamples}.")
     rows, groups = rows.cpu(), _Groups.of(len(rows), clusters)
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(seed % 2**63)
     part = max(1, _AT_A_TIME // rows.numel())
     found = []
     for start in range(0, resamples, part):

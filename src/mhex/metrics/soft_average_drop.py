@@ -39,8 +39,9 @@ def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor
     title="How much of the class probability goes when pixels fade as far as the map says?",
     paper="Sun & Liò, Multi-Head Explainer, 2025 (SAD)",
     passes="F",
-    traps="Depends on the level of the map, not on ranks alone: an offset or a gamma changes it. A map of ones scores "
-    "the drop of a flat image.",
+    traps="Depends on the values of the map, not on ranks alone. Maps are scaled from 0 to 1 first, so an offset or a "
+    "factor changes nothing, but a gamma does: a map that is high nearly everywhere scores the drop of a flat image. A "
+    "constant map becomes 0 and removes nothing.",
     modalities=("image",),
     presets={"default": SoftProtocol(), "mhex": SoftProtocol(scored="label")},
 )

@@ -39,6 +39,14 @@ def test_what_compute_returns():
     assert found["all"]["srg"]["ci_low"] == pytest.approx(found["ci_low"] / 100)
 
 
+def test_srg_does_not_depend_on_the_rule_of_areas():
+    """It is the mean gap of the curves, whether areas are of a percent axis or of one from 0 to 1."""
+    percent, unit = filled(area="percent").compute()["all"], filled(area="unit").compute()["all"]
+    assert percent["difference"]["value"] == pytest.approx(100 * unit["difference"]["value"])
+    assert percent["srg"]["value"] == pytest.approx(unit["srg"]["value"])
+    assert unit["srg"]["value"] == pytest.approx(unit["difference"]["value"])
+
+
 def test_kinds_of_intervals():
     percentile, bca = filled().compute(), filled(interval="bca").compute()
     assert bca["interval"] == "bca"
