@@ -16,6 +16,7 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
         "viz",
         "errors",
         "_correlation",
+        "_files",
         "_progress",
         "_optional",
     },  # its results draw themselves
@@ -24,11 +25,11 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
     "metrics": {"inputs", "metrics", "perturb", "errors", "_correlation"},
     "bench": {
         *("bench", "capture", "heads", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
-        *("_explain", "_progress", "_settle", "targets"),
+        *("_explain", "_files", "_progress", "_settle", "targets"),
         *("data", "zoo", "train"),  # suites name data and models, and are read as strictly as recipes
         *("explanation", "viz", "_photo"),  # pages of reports
     },
-    "viz": {"viz", "explanation", "registry", "errors", "_optional", "_words"},
+    "viz": {"viz", "explanation", "registry", "errors", "_files", "_optional", "_words"},
     "data": {"data", "errors", "_optional"},
 }
 

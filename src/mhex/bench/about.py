@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shlex
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from mhex._files import write_text
 from mhex.errors import ArgumentError
 
 _NAME = "about.json"
@@ -31,10 +31,7 @@ def note(folder: Path, told: Mapping[str, Any]) -> None:
     entry = json.loads(json.dumps({**told, "command": command(), "versions": versions()}, default=str))
     if entry in known:
         return
-    path = folder / _NAME
-    partial = path.with_name(f".{_NAME}.partial")
-    partial.write_text(json.dumps([*known, entry], indent=2), encoding="utf-8")
-    os.replace(partial, path)
+    write_text(json.dumps([*known, entry], indent=2), folder / _NAME)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mhex._files import write_text
 from mhex.bench import store
 from mhex.bench.about import versions
 from mhex.bench.controls import is_control
@@ -93,7 +93,7 @@ def run_suite(
         records[one.entry.label] = _joined(before.get(one.entry.label), record, new)
         added += new
         told = _told(suite, quick, records)
-        _write(out / TOLD, told)
+        write_text(json.dumps(told, indent=2), out / TOLD)
         if say is not None:
             say(f"{suite.name}: {one.entry.label}: {_spoken(record, new)} in {seconds:.1f} s.")
     return SuiteResult(suite, quick, reports, told, added)
@@ -203,11 +203,3 @@ def _device(device: str) -> str:
     if device.startswith("cuda"):
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({torch.get_num_threads()} threads)"
-
-
-def _write(path: Path, told: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(told, indent=2), encoding="utf-8")
-    os.replace(partial, path)

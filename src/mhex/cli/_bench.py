@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from mhex._files import write_text
 from mhex.bench import page_of as html_page
 from mhex.bench.suite import Suite
 from mhex.bench.suite_files import find_suite, packaged_suites, read_suite
@@ -19,7 +20,7 @@ from mhex.bench.suite_run import SuiteResult, run_suite
 from mhex.bench.suite_shelf import Shelf
 from mhex.bench.suite_stored import stored_result
 from mhex.cli._console import complain, printable
-from mhex.cli._output import output_folder, writing
+from mhex.cli._output import output_folder
 from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
 
@@ -160,11 +161,9 @@ def _write(result: SuiteResult, places: Places) -> None:
     """The HTML page, and the one in Markdown where it was asked for."""
     whole, page = places.html / "report.html", places.page
     made = html_page(places.rows, result.suite.title)
-    with writing(whole):
-        whole.write_text(printable(made), encoding="utf-8")
+    write_text(printable(made), whole)
     complain(f"Wrote {whole}.")
     if page is not None:
-        with writing(page):
-            files = write_page(result, page)
+        files = write_page(result, page)
         charts = f", and {len(files) - 1} charts beside it" if len(files) > 1 else ""
         complain(f"Wrote {page}{charts}.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mhex._progress import inside
+from mhex._progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,27 +63,14 @@ def steps(total: int) -> Iterator[Step]:
 
     Long work inside shows a bar of its own below.
     """
-    console = _watcher()
-    if console is None:
-        yield lambda what: None
-        return
-    from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar, inside(bar):
-        task = bar.add_task("", total=total)
-        begun = False
+    console, begun = _watcher(), False
+    with progress_bar(total, console is not None, console=console) as bar:
 
         def step(what: str) -> None:
             nonlocal begun
-            bar.update(task, advance=1 if begun else 0, description=escape(what))
+            bar.say(what)
+            if begun:
+                bar.advance()
             begun = True
 
         yield step

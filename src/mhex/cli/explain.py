@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mhex._files import write_text
 from mhex.cli._console import Step, busy, complain, printable, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
 from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
@@ -247,6 +248,5 @@ def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:
     from mhex.viz import page
 
     file = out / "index.html"
-    with writing(file):
-        file.write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), encoding="utf-8")
+    write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), file)
     return file

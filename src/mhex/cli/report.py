@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mhex._files import write_text
 from mhex.cli._console import busy, printable
 from mhex.cli._output import writing
 from mhex.errors import ArgumentError
@@ -46,7 +47,7 @@ def report(
         made = page_of(folder, title, chosen)
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(made, encoding="utf-8")
+        write_text(made, file)
     typer.echo(printable(f"Page: {file}"))
     if is_recommendation(folder):
         typer.echo(printable(f"Which method to use is said in {folder / PAGE}."))
