@@ -63,7 +63,8 @@ def _intro(found: Sequence[Evaluation]) -> str:
             _count(len(one.controls), "control"),
             _count(one.images, "sample"),
         )
-        lines.append(f"{name}{counted[0]} and {counted[1]}, judged on {counted[2]}.")
+        said = " ".join([f"{counted[0]} and {counted[1]}, judged on {counted[2]}.", *one.report.remarks])
+        lines.append(f"{name}{said}")
     return "\n\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.bench.batching import cut, is_batch, length, parts_of
+from mhex.bench.batching import cut, holds_batches, length, parts_of
 from mhex.bench.samples import Samples, in_samples
 
 PIECE = 2  # images that are judged between two looks at the clock
@@ -30,10 +30,23 @@ def shuffled(data: Any, seed: int) -> Any:
         return _ordered(data, order)
     if hasattr(data, "batch_size") or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         return data
-    if isinstance(data, str) or not len(data) or is_batch(data[0]):
+    if isinstance(data, str) or holds_batches(data):
         return data
     places = torch.randperm(len(data), generator=draw).tolist()
-    return (data[place] for place in places)
+    return _Shuffled(data, places)
+
+
+class _Shuffled:
+    """Items of a data set in another order, each read when it is taken."""
+
+    def __init__(self, data: Any, places: Sequence[int]) -> None:
+        self._data, self._places = data, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._data[self._places[place]]
 
 
 def _ordered(data: Any, order: Tensor) -> Any:
@@ -52,10 +65,14 @@ class Pieces:
     Args:
         data: As for `mhex.evaluate`.
         limit: The most images.
+
+    Attributes:
+        unread: Numbers of samples that cannot be read, and why.
     """
 
     def __init__(self, data: Any, limit: int | None = None) -> None:
-        self._rest: Iterator[Samples] = self._cut(in_samples(data, PIECE, limit))
+        self.unread: dict[int, str] = {}
+        self._rest: Iterator[Samples] = self._cut(in_samples(data, PIECE, limit, self.unread))
         self._held: list[Samples] = []
 
     def change(self, how: Callable[[Samples], Samples]) -> None:
@@ -70,6 +87,10 @@ class Pieces:
                 return None
             self._held.append(found)
         return self._held[place]
+
+    def put(self, samples: Samples | None) -> None:
+        """Set the first piece; None to take it out."""
+        self._held[:1] = [] if samples is None else [samples]
 
     @staticmethod
     def _cut(batches: Iterator[Samples]) -> Iterator[Samples]:

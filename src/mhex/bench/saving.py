@@ -62,5 +62,5 @@ def _write(found: Recommendation, folder: Path) -> None:
         if table is not None and table.num_rows:
             store.write(table, folder / f"{kind.name}-000000.parquet")
     write_text(report.rows.column("run")[0].as_py(), folder / "run.json")
-    about.note(folder, found.made)
+    about.note(folder, found.made, done=max(line.images for line in found.table), lost=found.lost)
     write_text(found.to_html(), folder / PAGE)

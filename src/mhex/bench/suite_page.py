@@ -67,7 +67,7 @@ def suite_page(result: SuiteResult) -> str:
     for label, report in result.reports.items():
         record = records[label]
         cells = report.summary()
-        parts += [f"## {label}", _words(record), tables(report, cells)]
+        parts += [f"## {label}", _words(record), *report.remarks, tables(report, cells)]
         for published in suite.published:
             if not published.models or label in published.models:
                 parts.append(beside(published, cells, suite.seed))

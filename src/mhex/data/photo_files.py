@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from mhex.errors import ArgumentError
 
 Fit = Literal["crop", "squash"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 PHOTO_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 
@@ -75,7 +78,9 @@ class _Files(ABC):
         try:
             with Image.open(path) as photo:
                 return self._read(photo, path)
-        except OSError as error:
+        except DataFormatError:
+            raise
+        except _BROKEN as error:
             raise DataFormatError(f"{path.name} cannot be decoded ({error}): place the file anew.") from error
 
     @abstractmethod

@@ -70,7 +70,8 @@ class Subject:
         self.multi_label, self.batch_size, self.progress = multi_label, batch_size, progress
         self.passes = 0
         self.shared: dict[Any, Any] = {}
-        self._logits: Tensor | None = None
+        self._outputs: Tensor | None = None
+        self._checked = False
         self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
             if value is not None and len(value) != self.batch.size:
@@ -92,11 +93,23 @@ class Subject:
     @property
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
-        if self._logits is None:
+        if not self._checked:
+            self._check(self.outputs)
+            self._checked = True
+        return self.outputs
+
+    @property
+    def outputs(self) -> Tensor:
+        """The same as the model gives them, which may be NaN or infinite for some samples."""
+        if self._outputs is None:
             parts = [logits for _, _, logits in self.run(self.batch.size, lambda jobs: self.variants(self.main, jobs))]
-            self._logits = torch.cat(parts)
-            self._check(self._logits)
-        return self._logits
+            self._outputs = torch.cat(parts)
+        return self._outputs
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether the model's outputs are finite for each sample, bool (B,), on the CPU."""
+        return torch.isfinite(self.outputs).all(1).cpu()
 
     @property
     def predicted(self) -> Tensor:
@@ -189,9 +202,11 @@ class Subject:
         return (z - norm).exp().masked_fill(classes < 0, torch.nan)
 
     def _check(self, logits: Tensor) -> None:
-        if not bool(torch.isfinite(logits).all()):
+        bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
+        if bad:
             raise ArgumentError(
-                "Expected finite scores of the samples as they are, but the model gave NaN or infinity."
+                "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
+                f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
             )
         inside = bool((logits >= 0).all() & (logits <= 1).all())
         if inside and logits.shape[1] > 1 and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
