@@ -122,7 +122,7 @@ def is_batch(element: Any) -> bool:
 
 def holds_batches(data: Any) -> bool:
     """Whether what a sequence holds are batches, told by the first that can be read."""
-    first = next(_readable(data, {}), None)
+    first = next(readable(data, {}), None)
     return first is not None and is_batch(first[1])
 
 
@@ -191,7 +191,7 @@ def _is_labelled(element: tuple[Any, ...] | list[Any]) -> bool:
 def _elements(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
     """Items or batches with their places."""
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "batch_size"):
-        return _readable(data, unread)
+        return readable(data, unread)
     if isinstance(data, Iterable):
         return enumerate(data)
     raise ArgumentTypeError(
@@ -199,7 +199,13 @@ def _elements(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
     )
 
 
-def _readable(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
+def readable(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
+    """Items of a list or data set with their places, those left out that cannot be read.
+
+    Args:
+        data: Whose items are taken by number.
+        unread: Filled with the places of the others, and why they cannot be read.
+    """
     for place in range(len(data)):
         try:
             element = data[place]

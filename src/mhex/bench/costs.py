@@ -98,8 +98,9 @@ def no_time(budget: float, needed: dict[str, float]) -> str:
     name = min(needed, key=needed.__getitem__)
     which = f"all of {len(needed)}; the quickest, {name}," if len(needed) > 1 else f"{name}, which"
     return (
-        f"Expected a budget that is enough for one method at least, but {spoken(budget)} is too short for {which} needs "
-        f"about {spoken(needed[name])}. Give a longer budget, name quicker methods, or try again if the machine is busy."
+        f"Expected a budget that is enough for one method at least, but {spoken(budget)} is too short for {which} "
+        f"needs about {spoken(needed[name])}. Give a longer budget, name quicker methods, or try again if the machine "
+        "is busy."
     )
 
 

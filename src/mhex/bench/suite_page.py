@@ -60,6 +60,7 @@ def suite_page(result: SuiteResult) -> str:
         f"Made by `{told['command']}`{form}: seed {told['seed']}, {seconds:.0f} s on {told['device']}; {made}. Rows "
         "per image, from which all of this follows, are kept by the run."
         + "".join(f" {line}" for line in dict.fromkeys(one.get("remark") for one in records.values()) if line),
+        *result.remarks,
         _models(records),
     ]
     if suite.reading:
