@@ -54,6 +54,13 @@ def presence_of(rows: Any, metric: str) -> dict[str, Tensor]:
     return dict(zip(at_name, found, strict=True))
 
 
+def unjudged_in(rows: Any) -> list[int]:
+    """Numbers of the samples that have rows without having been judged, see `mhex.bench.rows.empty_rows`."""
+    import pyarrow.compute as pc
+
+    return sorted(set(rows.filter(pc.is_nan(rows.column("explain_seconds"))).column("image").to_pylist()))
+
+
 def explain_seconds(rows: Any) -> dict[str, float]:
     """What an explanation took, by method: the median over samples.
 

@@ -21,6 +21,7 @@ from mhex.bench.cache import Cache
 from mhex.bench.cases import Run, case_of, digests, finite_of, prepare_case
 from mhex.bench.classes import ClassNumbers
 from mhex.bench.gaps import Gaps, warn_of, warn_of_lost
+from mhex.bench.gathering import unjudged_in
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
 from mhex.bench.rows import curve_keys_of, curves_of, empty_curves, empty_rows, keys_of, rows_of
@@ -155,12 +156,14 @@ def evaluate(
                 progress=watched,
                 say=lambda what, span=span: bar.say(f"{what}, {span}"),  # type: ignore[misc]
             )
-    count = max(samples.ids[-1], *lost) + 1 if lost else samples.ids[-1] + 1
+    rows = run.parts.table()
+    lost.update(dict.fromkeys(unjudged_in(rows), NOT_FINITE))  # also by an earlier call in the same folder
+    count = max((samples.ids[-1], *lost)) + 1
     if folder is not None:
         about.note(folder, call, samples=size, done=count, lost=lost)
     warn_of(run.skipped, count)
     warn_of_lost(lost, count)
-    return Report(run.parts.table(), None if run.curves is None else run.curves.table(), lost)
+    return Report(rows, None if run.curves is None else run.curves.table(), lost)
 
 
 def _followed(methods: Iterable[Judged], bar: Bar) -> Iterator[Judged]:

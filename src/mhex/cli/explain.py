@@ -156,7 +156,7 @@ def explain(
         typer.echo(f"Page: {_write_page(bundle, sections, out)}")
     if lost:
         for name, reason in lost.items():
-            complain(f"not explained: {name}: {reason}")
+            complain(f"not explained: {reason}" if name in str(reason) else f"not explained: {name}: {reason}")
         complain(f"The pictures of all others are in {printable(out)}.")
         raise typer.Exit(LOSSES)
 
