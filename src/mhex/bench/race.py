@@ -139,18 +139,22 @@ class Race:
         """One image by everybody, the cheap ones first; who is too slow for the budget is left out."""
         budget, ordered = self.watch.budget, sorted(self.entrants, key=lambda one: (not one.control, passes(one)))
         self._rehearse(first, [one for one in ordered if not self.costs.hopeless(guessed(one, forward))])
+        spent, unsure = 0.0, True
         for one in ordered:
-            if not one.control and self.costs.hopeless(guessed(one, forward)) and self.watch.used < _TRYING * budget:
-                forward = min(forward, self._forward())  # nobody leaves because the machine was busy for a moment
+            if unsure and self.costs.hopeless(guessed(one, forward)):
+                # Nobody leaves because the machine was busy for a moment.
+                again = self._forward()
+                forward, unsure = min(forward, again), again * _ALIKE < forward
             guess = guessed(one, forward)
             if not one.control and self.costs.hopeless(guess):
                 self._slow(one, guess, self.costs.needed(guess), tried=False)
-            elif not one.control and self.watch.used + guess > _TRYING * budget:
+            elif not one.control and (spent + guess > _TRYING * budget or guess > self.watch.left - self.reserve):
                 self.left_out[one.label] = f"there was no time to try it; give a budget of about {spoken(2 * budget)}"
                 self.too_slow[one.label] = 2 * budget
             else:
                 self.say(f"trying {one.label}")
                 self._try(first, one)
+                spent += len(first.ids) * self.costs.seconds.get(one.label, 0.0)  # without waits for other processes
         self._leave_out()
 
     def _leave_out(self) -> None:

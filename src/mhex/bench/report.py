@@ -185,6 +185,11 @@ class Report:
             Comparisons by two names, in either order.
         """
         names, values, summary = self._compared(metric, methods, output)
+        if len(names) < 2:
+            raise ArgumentError(
+                f"Expected at least two methods to be compared, but got {names[0] if names else 'none'} alone; the "
+                f"report has {', '.join(self.methods)}."
+            )
         found = all_pairs(values, seed, summary=summary)
         return Pairs({(names[i], names[j]): pair for (i, j), pair in found.items()})
 

@@ -13,7 +13,7 @@ import typer
 
 from mhex._files import write_text
 from mhex.bench import page_of as html_page
-from mhex.bench.samples import losses_in_words
+from mhex.bench.course import remarks
 from mhex.bench.suite import Suite
 from mhex.bench.suite_files import find_suite, packaged_suites, read_suite
 from mhex.bench.suite_page import write_page
@@ -158,7 +158,7 @@ class Bench:
         for line in result.remarks:
             complain(line)
         for label, lost in result.lost.items():
-            complain(f"{job.suite.name}: {label}: {len(lost)} samples not judged: {losses_in_words(lost)}.")
+            complain(f"{job.suite.name}: {label}: {' '.join(remarks('', lost))}")
         return {f"{job.suite.name}: {label}": len(lost) for label, lost in result.lost.items()}
 
 

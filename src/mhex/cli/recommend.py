@@ -54,7 +54,7 @@ def recommend(
     with busy(f"Loading {model}"):
         import mhex
         from mhex.bench.budget import seconds_of
-        from mhex.bench.samples import losses_in_words
+        from mhex.bench.course import remarks
         from mhex.bench.saving import PAGE, check_folder
 
         seconds_of(budget)
@@ -73,7 +73,7 @@ def recommend(
     if out is not None:
         typer.echo(printable(f"Page: {out / PAGE}"))
     if found.lost:
-        complain(f"{len(found.lost)} samples could not be read or judged: {losses_in_words(found.lost)}.")
+        complain(" ".join(remarks("", found.lost)))
         raise typer.Exit(LOSSES)
 
 

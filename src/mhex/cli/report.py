@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mhex._files import write_text
-from mhex.cli._console import busy, printable
+from mhex.cli._console import busy, complain, printable
 from mhex.cli._output import writing
 from mhex.errors import ArgumentError
 
@@ -42,12 +42,17 @@ def report(
     file = folder / "report.html" if out is None else out
     with busy("Drawing"):
         from mhex.bench import page_of
+        from mhex.bench.runs import evaluations
         from mhex.bench.saving import PAGE, is_recommendation
 
         made = page_of(folder, title, chosen)
+        told = {one.name: one.report.remarks for one in evaluations(folder)}
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
         write_text(made, file)
+    for name, remarks in told.items():
+        for remark in remarks:
+            complain(f"{name}: {remark}")
     typer.echo(printable(f"Page: {file}"))
     if is_recommendation(folder):
         typer.echo(printable(f"Which method to use is said in {folder / PAGE}."))
