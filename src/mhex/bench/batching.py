@@ -55,13 +55,17 @@ def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str])
     _check_batches(unread)
 
 
-def count_samples(data: Any, limit: int | None = None) -> int | None:
-    """How many samples there are; None if that is not known before they are read."""
+def count_samples(data: Any, items: bool, limit: int | None = None) -> int | None:
+    """How many samples there are; None if that is not known before they are read.
+
+    Args:
+        data: As for `mhex.evaluate`.
+        items: Whether it holds single items, as the first of it showed.
+        limit: The most samples.
+    """
     if _is_columns(data):
         count = length(parts_of(data)["inputs"])
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "batch_size"):
-        if holds_batches(data):
-            return None
+    elif items and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         count = len(data)
     else:
         return None

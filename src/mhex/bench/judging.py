@@ -142,7 +142,8 @@ def evaluate(
     held = _held(run, by, first, batches)
     made = {"methods": [one.label for one in chosen], "metrics": [one.label for one in by]}
     call = {"model": bundle.name or type(inner).__name__, **made, "batch_size": batch_size}
-    watched, pieces, size = is_watched(progress), count_batches(data, batch_size, limit), count_samples(data, limit)
+    watched, pieces = is_watched(progress), count_batches(data, batch_size, limit)
+    size = count_samples(data, first.items, limit)
     if folder is not None:
         about.note(folder, call, samples=size)
     with progress_bar(None if pieces is None else pieces * len(chosen), watched) as bar:

@@ -89,7 +89,7 @@ class Recommendation:
         curves: An arrow table of curves, where the score reads some; else None.
         shown: Photos and maps of the first images.
         made: Model, methods, metric and budget, as they stand on the page.
-        lost: Samples that could not be read or judged, and why, by their place in the race.
+        lost: Samples that could not be read or judged, and why, by their number in the data.
     """
 
     method: str

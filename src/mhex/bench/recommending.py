@@ -90,9 +90,10 @@ def recommend(
     watch = Watch(seconds_of(budget), clock)
     if out is not None:
         check_folder(Path(out))
+    samples, order = shuffled(data, seed)
     race = entered(
         model,
-        Pieces(shuffled(data, seed), images),
+        Pieces(samples, images, order),
         watch,
         methods=methods,
         score=score,

@@ -42,6 +42,7 @@ class Samples:
         other: Another class that is in each image, (B,), -1 where there is none; None if not known.
         tiles: Of mosaics: the class of each cell, (B, n * n); see `mhex.perturb.mosaics`.
         names: Labels and other classes that were given by name, and have no number yet.
+        items: Whether the batch was made here of single items.
     """
 
     inputs: Any
@@ -52,6 +53,7 @@ class Samples:
     other: Tensor | None = None
     tiles: Tensor | None = None
     names: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    items: bool = False
 
     def has(self, name: str) -> bool:
         """Whether the data says it of at least one of these samples."""
@@ -166,6 +168,7 @@ def _samples(batch: Parts, start: int, read: MaskReader) -> Samples:
         rationale=_rationales(words, ids, batch["inputs"]),
         tiles=_tiles(batch["tiles"]),
         names=names,
+        items=batch.get("ids") is not None,
         **numbers,
     )
 

@@ -16,24 +16,27 @@ from mhex.bench.samples import Samples, in_samples
 PIECE = 2  # images that are judged between two looks at the clock
 
 
-def shuffled(data: Any, seed: int) -> Any:
+def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
     """The same samples in another order, where that can be had without reading them; else as they come.
 
     Args:
         data: As for `mhex.evaluate`. Tensors, dictionaries of columns and sequences of items are shuffled; loaders,
             generators and sequences of batches stay in their order.
         seed: Of the order.
+
+    Returns:
+        The samples, and the number in the data of each; None if they are as they come.
     """
     draw = torch.Generator().manual_seed(seed)
     if isinstance(data, (Tensor, Mapping)) or (isinstance(data, tuple) and data and isinstance(data[0], Tensor)):
         order = torch.randperm(length(parts_of(data)["inputs"]), generator=draw)
-        return _ordered(data, order)
+        return _ordered(data, order), order.tolist()
     if hasattr(data, "batch_size") or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
-        return data
+        return data, None
     if isinstance(data, str) or holds_batches(data):
-        return data
+        return data, None
     places = torch.randperm(len(data), generator=draw).tolist()
-    return _Shuffled(data, places)
+    return _Shuffled(data, places), places
 
 
 class _Shuffled:
@@ -65,12 +68,14 @@ class Pieces:
     Args:
         data: As for `mhex.evaluate`.
         limit: The most images.
+        order: Number of each sample in the data, if they were shuffled.
 
     Attributes:
-        unread: Numbers of samples that cannot be read, and why.
+        unread: Samples that cannot be read, and why, by their place in the race.
     """
 
-    def __init__(self, data: Any, limit: int | None = None) -> None:
+    def __init__(self, data: Any, limit: int | None = None, order: Sequence[int] | None = None) -> None:
+        self.order = order
         self.unread: dict[int, str] = {}
         self._rest: Iterator[Samples] = self._cut(in_samples(data, PIECE, limit, self.unread))
         self._held: list[Samples] = []
@@ -105,6 +110,6 @@ class Pieces:
 
 def _part(samples: Samples, part: slice) -> Samples:
     """Some of the samples of a batch."""
-    names = [field.name for field in fields(Samples) if field.name not in ("names", "ids")]
+    names = [field.name for field in fields(Samples) if field.name not in ("names", "ids", "items")]
     found = {name: cut(getattr(samples, name), part) for name in names}
     return replace(samples, ids=samples.ids[part], names={k: v[part] for k, v in samples.names.items()}, **found)

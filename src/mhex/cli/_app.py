@@ -23,8 +23,8 @@ mhex explain *.jpg --model timm:resnet18:weights.safetensors --method all
 
 mhex explain --text "A fine film." --model hf:my-bert
 
-Exit codes: 0, all is done; 2, a mistake in the command, or nothing could be done; 3, done with losses, which are named
-on standard error; 130, stopped by Ctrl-C.
+Exit codes: 0, all is done; 2, a mistake in the command, or nothing could be done; 3, done with losses, which are \
+named on standard error; 130, stopped by Ctrl-C.
 """
 
 # Typer brings click along under different names in different versions; its base class of usage mistakes is in all.
