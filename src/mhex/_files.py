@@ -115,10 +115,10 @@ def write_tensors(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path, durable) as aside:
         try:
-            save_file(own, aside, metadata=dict(facts or {}))
+            save_file(copies, aside, metadata=dict(facts or {}))
         except SafetensorError as error:  # which is no OSError, also where the disk is full
             reason = re.search(r"I/O error: (.*?)(?: \(os error|$)", str(error))
             raise OSError(reason[1] if reason else str(error)) from error

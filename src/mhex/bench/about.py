@@ -39,7 +39,7 @@ def note(
     known = read(folder)
     made = {**told, "command": command(), "versions": versions(), "samples": samples}
     entry = json.loads(json.dumps(made, default=str))
-    place = next((k for k, one in enumerate(known) if entry.items() <= one.items()), len(known))
+    place = next((k for k, call in enumerate(known) if entry.items() <= call.items()), len(known))
     if place < len(known) and done is None:
         return
     lost_ids = {str(number): reason for number, reason in sorted((lost or {}).items())}

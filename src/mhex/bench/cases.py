@@ -163,8 +163,8 @@ def _explained_model(run: Run, samples: Samples, subject: Subject) -> Subject:
         subject.shared["explained model"] = Subject(
             run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer
         )
-    found: Subject = subject.shared["explained model"]
-    return found
+    explained: Subject = subject.shared["explained model"]
+    return explained
 
 
 def finite_of(run: Run, samples: Samples, subject: Subject) -> Tensor:

@@ -79,8 +79,8 @@ def cells_of(
 
 def _on_the_same_images(there: Mapping[str, Tensor]) -> bool:
     """Whether all methods were judged on the same images; control maps may have others."""
-    judged = [one for name, one in there.items() if not is_control(name)]
-    return all(torch.equal(one, judged[0]) for one in judged)
+    judged = [images for name, images in there.items() if not is_control(name)]
+    return all(torch.equal(images, judged[0]) for images in judged)
 
 
 def _verdicts(made: PerImage, numbers: Numbers, outputs: int) -> list[Verdict | None]:

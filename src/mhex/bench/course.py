@@ -37,16 +37,17 @@ def broken_off(calls: Sequence[Call], rows: Any) -> str:
 
 def lost_in(calls: Iterable[Call]) -> dict[int, str]:
     """Samples that could not be judged, and why, by the last call that says so."""
-    found: dict[int, str] = {}
+    lost: dict[int, str] = {}
     for call in calls:
-        found |= {int(number): str(reason) for number, reason in (call.get("lost") or {}).items()}
-    return found
+        lost |= {int(number): str(reason) for number, reason in (call.get("lost") or {}).items()}
+    return lost
 
 
 def remarks(broken: str, lost: Mapping[int, str]) -> list[str]:
     """Sentences that belong above or below every table of a report."""
     count = f"{len(lost)} {'sample' if len(lost) == 1 else 'samples'}"
-    return [one for one in (broken, f"Not judged: {count} ({losses_in_words(lost)})." if lost else "") if one]
+    losses = f"Not judged: {count} ({losses_in_words(lost)})." if lost else ""
+    return [sentence for sentence in (broken, losses) if sentence]
 
 
 def _covers(other: Call, call: Call) -> bool:
@@ -63,4 +64,4 @@ def _counts(call: Call, rows: Any) -> tuple[int, int]:
     for image, mark, method, options, metric in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         cells.setdefault((image, mark), set()).add((label(method, options), metric))
     wanted = {(method, metric) for method in call["methods"] for metric in call["metrics"]}
-    return sum(wanted <= one for one in cells.values()), len(cells)
+    return sum(wanted <= there for there in cells.values()), len(cells)

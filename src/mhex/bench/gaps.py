@@ -78,7 +78,7 @@ def warn_of_lost(lost: Mapping[int, str], count: int) -> None:
     """
     if not lost:
         return
-    told = f"{len(lost)} of {count} samples could not be judged: {losses_in_words(lost)}."
+    sentence = f"{len(lost)} of {count} samples could not be judged: {losses_in_words(lost)}."
     if len(lost) >= count:
-        raise ArgumentError(told)
-    warnings.warn(told, MhexWarning, stacklevel=3)
+        raise ArgumentError(sentence)
+    warnings.warn(sentence, MhexWarning, stacklevel=3)

@@ -48,10 +48,10 @@ def presence_of(rows: Any, metric: str) -> dict[str, Tensor]:
 
     part = rows.filter(pc.equal(rows.column("metric"), metric)).to_pydict()
     labels, at_name, at_sample, names, samples = _places(part)
-    found = torch.zeros(len(at_name), len(at_sample), dtype=torch.bool)
-    place = torch.tensor([at_name[labels[one]] for one in names]), torch.tensor([at_sample[one] for one in samples])
-    found[place] = True
-    return dict(zip(at_name, found, strict=True))
+    there = torch.zeros(len(at_name), len(at_sample), dtype=torch.bool)
+    lines, columns = [at_name[labels[name]] for name in names], [at_sample[sample] for sample in samples]
+    there[torch.tensor(lines), torch.tensor(columns)] = True
+    return dict(zip(at_name, there, strict=True))
 
 
 def unjudged_in(rows: Any) -> list[int]:

@@ -140,7 +140,7 @@ def evaluate(
     asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
     run = replace(run, needs=frozenset(asked))
     held = _held(run, by, first, batches)
-    made = {"methods": [one.label for one in chosen], "metrics": [one.label for one in by]}
+    made = {"methods": [method.label for method in chosen], "metrics": [metric.label for metric in by]}
     call = {"model": bundle.name or type(inner).__name__, **made, "batch_size": batch_size}
     watched, pieces = is_watched(progress), count_batches(data, batch_size, limit)
     size = count_samples(data, first.items, limit)
@@ -227,15 +227,15 @@ def judge_batch(
     marks = digests(samples, subject)
     sound: _Sound | None = None
     for method in methods:
-        wanted = [one for one in metrics if not _done(run, samples, marks, method, one)]
+        wanted = [metric for metric in metrics if not _done(run, samples, marks, method, metric)]
         if not wanted and not (run.shown is not None and run.shown.lacks(samples.ids, marks, method)):
             continue
         if sound is None:
             sound = _sound(run, samples, subject, marks, progress)
         if sound.lost:
-            run.parts.add([row for one in wanted for row in empty_rows(*sound.lost, method, one)])
+            run.parts.add([row for metric in wanted for row in empty_rows(*sound.lost, method, metric)])
             if run.curves is not None:
-                run.curves.add(row for one in wanted for row in empty_curves(*sound.lost, method, one))
+                run.curves.add(row for metric in wanted for row in empty_curves(*sound.lost, method, metric))
         if sound.subject is not None:
             say(f"{method.label}: maps")
             _judge(run, sound.samples, sound.subject, sound.marks, method, wanted, say)
@@ -256,7 +256,7 @@ def _judge(
     gaps = Gaps(samples.ids)
     case = case_of(run, samples, marks, method, subject, gaps)
     seconds = (time.perf_counter() - started) / len(samples.ids)
-    case.plan([one.metric.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
+    case.plan([judge.metric.sweep for judge in wanted if isinstance(judge.metric, CurveMetric)])
     if run.shown is not None and run.shown.lacks(samples.ids, marks, method):
         run.shown.keep(case, marks, method)
     rows: list[dict[str, Any]] = []

@@ -51,7 +51,7 @@ def page_of(folder: str | PathLike[str], title: str = "", images: Sequence[int] 
     else:
         sections = [Section(one.name, _chapter(one, images)) for one in found]
     answer = f"\n\n{_ANSWER}" if is_recommendation(Path(folder)) else ""
-    remarks = "".join(f"{one}\n\n" for one in _missing(Path(folder)))
+    remarks = "".join(f"{sentence}\n\n" for sentence in _missing(Path(folder)))
     return page(title, f"{remarks}{_intro(found)}\n\n{_CONTROLS} {_ARROWS}{answer}", sections)
 
 

@@ -79,8 +79,8 @@ class Race:
     def lost(self) -> dict[int, str]:
         """Samples that could not be read or judged, and why, by their number in the data."""
         order = self.pieces.order
-        found = {**self.pieces.unread, **self.run.lost}
-        return {place if order is None else order[place]: reason for place, reason in found.items()}
+        lost = {**self.pieces.unread, **self.run.lost}
+        return {place if order is None else order[place]: reason for place, reason in lost.items()}
 
     @property
     def curves(self) -> Any:

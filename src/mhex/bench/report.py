@@ -24,7 +24,7 @@ from mhex.metrics.comparison import all_pairs
 from mhex.metrics.ranking import Rank, ranking
 from mhex.metrics.resampling import Summary
 
-_TOLD = b"mhex"  # where a single file says what its rows do not
+_FACTS = b"mhex"  # where a single file says what its rows do not
 
 
 class Report:
@@ -238,8 +238,8 @@ class Report:
 
     def to_parquet(self, path: str | PathLike[str]) -> Path:
         """Write all rows to a file; curves stay behind."""
-        told = json.dumps({"lost": self.lost, "broken": self.broken})
-        store.write(self.rows.replace_schema_metadata({_TOLD: told}), Path(path))
+        facts = json.dumps({"lost": self.lost, "broken": self.broken})
+        store.write(self.rows.replace_schema_metadata({_FACTS: facts}), Path(path))
         return Path(path)
 
     @classmethod
@@ -251,9 +251,9 @@ class Report:
             calls = about.read(path)
             lost, broken = course.lost_in(calls), course.broken_off(calls, rows)
             return cls(rows, store.read(path, store.CURVES), lost, broken)
-        told = json.loads((rows.schema.metadata or {}).get(_TOLD, b"{}"))
-        lost = {int(number): reason for number, reason in told.get("lost", {}).items()}
-        return cls(rows, None, lost, told.get("broken", ""))
+        facts = json.loads((rows.schema.metadata or {}).get(_FACTS, b"{}"))
+        lost = {int(number): reason for number, reason in facts.get("lost", {}).items()}
+        return cls(rows, None, lost, facts.get("broken", ""))
 
     def merge(self, *others: Report) -> Report:
         """One report of several: samples are paired by number and digest, and what disagrees is refused.
@@ -261,9 +261,9 @@ class Report:
         Rows that are in more than one count once. More samples of the same methods are added; see `mhex.bench.merging`.
         """
         reports = (self, *others)
-        lost = {number: reason for one in reports for number, reason in one.lost.items()}
-        rows = store.as_table(merged([one.rows.to_pylist() for one in reports]))
-        return Report(rows, None, lost, next((one.broken for one in reports if one.broken), ""))
+        lost = {number: reason for report in reports for number, reason in report.lost.items()}
+        rows = store.as_table(merged([report.rows.to_pylist() for report in reports]))
+        return Report(rows, None, lost, next((report.broken for report in reports if report.broken), ""))
 
     def __str__(self) -> str:
         return self.table()

@@ -69,9 +69,9 @@ class Samples:
     def only(self, places: Sequence[int]) -> Samples:
         """Those at some places of the batch."""
         names = ("inputs", "label", "mask", "rationale", "other", "tiles")
-        found = {name: taken(getattr(self, name), places) for name in names}
-        named = {name: taken(given, places) for name, given in self.names.items()}
-        return replace(self, ids=tuple(self.ids[place] for place in places), names=named, **found)
+        parts = {name: taken(getattr(self, name), places) for name in names}
+        classes = {name: taken(labels, places) for name, labels in self.names.items()}
+        return replace(self, ids=tuple(self.ids[place] for place in places), names=classes, **parts)
 
     def numbered(self, numbers: Callable[[Sequence[int | str]], Tensor]) -> Samples:
         """The same with numbers in the place of class names.
@@ -117,8 +117,8 @@ def in_samples(
         if limit is not None and start >= limit:
             return
     if start == 0 and unread:
-        told = losses_in_words(unread)
-        raise ArgumentError(f"Expected samples that can be read, but none of {len(unread)} can: {told}.")
+        reasons = losses_in_words(unread)
+        raise ArgumentError(f"Expected samples that can be read, but none of {len(unread)} can: {reasons}.")
     if start == 0:
         raise ArgumentError("Expected at least one sample, but the data is empty; a generator can be read only once.")
 

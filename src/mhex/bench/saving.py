@@ -51,16 +51,16 @@ def save(found: Recommendation, folder: Path) -> Path:
     return folder
 
 
-def _write(found: Recommendation, folder: Path) -> None:
-    write_text(json.dumps(found.as_dict(), indent=2), folder / _JSON)
-    write_text(f"{found}\n", folder / f"{NAME}.txt")
-    report, shown = found.report, found.shown
-    tables = [(store.ROWS, report.rows), (store.CURVES, found.curves)]
+def _write(answer: Recommendation, folder: Path) -> None:
+    write_text(json.dumps(answer.as_dict(), indent=2), folder / _JSON)
+    write_text(f"{answer}\n", folder / f"{NAME}.txt")
+    report, shown = answer.report, answer.shown
+    tables = [(store.ROWS, report.rows), (store.CURVES, answer.curves)]
     if shown is not None:
         tables += [(PHOTOS, shown.photos.table()), (MAPS, shown.maps.table())]
     for kind, table in tables:
         if table is not None and table.num_rows:
             store.write(table, folder / f"{kind.name}-000000.parquet")
     write_text(report.rows.column("run")[0].as_py(), folder / "run.json")
-    about.note(folder, found.made, done=max(line.images for line in found.table), lost=found.lost)
-    write_text(found.to_html(), folder / PAGE)
+    about.note(folder, answer.made, done=max(line.images for line in answer.table), lost=answer.lost)
+    write_text(answer.to_html(), folder / PAGE)

@@ -99,10 +99,10 @@ def _methods(entry: Entry, bundle: Bundle, items: Items) -> list[MethodGiven]:
 def _longest(items: Items) -> Any:
     """The sample that asks the most of methods: of texts the longest, of images any."""
     unread: dict[int, str] = {}
-    found = readable(items, unread)
-    first = next(found, None)
+    samples = readable(items, unread)
+    first = next(samples, None)
     if first is None:
         raise ArgumentError(f"none of its {len(items)} samples can be read: {losses_in_words(unread)}.")
     if "text" not in first[1]:
         return first[1]["image"]
-    return max((item["text"] for _, item in chain([first], found)), key=len)
+    return max((item["text"] for _, item in chain([first], samples)), key=len)

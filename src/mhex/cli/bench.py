@@ -93,10 +93,10 @@ def bench(
 
     losses = Bench(quick, device, stored=stored is not None, tables=not no_tables, remark=remark).work(jobs, places_of)
     if losses.failed:
-        told = f"{len(losses.failed)} of {len(jobs)} suites failed: {', '.join(losses.failed)}."
+        sentence = f"{len(losses.failed)} of {len(jobs)} suites failed: {', '.join(losses.failed)}."
         if len(losses.failed) == len(jobs):
-            raise ArgumentError(told)
-        complain(told)
+            raise ArgumentError(sentence)
+        complain(sentence)
     if losses.failed or losses.samples:
         raise typer.Exit(LOSSES)
 

@@ -46,13 +46,12 @@ def report(
         from mhex.bench.saving import PAGE, is_recommendation
 
         made = page_of(folder, title, chosen)
-        told = {one.name: one.report.remarks for one in evaluations(folder)}
+        remarks = [f"{entry.name}: {remark}" for entry in evaluations(folder) for remark in entry.report.remarks]
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
         write_text(made, file)
-    for name, remarks in told.items():
-        for remark in remarks:
-            complain(f"{name}: {remark}")
+    for remark in remarks:
+        complain(remark)
     typer.echo(printable(f"Page: {file}"))
     if is_recommendation(folder):
         typer.echo(printable(f"Which method to use is said in {folder / PAGE}."))
