@@ -25,7 +25,7 @@ from mhex._settle import (
 from mhex.auto import AUTO, methods_for
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Anatomy, Batch, Needs, Outputs, Trace, check_outputs, find_anatomy, full, observe, unwrap
-from mhex.errors import ArgumentError, CaptureError, NotFiniteError, UnsupportedModelError
+from mhex.errors import ArgumentError, CaptureError, NotFiniteError, NotFiniteOutputError, UnsupportedModelError
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.registry import Method, get_method
@@ -134,7 +134,7 @@ def explain(
             scores, special = _scores(spec, trace, resolved, own)
             if not bool(torch.isfinite(scores).all()):
                 raise NotFiniteError(
-                    f"Method {spec.name!r} gave scores that are not finite on this model and batch.",
+                    f"Method {spec.name!r} gave scores that are not finite on this model, {_bad_samples(scores)}.",
                     scores if resolved.several else scores[:, 0],
                 )
             logits, cost = trace.logits.detach(), dict(trace.cost)
@@ -204,8 +204,14 @@ def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str
 
 
 def _check_finite(logits: Tensor) -> None:
-    if not bool(torch.isfinite(logits).all()):
-        raise UnsupportedModelError("The model's scores are not finite on this batch, so there is nothing to explain.")
+    finite = torch.isfinite(logits.detach()).flatten(1).all(1)
+    if not bool(finite.all()):
+        raise NotFiniteOutputError((~finite).nonzero()[:, 0].tolist(), len(finite))
+
+
+def _bad_samples(scores: Tensor) -> str:
+    bad = (~torch.isfinite(scores).flatten(1).all(1)).nonzero()[:, 0].tolist()
+    return f"for {'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))} of this batch of {len(scores)}"
 
 
 def _scores(

@@ -6,6 +6,7 @@ import json
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from mhex._files import write_tensors
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,18 +22,11 @@ _PICTURES = "pictures"  # (H, W, 3) each, uint8, since they differ in size
 
 def write_fields(explanation: Any, path: str | PathLike[str]) -> None:
     """Write the fields of an explanation, pictures as they are drawn."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     named = {n: t for n in _TENSORS if (t := getattr(explanation, n)) is not None}
     named |= {f"{group}.{name}": one for group in _GROUPS for name, one in getattr(explanation, group).items()}
     named |= {f"{_PICTURES}.{n}": _pixels(picture) for n, picture in enumerate(_listed(explanation.pictures))}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
     metadata = {name: json.dumps(getattr(explanation, name), default=str) for name in (*_PLAIN, *_WORDS)}
-    try:
-        save_file(tensors, path, metadata=metadata)
-    except (OSError, SafetensorError) as error:
-        raise ArgumentError(f"Expected a file that can be written, but {path} cannot: {error}.") from error
+    write_tensors(named, path, metadata)
 
 
 def read_fields(path: str | PathLike[str]) -> dict[str, Any]:

@@ -1,47 +1,110 @@
-"""One progress interface: silent unless asked."""
+"""One progress interface: silent unless asked, or where nobody watches."""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 T = TypeVar("T")
 _OPEN: ContextVar[Progress | None] = ContextVar("open display", default=None)
 
 
-def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
-    """Iterate over `steps`, drawing a progress bar on standard error when `enabled`, or a line of the open display."""
-    if not enabled:
-        yield from steps
-        return
-    if (display := _OPEN.get()) is not None:
-        # Two displays would write over each other.
-        line = display.add_task(description, total=len(steps) if isinstance(steps, Sized) else None)
-        try:
-            for step in steps:
-                yield step
-                display.advance(line)
-        finally:
-            display.remove_task(line)
-        return
-    state = random.getstate()  # loading rich draws from it
-    from rich.console import Console
-    from rich.progress import Progress
+class Bar:
+    """A line of a progress display.
 
-    random.setstate(state)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        yield from bar.track(steps, description=description)
+    Args:
+        display: The display; None for a line that nobody sees.
+        line: Its number in the display.
+    """
+
+    def __init__(self, display: Progress | None = None, line: TaskID | None = None) -> None:
+        self._display, self._line = display, line
+
+    def say(self, what: str) -> None:
+        """Show what is being done."""
+        if self._display is not None and self._line is not None:
+            from rich.markup import escape
+
+            self._display.update(self._line, description=escape(what))
+
+    def advance(self, count: float = 1) -> None:
+        """Move on."""
+        if self._display is not None and self._line is not None:
+            self._display.advance(self._line, count)
+
+    def reach(self, done: float) -> None:
+        """Move to a place."""
+        if self._display is not None and self._line is not None:
+            self._display.update(self._line, completed=done)
 
 
 @contextmanager
-def inside(display: Progress) -> Iterator[None]:
-    """Let every `track` draw its bar as a line of this display, for the time of the context."""
+def progress_bar(total: float | None, enabled: bool, unit: str = "", console: Console | None = None) -> Iterator[Bar]:
+    """A line of the open display, or of a new one on standard error, into which long work inside draws its own lines.
+
+    Args:
+        total: Where it ends; None if that is not known.
+        enabled: Whether to draw at all.
+        unit: Of the numbers, behind them.
+        console: Of a new display; None for standard error.
+    """
+    if not enabled:
+        yield Bar()
+        return
+    with ExitStack() as stack:
+        display = _OPEN.get()
+        if display is None:  # two displays would write over each other
+            display = stack.enter_context(_display(console))
+            stack.enter_context(_inside(display))
+        line = display.add_task("", total=total, unit=unit)
+        try:
+            yield Bar(display, line)
+        finally:
+            display.remove_task(line)
+
+
+def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
+    """Iterate over `steps`, drawing a progress bar when `enabled`."""
+    if not enabled:
+        yield from steps
+        return
+    with progress_bar(len(steps) if isinstance(steps, Sized) else None, enabled) as bar:
+        bar.say(description)
+        for step in steps:
+            yield step
+            bar.advance()
+
+
+def is_watched(progress: bool | None) -> bool:
+    """Whether to draw progress bars: as asked, or, for None, if somebody looks at a terminal or a notebook."""
+    if progress is not None:
+        return progress
+    return sys.stderr.isatty() or _in_notebook()
+
+
+def watched() -> bool:
+    """True inside an open display, so that long work should say how far it is."""
+    return _OPEN.get() is not None
+
+
+def _in_notebook() -> bool:
+    """Whether this is the kernel of a notebook that can show bars, which takes ipywidgets."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
+
+
+@contextmanager
+def _inside(display: Progress) -> Iterator[None]:
+    """Let every bar be a line of this display, for the time of the context."""
     token = _OPEN.set(display)
     try:
         yield
@@ -49,6 +112,28 @@ def inside(display: Progress) -> Iterator[None]:
         _OPEN.reset(token)
 
 
-def watched() -> bool:
-    """True inside an open display, so that long work should say how far it is."""
-    return _OPEN.get() is not None
+def _display(console: Console | None) -> Progress:
+    state = random.getstate()  # loading rich draws from it
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    random.setstate(state)
+    columns: list[ProgressColumn] = [
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    ]
+    return Progress(*columns, console=console or Console(stderr=True), transient=True)

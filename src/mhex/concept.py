@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mhex._files import write_tensors
 from mhex._progress import track
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Needs, Outcome, find_anatomy, full, observe, unwrap
@@ -139,16 +140,10 @@ class Concept:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
         if Path(path).suffix != ".safetensors":
             raise ArgumentError(f"Expected a file ending in .safetensors, but got {Path(path).name!r}.")
         header = {"format": _FORMAT, "name": self.name, "similarity": self.similarity, "examples": str(self.examples)}
-        try:
-            save_file({"latent": self.latent.detach().cpu().contiguous()}, path, metadata=header)
-        except (OSError, SafetensorError) as error:
-            raise ArgumentError(f"Expected a file that can be written, but {path} cannot: {error}.") from error
+        write_tensors({"latent": self.latent}, path, header)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Concept:

@@ -6,7 +6,7 @@ Mistakes in arguments are also `ValueError` or `TypeError`, as Python users expe
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -58,6 +58,29 @@ class NotFiniteError(CaptureError):
         return type(self), (self.args[0], self.scores)
 
 
+class NotFiniteOutputError(UnsupportedModelError):
+    """The model's own scores are NaN or infinite for some samples, so that these cannot be explained.
+
+    Attributes:
+        samples: Their places in the batch, from 0 on.
+        count: How many samples the batch has.
+    """
+
+    def __init__(self, samples: Sequence[int], count: int) -> None:
+        self.samples, self.count = tuple(samples), count
+        which = f"{'sample' if len(self.samples) == 1 else 'samples'} {', '.join(map(str, self.samples))} of this batch"
+        others = "; leave them out" if len(self.samples) < count else ""
+        super().__init__(
+            f"The model's scores are not finite for {which if count > 1 else 'this input'}, so there is nothing to "
+            f"explain{others}.",
+            "the model's scores are not finite",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What it is made of again: workers hand errors on by pickling them."""
+        return type(self), (self.samples, self.count)
+
+
 class MissingExtraError(MhexError, ImportError):
     """An optional package is needed; the message names the extra that installs it."""
 
@@ -73,5 +96,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ArgumentError:
     known = list(known)
     lowered = {candidate.lower(): candidate for candidate in reversed(known)}
     near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.6)]
-    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(known[:40])}."
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(known[:40]) or 'none'}."
     return ArgumentError(f"Unknown {kind} {name!r}. {hint}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shlex
 import sys
@@ -14,27 +13,38 @@ from typing import Any
 
 import torch
 
+from mhex._files import write_text
 from mhex.errors import ArgumentError
 
 _NAME = "about.json"
 _PACKAGES = ("mhex", "numpy", "timm", "transformers")
 
 
-def note(folder: Path, told: Mapping[str, Any]) -> None:
-    """Write down a call, unless the same one is there already.
+def note(
+    folder: Path,
+    told: Mapping[str, Any],
+    samples: int | None = None,
+    done: int | None = None,
+    lost: Mapping[int, str] | None = None,
+) -> None:
+    """Write down a call when it begins, and once more when it is done; the same call is written down once.
 
     Args:
         folder: Of the rows.
         told: What is known of the call, as JSON can hold it.
+        samples: How many there are to judge; None if that is not known.
+        done: At the end of the call, how many samples it went through. A call without it was broken off, or still runs.
+        lost: Samples that could not be judged, and why.
     """
     known = read(folder)
-    entry = json.loads(json.dumps({**told, "command": command(), "versions": versions()}, default=str))
-    if entry in known:
+    made = {**told, "command": command(), "versions": versions(), "samples": samples}
+    entry = json.loads(json.dumps(made, default=str))
+    place = next((k for k, call in enumerate(known) if entry.items() <= call.items()), len(known))
+    if place < len(known) and done is None:
         return
-    path = folder / _NAME
-    partial = path.with_name(f".{_NAME}.partial")
-    partial.write_text(json.dumps([*known, entry], indent=2), encoding="utf-8")
-    os.replace(partial, path)
+    lost_ids = {str(number): reason for number, reason in sorted((lost or {}).items())}
+    known[place : place + 1] = [{**entry, "done": done, "lost": lost_ids}]
+    write_text(json.dumps(known, indent=2), folder / _NAME)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

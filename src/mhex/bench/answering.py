@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mhex.bench.controls import RANDOM
+from mhex.bench.costs import no_time
 from mhex.bench.gathering import explain_seconds
 from mhex.bench.outcome import Difference, Outcome, above, outcome_of
 from mhex.bench.race import Race
@@ -29,8 +30,11 @@ def answer_of(race: Race, made: Mapping[str, Any], seed: int = 0) -> Recommendat
         seed: Of flips and resamples.
     """
     if not race.last:
-        reasons = "; ".join(f"{name}: {why}" for name, why in race.left_out.items())
-        raise ArgumentError(f"Expected at least one method that can be raced, but all were left out: {reasons}.")
+        if race.too_slow:
+            raise ArgumentError(no_time(race.watch.budget, race.too_slow))
+        name, why = next(iter(race.left_out.items()))
+        more = f", and {len(race.left_out) - 1} others likewise" if len(race.left_out) > 1 else ""
+        raise ArgumentError(f"Expected at least one method that can be raced, but {name} cannot ({why}){more}.")
     report, raced = race.report, race.raced
     names = [one.label for one in raced if not one.control]
     controls = [one.label for one in raced if one.control]
@@ -78,6 +82,7 @@ def answer_of(race: Race, made: Mapping[str, Any], seed: int = 0) -> Recommendat
         curves=race.curves,
         shown=race.run.shown,
         made=made,
+        lost=race.lost,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from itertools import chain, islice
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import chain
 from numbers import Integral
 from typing import Any
 
@@ -11,35 +13,63 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 
 BESIDE = ("label", "mask", "rationale", "other", "tiles")
 _INPUTS = ("inputs", "image", "images", "text", "texts")
 _PLURAL = {"label": "labels", "mask": "masks"}
 _AXES = {"pixel_values": 4, "input_ids": 2, "inputs_embeds": 3}  # of a batch of the model's own arguments
+# What reading a damaged or missing file raises: PIL, the system, and our own data sets.
+_UNREADABLE = (OSError, SyntaxError, EOFError, struct.error, zlib.error, MhexError)
 Parts = dict[str, Any]
 
 
-def raw_batches(data: Any, size: int, limit: int | None = None) -> Iterator[Parts]:
+def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str]) -> Iterator[Parts]:
     """Batches, each a dictionary of `inputs` and what is known beside them, None where nothing is.
+
+    Items of a list or data set that cannot be read are left out. A loader or generator ends with its first error, so
+    that such an error is raised.
 
     Args:
         data: As for `mhex.bench.samples.in_samples`.
         size: The most samples of a batch that is made here; those of loaders stay as they are.
         limit: No more items are read than this.
+        unread: Filled with the places of items that cannot be read, and why.
     """
     if isinstance(data, (str, bytes)):
         raise ArgumentTypeError("Expected a collection of samples, but got one string; give a list.")
     if _is_columns(data):
         yield from _cut(parts_of(data), size)
         return
-    elements = iter(_elements(data))
-    first = list(islice(elements, 1))
-    if first and is_batch(first[0]):
-        for parts in map(parts_of, chain(first, elements)):
-            yield from _even(parts)
+    elements = _elements(data, unread)
+    first = next(elements, None)
+    if first is None:
+        return
+    elements = chain([first], elements)
+    if not is_batch(first[1]):
+        yield from _gathered(({**parts_of(item), "place": place} for place, item in _first(elements, limit)), size)
+        return
+    for _, batch in elements:
+        _check_batches(unread)
+        yield from _even(parts_of(batch))
+    _check_batches(unread)
+
+
+def count_samples(data: Any, items: bool, limit: int | None = None) -> int | None:
+    """How many samples there are; None if that is not known before they are read.
+
+    Args:
+        data: As for `mhex.evaluate`.
+        items: Whether it holds single items, as the first of it showed.
+        limit: The most samples.
+    """
+    if _is_columns(data):
+        count = length(parts_of(data)["inputs"])
+    elif items and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        count = len(data)
     else:
-        yield from _gathered(map(parts_of, islice(chain(first, elements), limit)), size)
+        return None
+    return count if limit is None else min(count, limit)
 
 
 def count_batches(data: Any, size: int, limit: int | None = None) -> int | None:
@@ -94,6 +124,12 @@ def is_batch(element: Any) -> bool:
     return isinstance(inputs, (list, tuple))
 
 
+def holds_batches(data: Any) -> bool:
+    """Whether what a sequence holds are batches, told by the first that can be read."""
+    first = next(readable(data, {}), None)
+    return first is not None and is_batch(first[1])
+
+
 def is_photo(value: Any) -> bool:
     """True of a PIL image, which is told by its class so that PIL is not imported for users of tensors."""
     return any(c.__module__ == "PIL.Image" and c.__name__ == "Image" for c in type(value).__mro__)
@@ -113,6 +149,15 @@ def cut(value: Any, part: slice) -> Any:
     if isinstance(value, Mapping):
         return {k: v[part] if _is_column(v) else v for k, v in value.items()}
     return None if value is None else value[part]
+
+
+def taken(value: Any, places: Sequence[int]) -> Any:
+    """The samples at some places of a batch of inputs, or of what is known of them."""
+    if isinstance(value, Mapping):
+        return {k: taken(v, places) if _is_column(v) else v for k, v in value.items()}
+    if value is None or isinstance(value, (Tensor, np.ndarray)):
+        return None if value is None else value[list(places)]
+    return [value[place] for place in places]
 
 
 def _axes(value: Any) -> int:
@@ -147,14 +192,53 @@ def _is_labelled(element: tuple[Any, ...] | list[Any]) -> bool:
     return not is_photo(second)
 
 
-def _elements(data: Any) -> Iterable[Any]:
+def _elements(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
+    """Items or batches with their places."""
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "batch_size"):
-        return (data[i] for i in range(len(data)))
+        return readable(data, unread)
     if isinstance(data, Iterable):
-        return data
+        return enumerate(data)
     raise ArgumentTypeError(
         f"Expected a loader, a data set, a list, a generator, a tensor or a dictionary, but got {type(data).__name__}."
     )
+
+
+def readable(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
+    """Items of a list or data set with their places, those left out that cannot be read.
+
+    Args:
+        data: Whose items are taken by number.
+        unread: Filled with the places of the others, and why they cannot be read.
+    """
+    for place in range(len(data)):
+        try:
+            element = data[place]
+            for value in element.values() if isinstance(element, Mapping) else _listed(element):
+                if is_photo(value):
+                    value.load()  # PIL reads a file when it is needed, and finds out then that it is damaged
+        except _UNREADABLE as error:
+            unread[place] = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            continue
+        yield place, element
+
+
+def _listed(element: Any) -> Iterable[Any]:
+    return element if isinstance(element, (tuple, list)) else (element,)
+
+
+def _first(elements: Iterable[tuple[int, Any]], limit: int | None) -> Iterator[tuple[int, Any]]:
+    """Those with places below a limit; no more are read."""
+    for place, element in elements:
+        if limit is None or place < limit:
+            yield place, element
+        if limit is not None and place + 1 >= limit:
+            return
+
+
+def _check_batches(unread: Mapping[int, str]) -> None:
+    """Refuse a whole batch that cannot be read: nobody knows how many samples it has."""
+    for place, reason in unread.items():
+        raise ArgumentError(f"Expected batches that can be read, but batch {place} cannot: {reason}.")
 
 
 def check_lengths(parts: Parts) -> None:
@@ -209,7 +293,8 @@ def _shapes(inputs: Any) -> Any:
 def _joined(items: list[Parts]) -> Parts:
     """A batch of items: inputs stacked, and the rest as lists."""
     rest = {name: [item[name] for item in items] for name in BESIDE}
-    return {"inputs": _stacked([item["inputs"] for item in items]), **rest}
+    ids = [item["place"] for item in items] if "place" in items[0] else None
+    return {"inputs": _stacked([item["inputs"] for item in items]), **rest, "ids": ids}
 
 
 def _stacked(values: list[Any]) -> Any:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from mhex.errors import ArgumentError
 
 Clock = Callable[[], float]
+_SHORT = 0.1  # seconds below which the time at work may be too coarse
+_WAITING = 4  # times the time at work is what a machine that others use too may take
 _UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 
 
@@ -46,11 +48,26 @@ class Watch:
     Args:
         budget: Seconds.
         clock: From nothing to seconds; `time.perf_counter` unless a test has its own.
+        work: The same for the time that this process was at work, not waiting for its turn on a busy machine; None
+            where that is not known, as for work on a GPU.
     """
 
-    def __init__(self, budget: float, clock: Clock = time.perf_counter) -> None:
-        self.budget, self.clock = budget, clock
+    def __init__(self, budget: float, clock: Clock = time.perf_counter, work: Clock | None = None) -> None:
+        self.budget, self.clock, self.work = budget, clock, work
         self.started = clock()
+
+    def timer(self) -> Clock:
+        """Starts to measure; what it gives are the seconds since then, without long waits for other processes."""
+        clock, work = self.clock, self.work
+        begun, busy = clock(), 0.0 if work is None else work()
+
+        def seconds() -> float:
+            passed = clock() - begun
+            if work is None or passed < _SHORT:
+                return passed
+            return min(passed, max(_SHORT, _WAITING * (work() - busy)))
+
+        return seconds
 
     @property
     def used(self) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from mhex._files import write_tensors, writing
 from mhex.bench.plan import Judged
 from mhex.capture import Outputs
 from mhex.errors import ArgumentError
@@ -46,7 +46,6 @@ class Cache:
     def put(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int, scores: Tensor) -> None:
         """Keep the maps of a batch; a file is written whole or not at all."""
         path = self._path(method, inputs, classes, seed)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        save_file({"scores": scores.detach().cpu().contiguous(), "classes": classes.cpu()}, partial)
-        os.replace(partial, path)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        write_tensors({"scores": scores, "classes": classes}, path)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._explain import explain
+from mhex.bench.batching import taken
 from mhex.bench.cache import Cache
 from mhex.bench.controls import control
 from mhex.bench.gaps import Gaps
@@ -20,7 +21,7 @@ from mhex.bench.samples import Samples
 from mhex.bench.shown import Shown
 from mhex.bench.store import Parts
 from mhex.capture import Outputs
-from mhex.errors import ArgumentError, NotFiniteError
+from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.targets import Task
@@ -47,6 +48,7 @@ class Run:
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
     redraw: bool = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
     skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
+    lost: dict[int, str] = field(default_factory=dict)  # samples that count for no method, and why
 
 
 def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
@@ -80,6 +82,13 @@ def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, 
     other_class = None if samples.other is None else samples.other.to(classes.device)
     if other_class is None and "other" in run.needs:
         other_class = torch.full_like(classes, -1)
+
+    def remade(model: nn.Module, inputs: Any, classes: Tensor) -> Tensor:
+        try:
+            return _fresh(run, model, method, subject, inputs, classes)
+        except NotFiniteOutputError:
+            return torch.full_like(maps, torch.nan)
+
     case = Case(
         subject,
         maps,
@@ -87,14 +96,12 @@ def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, 
         mask=mask,
         rationale=[[] for _ in samples.ids] if samples.rationale is None else samples.rationale,
         tiles=samples.tiles,
-        again=lambda inputs, classes: gaps.again(_fresh(run, run.model, method, subject, inputs, classes), case),
+        again=lambda inputs, classes: gaps.again(remade(run.model, inputs, classes), case),
         other_class=other_class,
         model=None if run.evaluator is run.model else run.model,
     )
     if (relabelled := run.relabelled) is not None:
-        case.relabelled = lambda inputs, classes: gaps.again(
-            _fresh(run, relabelled, method, subject, inputs, classes), case
-        )
+        case.relabelled = lambda inputs, classes: gaps.again(remade(relabelled, inputs, classes), case)
     if other_class is not None:
         for_other = torch.where(other_class < 0, classes, other_class)
         case.other = lambda: Case(
@@ -147,8 +154,24 @@ def _chosen(run: Run, samples: Samples, subject: Subject) -> Tensor:
         return torch.full_like(subject.predicted, run.target)
     if run.evaluator is run.model:
         return subject.predicted
-    own = Subject(run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer, outputs=run.outputs)
-    return own.predicted
+    return _explained_model(run, samples, subject).predicted
+
+
+def _explained_model(run: Run, samples: Samples, subject: Subject) -> Subject:
+    """The samples as the explained model sees them, which is the subject itself unless another model is read."""
+    if run.evaluator is run.model:
+        return subject
+    if "explained model" not in subject.shared:
+        subject.shared["explained model"] = Subject(
+            run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer, outputs=run.outputs
+        )
+    explained: Subject = subject.shared["explained model"]
+    return explained
+
+
+def finite_of(run: Run, samples: Samples, subject: Subject) -> Tensor:
+    """Whether the models' outputs are finite for each sample, bool (B,)."""
+    return subject.finite & _explained_model(run, samples, subject).finite
 
 
 def _maps(run: Run, marks: tuple[str, ...], method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
@@ -170,12 +193,26 @@ def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs:
         seen = Subject(model, inputs, ids=subject.ids, outputs=run.outputs, **options) if other else subject
         anew = run.redraw and not torch.equal(seen.main, subject.main)
         return control(method.control, seen, _seed_of(seen, run.seed) if anew else run.seed)
+    options |= {"task": run.task, "outputs": run.outputs, "seed": run.seed, **method.options}
+    return _scores(model, inputs, method.name, classes, options)
+
+
+def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Maps (B, ...) of a method; NaN for samples that have none."""
     try:
-        options |= {"task": run.task, "outputs": run.outputs, "seed": run.seed}
-        return explain(model, inputs, method.name, classes, **options, **method.options).scores
+        return explain(model, inputs, method, classes, **options).scores
     except NotFiniteError as error:
         scores: Tensor = error.scores
         return scores
+    except NotFiniteOutputError as error:
+        # Such as of inputs with noise, or for a model that is not the one whose outputs were looked at before.
+        rest = [place for place in range(error.count) if place not in error.samples]
+        if not rest:
+            raise
+        part = _scores(model, taken(inputs, rest), method, classes[rest], options)
+        whole = part.new_full((error.count, *part.shape[1:]), torch.nan)
+        whole[rest] = part
+        return whole
 
 
 def _seed_of(subject: Subject, seed: int) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from mhex.bench.controls import is_control
 from mhex.bench.tables import Cell
 from mhex.bench.verdicts import Verdict, verdicts
 from mhex.metrics._base import PerImage
@@ -35,7 +37,14 @@ def compared(made: PerImage, numbers: Numbers, names: Sequence[str], output: int
 
 
 def cells_of(
-    name: str, made: PerImage, numbers: Numbers, resamples: int, confidence: float, seed: int, outputs: int
+    name: str,
+    made: PerImage,
+    numbers: Numbers,
+    there: Mapping[str, Tensor],
+    resamples: int,
+    confidence: float,
+    seed: int,
+    outputs: int,
 ) -> list[Cell]:
     """A cell for each of the first outputs of a metric and each method.
 
@@ -43,6 +52,7 @@ def cells_of(
         name: Of the metric in the report.
         made: The metric.
         numbers: Of the methods.
+        there: Whether each method was judged on each image, bool (n,).
         resamples: Of the bootstrap.
         confidence: Of the intervals.
         seed: Of the bootstrap.
@@ -55,14 +65,22 @@ def cells_of(
         if len(counted):
             ends = interval_of(counted, made.summary, resamples, confidence, seed, hits=made.hits)
             found[method] = torch.stack([made.summary(counted), ends.low, ends.high])
+    apart = not _on_the_same_images(there)
     for k, verdict in enumerate(_verdicts(made, numbers, outputs)):
+        if verdict is not None and apart:
+            verdict = replace(verdict, best=frozenset(), apart=True)
         for method, rows in numbers.items():
             n = int(rows.isfinite().all(1).sum())
-            value, low, high, sizes = *found[method][:, k].tolist(), (n, len(rows) - n)
-            cells.append(
-                Cell(method, name, made.outputs[k], value, low, high, *sizes, made.better[k], verdict, made.skips)
-            )
+            value, low, high, sizes = *found[method][:, k].tolist(), (n, int(there[method].sum()) - n)
+            of, up, skips = made.outputs[k], made.better[k], made.skips
+            cells.append(Cell(method, name, of, value, low, high, *sizes, up, verdict, skips, made.hits))
     return cells
+
+
+def _on_the_same_images(there: Mapping[str, Tensor]) -> bool:
+    """Whether all methods were judged on the same images; control maps may have others."""
+    judged = [images for name, images in there.items() if not is_control(name)]
+    return all(torch.equal(images, judged[0]) for images in judged)
 
 
 def _verdicts(made: PerImage, numbers: Numbers, outputs: int) -> list[Verdict | None]:

@@ -88,6 +88,22 @@ class Costs:
         return seconds * self.budget / self.limit
 
 
+def no_time(budget: float, needed: dict[str, float]) -> str:
+    """A sentence for a race that nobody can begin.
+
+    Args:
+        budget: That was given, in seconds.
+        needed: For each method, a budget that would do, in seconds.
+    """
+    name = min(needed, key=needed.__getitem__)
+    which = f"all of {len(needed)}; the quickest, {name}," if len(needed) > 1 else f"{name}, which"
+    return (
+        f"Expected a budget that is enough for one method at least, but {spoken(budget)} is too short for {which} "
+        f"needs about {spoken(needed[name])}. Give a longer budget, name quicker methods, or try again if the machine "
+        "is busy."
+    )
+
+
 def too_slow(seconds: float, needed: float, tried: bool = True) -> str:
     """A sentence on a method that is.
 

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mhex.errors import MhexWarning
+from mhex.bench.samples import losses_in_words
+from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.case import Case
 
 _OWN = "own"
@@ -67,3 +68,17 @@ def warn_of(skipped: Mapping[str, set[int]], count: int) -> None:
             MhexWarning,
             stacklevel=3,
         )
+
+
+def warn_of_lost(lost: Mapping[int, str], count: int) -> None:
+    """Say which of so many samples count for no method, and why.
+
+    Raises:
+        ArgumentError: No sample is left.
+    """
+    if not lost:
+        return
+    sentence = f"{len(lost)} of {count} samples could not be judged: {losses_in_words(lost)}."
+    if len(lost) >= count:
+        raise ArgumentError(sentence)
+    warnings.warn(sentence, MhexWarning, stacklevel=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,6 +39,28 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
     return torch.tensor([image for image, _ in at_sample]), dict(zip(at_name, found, strict=True))
 
 
+def presence_of(rows: Any, metric: str) -> dict[str, Tensor]:
+    """For each method, whether it was judged on each image by a metric, bool (n,), in the order of `numbers_of`.
+
+    An image that a method was judged on counts as such also where its numbers are NaN.
+    """
+    import pyarrow.compute as pc
+
+    part = rows.filter(pc.equal(rows.column("metric"), metric)).to_pydict()
+    labels, at_name, at_sample, names, samples = _places(part)
+    there = torch.zeros(len(at_name), len(at_sample), dtype=torch.bool)
+    lines, columns = [at_name[labels[name]] for name in names], [at_sample[sample] for sample in samples]
+    there[torch.tensor(lines), torch.tensor(columns)] = True
+    return dict(zip(at_name, there, strict=True))
+
+
+def unjudged_in(rows: Any) -> list[int]:
+    """Numbers of the samples that have rows without having been judged, see `mhex.bench.rows.empty_rows`."""
+    import pyarrow.compute as pc
+
+    return sorted(set(rows.filter(pc.is_nan(rows.column("explain_seconds"))).column("image").to_pylist()))
+
+
 def explain_seconds(rows: Any) -> dict[str, float]:
     """What an explanation took, by method: the median over samples.
 
@@ -51,8 +74,10 @@ def explain_seconds(rows: Any) -> dict[str, float]:
     longest: dict[str, dict[Any, float]] = {}
     for method, options, *sample, took in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         own = longest.setdefault(label(method, options), {})
-        own[tuple(sample)] = max(took, own.get(tuple(sample), 0.0))
-    return {name: float(torch.tensor(list(own.values())).median()) for name, own in longest.items()}
+        if not math.isnan(took):  # samples that could not be judged
+            own[tuple(sample)] = max(took, own.get(tuple(sample), 0.0))
+    medians = {name: torch.tensor(list(own.values()) or [math.nan]).median() for name, own in longest.items()}
+    return {name: float(middle) for name, middle in medians.items()}
 
 
 def curves_of(
@@ -87,7 +112,8 @@ def _gathered(
     import pyarrow.compute as pc
 
     chosen = pc.and_(pc.equal(table.column("metric"), metric), pc.equal(table.column("order"), order))
-    part = table.filter(chosen).to_pydict()
+    there = pc.greater(pc.list_value_length(table.column("points")), 0)  # samples that could not be judged have none
+    part = table.filter(pc.and_(chosen, there)).to_pydict()
     labels, at_name, at_sample, names, samples = _places(part)
     lengths = {len(points) for points in part["points"]}
     if len(lengths) > 1:

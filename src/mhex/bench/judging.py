@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from numbers import Integral
 from os import PathLike
@@ -14,16 +14,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mhex._progress import track
+from mhex._progress import Bar, is_watched, progress_bar
 from mhex.bench import about
-from mhex.bench.batching import count_batches
+from mhex.bench.batching import count_batches, count_samples
 from mhex.bench.cache import Cache
-from mhex.bench.cases import Run, case_of, digests, prepare_case
+from mhex.bench.cases import Run, case_of, digests, finite_of, prepare_case
 from mhex.bench.classes import ClassNumbers
-from mhex.bench.gaps import Gaps, warn_of
+from mhex.bench.gaps import Gaps, warn_of, warn_of_lost
+from mhex.bench.gathering import unjudged_in
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
-from mhex.bench.rows import curve_keys_of, curves_of, keys_of, rows_of
+from mhex.bench.rows import curve_keys_of, curves_of, empty_curves, empty_rows, keys_of, rows_of
 from mhex.bench.samples import ALL, Samples, in_samples, look_for
 from mhex.bench.shown import Shown, check_pictures
 from mhex.bench.store import CURVES, Parts
@@ -37,6 +38,8 @@ from mhex.metrics._curve import CurveMetric
 from mhex.perturb import Subject
 from mhex.perturb.splitting import check_words
 from mhex.targets import Task
+
+NOT_FINITE = "the model's scores are not finite"
 
 
 def evaluate(
@@ -63,10 +66,11 @@ def evaluate(
     cache: str | PathLike[str] | None = None,
     curves: bool = True,
     pictures: int = 0,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Report:
     """Explain every image by every method, and judge the maps by every metric.
 
+    A sample that cannot be read, or for which the model gives NaN, is left out; a warning and the report tell which.
     Passes are shared: the clean pass by everything, a sweep by all metrics that can read it, boxes and noise by all
     methods. Images, ties, boxes and seeds are the same for all methods, so that they can be compared in pairs.
 
@@ -101,7 +105,8 @@ def evaluate(
         curves: Keep the curves of metrics that read a sweep, for `Report.curves` and pages.
         pictures: Of so many samples, the first, keep a small picture and the maps by all methods in the folder, for
             the pages of `mhex report`.
-        progress: Draw progress bars with the time that is left.
+        progress: Draw progress bars with what is being done and the time that is left; None for those who watch: in a
+            terminal or a notebook.
 
     Returns:
         The report, with one row per image, method, metric and number.
@@ -115,13 +120,14 @@ def evaluate(
         check_answering(inner, "its outputs are judged")
     if evaluator is not None:
         check_answering(unwrap(evaluator), "its outputs are judged")
-    batches = in_samples(data, batch_size, limit)
+    lost: dict[int, str] = {}
+    batches = in_samples(data, batch_size, limit, lost)
     first = next(batches)
     seen = with_window(preprocess or bundle.preprocess, window, first.inputs)
     reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
     subject = Subject(inner, first.inputs, outputs=outputs, **reading)
     sort, read = judged_task(subject, task), outputs_of(subject)
-    numbers = ClassNumbers(inner, class_names or bundle.class_names, lambda: subject.logits)
+    numbers = ClassNumbers(inner, class_names or bundle.class_names, lambda: subject.raw_logits)
     if target not in ("predicted", "label"):
         target = int(numbers([target])[0])
     told = told_of(inner, evaluator, relabelled, target, sort, seed, read)
@@ -141,31 +147,44 @@ def evaluate(
         read,
         curves=Parts(folder, told, CURVES) if curves else None,
         shown=Shown(folder, told, pictures, numbers.names) if folder is not None and pictures else None,
+        lost=lost,
     )
     chosen, by = _plan(run, first, methods, metrics, controls)
     asked = [name for one in by for name in one.needs] + ["label"] * (target == "label")
     run = replace(run, needs=frozenset(asked))
     held = _held(run, by, first, batches)
+    made = {"methods": [method.label for method in chosen], "metrics": [metric.label for metric in by]}
+    call = {"model": bundle.name or type(inner).__name__, **made, "batch_size": batch_size}
+    watched, pieces = is_watched(progress), count_batches(data, batch_size, limit)
+    size = count_samples(data, first.items, limit)
     if folder is not None:
-        made = {"methods": [one.label for one in chosen], "metrics": [one.label for one in by]}
-        about.note(folder, {"model": bundle.name or type(inner).__name__, **made, "batch_size": batch_size})
-    for samples in _tracked(chain(held, batches), count_batches(data, batch_size, limit), progress):
-        judge_batch(run, samples.numbered(numbers), chosen, by, progress=progress)
-    warn_of(run.skipped, samples.ids[-1] + 1)
-    return Report(run.parts.table(), None if run.curves is None else run.curves.table())
+        about.note(folder, call, samples=size)
+    with progress_bar(None if pieces is None else pieces * len(chosen), watched) as bar:
+        for samples in chain(held, batches):
+            span = f"samples {samples.ids[0] + 1} to {samples.ids[-1] + 1}" + ("" if size is None else f" of {size}")
+            judge_batch(
+                run,
+                samples.numbered(numbers),
+                _followed(chosen, bar),
+                by,
+                progress=watched,
+                say=lambda what, span=span: bar.say(f"{what}, {span}"),  # type: ignore[misc]
+            )
+    rows = run.parts.table()
+    lost.update(dict.fromkeys(unjudged_in(rows), NOT_FINITE))  # also by an earlier call in the same folder
+    count = max((samples.ids[-1], *lost)) + 1
+    if folder is not None:
+        about.note(folder, call, samples=size, done=count, lost=lost)
+    warn_of(run.skipped, count)
+    warn_of_lost(lost, count)
+    return Report(rows, None if run.curves is None else run.curves.table(), lost)
 
 
-def _tracked(batches: Iterator[Samples], count: int | None, progress: bool) -> Iterator[Samples]:
-    """Batches under a progress bar, which has an end where their number is known."""
-    if count is None:
-        yield from track(batches, "batches", progress)
-        return
-    for _ in track(range(count), "batches", progress):
-        found = next(batches, None)
-        if found is None:
-            return
-        yield found
-    yield from batches
+def _followed(methods: Iterable[Judged], bar: Bar) -> Iterator[Judged]:
+    """Methods, with the bar moved on when one is done."""
+    for method in methods:
+        yield method
+        bar.advance()
 
 
 def _plan(run: Run, samples: Samples, methods: Any, metrics: Any, controls: bool) -> tuple[list[Judged], list[Judge]]:
@@ -195,14 +214,107 @@ def _held(run: Run, metrics: list[Judge], first: Samples, rest: Iterator[Samples
     return held
 
 
-def judge_batch(run: Run, samples: Samples, methods: Iterable[Judged], metrics: list[Judge], progress: bool) -> None:
+def judge_batch(
+    run: Run,
+    samples: Samples,
+    methods: Iterable[Judged],
+    metrics: list[Judge],
+    progress: bool = False,
+    say: Callable[[str], None] = lambda what: None,
+) -> None:
     """Rows of one batch; what is there already is left out, and so is all that only it would need.
 
-    A method is taken from `methods` when the one before it is done.
+    Samples for which the model gives NaN or infinity have rows of NaN, and are noted in `run.lost`.
+
+    Args:
+        run: What does not change from batch to batch.
+        samples: The batch.
+        methods: Each is taken when the one before it is done.
+        metrics: By which they are judged.
+        progress: Draw progress bars of long work inside.
+        say: Told which method and metric is at work.
     """
     for name in run.needs.intersection(ALL):
         samples.check(name)
-    subject = Subject(
+    subject = _subject(run, samples, progress)
+    marks = digests(samples, subject)
+    sound: _Sound | None = None
+    for method in methods:
+        wanted = [metric for metric in metrics if not _done(run, samples, marks, method, metric)]
+        if not wanted and not (run.shown is not None and run.shown.lacks(samples.ids, marks, method)):
+            continue
+        if sound is None:
+            sound = _sound(run, samples, subject, marks, progress)
+        if sound.lost:
+            run.parts.add([row for metric in wanted for row in empty_rows(*sound.lost, method, metric)])
+            if run.curves is not None:
+                run.curves.add(row for metric in wanted for row in empty_curves(*sound.lost, method, metric))
+        if sound.subject is not None:
+            say(f"{method.label}: maps")
+            _judge(run, sound.samples, sound.subject, sound.marks, method, wanted, say)
+
+
+def _judge(
+    run: Run,
+    samples: Samples,
+    subject: Subject,
+    marks: tuple[str, ...],
+    method: Judged,
+    wanted: list[Judge],
+    say: Callable[[str], None],
+) -> None:
+    """Rows of samples whose outputs are finite, by one method."""
+    prepare_case(run, samples, subject)  # once for all methods, and no part of their time
+    started = time.perf_counter()
+    gaps = Gaps(samples.ids)
+    case = case_of(run, samples, marks, method, subject, gaps)
+    seconds = (time.perf_counter() - started) / len(samples.ids)
+    case.plan([judge.metric.sweep for judge in wanted if isinstance(judge.metric, CurveMetric)])
+    if run.shown is not None and run.shown.lacks(samples.ids, marks, method):
+        run.shown.keep(case, marks, method)
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for metric in wanted:
+        say(f"{method.label}: {metric.label}")
+        if run.curves is not None:
+            curves += curves_of(case, gaps, marks, method, metric)
+        rows += rows_of(case, gaps, marks, method, metric, seconds)
+    if run.curves is not None:
+        run.curves.add(curves)
+    run.parts.add(rows)
+    if gaps.lost:
+        run.skipped.setdefault(method.label, set()).update(gaps.lost)
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """A batch without the samples for which the model gives NaN or infinity.
+
+    Attributes:
+        samples, marks: Those that are left, and their digests.
+        subject: Of them; None if none is left.
+        lost: Numbers and digests of the others; empty if there are none.
+    """
+
+    samples: Samples
+    marks: tuple[str, ...]
+    subject: Subject | None
+    lost: tuple[tuple[int, ...], tuple[str, ...]] | tuple[()]
+
+
+def _sound(run: Run, samples: Samples, subject: Subject, marks: tuple[str, ...], progress: bool) -> _Sound:
+    finite = finite_of(run, samples, subject).tolist()
+    if all(finite):
+        return _Sound(samples, marks, subject, ())
+    left, gone = ([k for k, fine in enumerate(finite) if fine is wanted] for wanted in (True, False))
+    run.lost.update({samples.ids[k]: NOT_FINITE for k in gone})
+    lost = tuple(samples.ids[k] for k in gone), tuple(marks[k] for k in gone)
+    part = samples.only(left)
+    return _Sound(part, tuple(marks[k] for k in left), _subject(run, part, progress) if left else None, lost)
+
+
+def _subject(run: Run, samples: Samples, progress: bool) -> Subject:
+    return Subject(
         run.evaluator,
         samples.inputs,
         samples.label,
@@ -214,25 +326,6 @@ def judge_batch(run: Run, samples: Samples, methods: Iterable[Judged], metrics: 
         batch_size=run.inner_batch,
         progress=progress,
     )
-    marks = digests(samples, subject)
-    for method in methods:
-        wanted = [one for one in metrics if not _done(run, samples, marks, method, one)]
-        drawn = run.shown is not None and run.shown.lacks(samples.ids, marks, method)
-        if not wanted and not drawn:
-            continue
-        prepare_case(run, samples, subject)  # once for all methods, and no part of their time
-        started = time.perf_counter()
-        gaps = Gaps(samples.ids)
-        case = case_of(run, samples, marks, method, subject, gaps)
-        seconds = (time.perf_counter() - started) / len(samples.ids)
-        case.plan([one.metric.sweep for one in wanted if isinstance(one.metric, CurveMetric)])
-        if run.shown is not None and drawn:
-            run.shown.keep(case, marks, method)
-        if run.curves is not None:
-            run.curves.add(row for one in wanted for row in curves_of(case, gaps, marks, method, one))
-        run.parts.add([row for one in wanted for row in rows_of(case, gaps, marks, method, one, seconds)])
-        if gaps.lost:
-            run.skipped.setdefault(method.label, set()).update(gaps.lost)
 
 
 def _done(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, metric: Judge) -> bool:

@@ -51,7 +51,15 @@ def page_of(folder: str | PathLike[str], title: str = "", images: Sequence[int] 
     else:
         sections = [Section(one.name, _chapter(one, images)) for one in found]
     answer = f"\n\n{_ANSWER}" if is_recommendation(Path(folder)) else ""
-    return page(title, f"{_intro(found)}\n\n{_CONTROLS} {_ARROWS}{answer}", sections)
+    remarks = "".join(f"{sentence}\n\n" for sentence in _missing(Path(folder)))
+    return page(title, f"{remarks}{_intro(found)}\n\n{_CONTROLS} {_ARROWS}{answer}", sections)
+
+
+def _missing(folder: Path) -> list[str]:
+    """A sentence on models of a suite that are not judged yet."""
+    from mhex.bench.suite_run import TOLD, missing_models, told_in
+
+    return missing_models(told_in(folder)) if (folder / TOLD).is_file() else []
 
 
 def _intro(found: Sequence[Evaluation]) -> str:
@@ -63,7 +71,8 @@ def _intro(found: Sequence[Evaluation]) -> str:
             _count(len(one.controls), "control"),
             _count(one.images, "sample"),
         )
-        lines.append(f"{name}{counted[0]} and {counted[1]}, judged on {counted[2]}.")
+        said = " ".join([f"{counted[0]} and {counted[1]}, judged on {counted[2]}.", *one.report.remarks])
+        lines.append(f"{name}{said}")
     return "\n\n".join(lines)
 
 

@@ -17,16 +17,17 @@ from mhex.bench.page_pictures import sample
 from mhex.bench.recommendation import by_reason
 from mhex.bench.runs import Evaluation
 from mhex.bench.shown import drawn_from
+from mhex.bench.tables import FEWEST
 
 if TYPE_CHECKING:
     from mhex.bench.recommendation import Line, Recommendation
 
 _BEST, _WORST = 3, 1  # methods whose maps are shown, from both ends of the table
 _TABLE = (
-    "± is half of the 95 % bootstrap interval over samples. Behind the best: on the samples that both have, in units "
-    "of the score; means of methods with fewer samples are of these samples. Worse, and above random (by faithfulness "
-    "where it is a part): flips of signs of paired differences, p below 0.05 after Holm's correction for all methods; "
-    "likely: without it; indistinguishable: neither."
+    f"± is half of the 95 % bootstrap interval over samples, from {FEWEST} of them on. Behind the best: on the samples "
+    "that both have, in units of the score; means of methods with fewer samples are of these samples. Worse, and above "
+    "random (by faithfulness where it is a part): flips of signs of paired differences, p below 0.05 after Holm's "
+    "correction for all methods; likely: without it; indistinguishable: neither."
 )
 _PICTURES = (
     "The best methods, the last of the table, and a random map. Each map is scaled on its own. Controls have "
@@ -109,7 +110,7 @@ def _number(line: Line, name: str, value: float) -> str:
     if math.isnan(value):
         return "—"
     low, high = line.spans[name]
-    return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if line.images > 1 else "")
+    return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if line.images >= FEWEST else "")
 
 
 def _evaluation(found: Recommendation) -> Evaluation:

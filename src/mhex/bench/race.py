@@ -26,7 +26,8 @@ from mhex.perturb import Subject
 _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 _TRYING = 0.4  # of the budget at most is spent on the first image, by which costs are learnt
 _AGAIN = 0.1  # and so much on a second try of those that seem too slow
-_WARM = 0.02  # and so much on timing plain forward passes
+_WARM = 0.02  # and so much on timing plain forward passes, unless they differ, as on a busy machine
+_PASSES, _ALIKE = 5, 2.0  # so many of them at most, and how far apart the two quickest may be
 _FIRST, _MOST = 0.4, 0.75  # of what is left then goes to the first round, and up to so much if samples are few
 
 
@@ -62,6 +63,7 @@ class Race:
     last: list[str] = field(default_factory=list)
     enough: float | None = None
     costs: Costs = field(init=False)
+    _stage: str = ""  # of the race, in words
     _place: int = 1  # of the next piece
     _has: set[tuple[int, str]] = field(default_factory=set)  # pieces, and methods that were judged on them early
 
@@ -71,7 +73,14 @@ class Race:
     @property
     def report(self) -> Report:
         """All rows so far."""
-        return Report(self.run.parts.table(), self.curves)
+        return Report(self.run.parts.table(), self.curves, self.lost)
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Samples that could not be read or judged, and why, by their number in the data."""
+        order = self.pieces.order
+        lost = {**self.pieces.unread, **self.run.lost}
+        return {place if order is None else order[place]: reason for place, reason in lost.items()}
 
     @property
     def curves(self) -> Any:
@@ -93,7 +102,8 @@ class Race:
             return
         rounds = max(1, math.ceil(math.log2(max(2, len(methods)))))
         for number in range(rounds):
-            self.say(f"round {number + 1} of {rounds}: {len(methods)} methods")
+            self._stage = f"round {number + 1} of {rounds}: {len(methods)} methods"
+            self.say(self._stage)
             going = self._round(alive, self._until(number, rounds, alive))
             if number == 0:
                 self.score = self.score.with_units(self.report, [one.label for one in methods])
@@ -118,27 +128,36 @@ class Race:
         subject = Subject(run.model, samples.inputs, **reading)
         taken = [math.inf] if subject.logits.numel() else []
         begun = self.watch.clock()
-        while len(taken) < 2 or (len(taken) < 5 and self.watch.clock() - begun < _WARM * self.watch.budget):
-            started = self.watch.clock()
+        while len(taken) < 2 or (
+            len(taken) < _PASSES
+            and self.watch.clock() - begun < (_WARM if _alike(taken) else _AGAIN) * self.watch.budget
+        ):
+            seconds = self.watch.timer()
             for _ in subject.run(1, lambda jobs: subject.variants(subject.main, jobs)):
                 pass
-            taken.append(self.watch.clock() - started)
+            taken.append(seconds())
         return min(taken)
 
     def _try_all(self, first: Samples, forward: float) -> None:
         """One image by everybody, the cheap ones first; who is too slow for the budget is left out."""
         budget, ordered = self.watch.budget, sorted(self.entrants, key=lambda one: (not one.control, passes(one)))
         self._rehearse(first, [one for one in ordered if not self.costs.hopeless(guessed(one, forward))])
+        spent, unsure = 0.0, True
         for one in ordered:
+            if unsure and self.costs.hopeless(guessed(one, forward)):
+                # Nobody leaves because the machine was busy for a moment.
+                again = self._forward()
+                forward, unsure = min(forward, again), again * _ALIKE < forward
             guess = guessed(one, forward)
             if not one.control and self.costs.hopeless(guess):
                 self._slow(one, guess, self.costs.needed(guess), tried=False)
-            elif not one.control and self.watch.used + guess > _TRYING * budget:
+            elif not one.control and (spent + guess > _TRYING * budget or guess > self.watch.left - self.reserve):
                 self.left_out[one.label] = f"there was no time to try it; give a budget of about {spoken(2 * budget)}"
                 self.too_slow[one.label] = 2 * budget
             else:
                 self.say(f"trying {one.label}")
                 self._try(first, one)
+                spent += len(first.ids) * self.costs.seconds.get(one.label, 0.0)  # without waits for other processes
         self._leave_out()
 
     def _leave_out(self) -> None:
@@ -220,9 +239,11 @@ class Race:
                 if place and self.watch.left - self.reserve < size * self.costs.seconds[one.label]:
                     whole = False
                     return
-                started = self.watch.clock()
+                if place:
+                    self.say(f"{self._stage}, {one.label} on sample {samples.ids[-1] + 1}")
+                seconds = self.watch.timer()
                 yield one
-                self.costs.note(one.label, (self.watch.clock() - started) / size)
+                self.costs.note(one.label, seconds() / size)
                 self._has.add((place, one.label))
 
         judge_batch(self.run, samples, watched(), [self.score.judge], progress=False)
@@ -248,3 +269,9 @@ class Race:
         table = torch.stack([values[one.label] for one in who])
         means = table[:, table.isfinite().all(0)].mean(1)
         return dict(zip((one.label for one in who), means.tolist(), strict=True))
+
+
+def _alike(taken: list[float]) -> bool:
+    """Whether the two least of some times are about the same, so that the least can be believed."""
+    least, second = sorted(taken)[:2]
+    return second <= _ALIKE * least

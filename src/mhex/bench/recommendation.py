@@ -12,9 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from mhex.bench.budget import spoken
+from mhex.bench.course import remarks
 from mhex.bench.layout import in_columns
 from mhex.bench.report import Report
 from mhex.bench.shown import Shown
+from mhex.bench.tables import FEWEST
 
 _WIDTH = 110
 _HEADS = ("method", "behind the best", "standing", "above random?", "samples", "a map takes")
@@ -87,6 +89,7 @@ class Recommendation:
         curves: An arrow table of curves, where the score reads some; else None.
         shown: Photos and maps of the first images.
         made: Model, methods, metric and budget, as they stand on the page.
+        lost: Samples that could not be read or judged, and why, by their number in the data.
     """
 
     method: str
@@ -109,15 +112,17 @@ class Recommendation:
     curves: Any = field(repr=False)
     shown: Shown | None = field(repr=False)
     made: Mapping[str, Any] = field(repr=False)
+    lost: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     def sentences(self) -> list[str]:
         """The answer."""
         found = [self._first()]
         if self.margin is not None:
             mean, low, high = self.margin
+            span = f" (95 % interval {low:.2f} to {high:.2f})" if self.table[1].images >= FEWEST else ""
             found.append(
                 f"In {100 * self.sure:.0f} % of bootstrap resamples no other was ahead; {self.table[1].method} is "
-                f"next, {mean:.2f} behind (95 % interval {low:.2f} to {high:.2f})."
+                f"next, {mean:.2f} behind{span}."
             )
         found.append(f"One explanation takes {spoken(self.seconds)}.")
         if self.indistinguishable:
@@ -137,6 +142,7 @@ class Recommendation:
                 f"Every method had {_many(self.rounds[0][1])} before the first left, which is few; a budget of about "
                 f"{spoken(self.enough)} would give ten."
             )
+        found += remarks("", self.lost)
         for reason, names in by_reason(self.left_out).items():
             what = "Too slow for this budget" if names[0] in self.too_slow else "Left out"
             found.append(f"{what}: {', '.join(names)} ({reason}).")
@@ -215,8 +221,8 @@ class Recommendation:
 
 
 def behind_text(line: Line) -> str:
-    """How far a method is behind; one image has no interval."""
-    return f"{line.behind:.2f}" + (f" ± {(line.high - line.low) / 2:.2f}" if line.images > 1 else "")
+    """How far a method is behind; few images have no interval."""
+    return f"{line.behind:.2f}" + (f" ± {(line.high - line.low) / 2:.2f}" if line.images >= FEWEST else "")
 
 
 def _many(images: int) -> str:

@@ -10,16 +10,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mhex._progress import is_watched, progress_bar
 from mhex.bench.answering import answer_of
 from mhex.bench.budget import Clock, Watch, seconds_of
 from mhex.bench.cases import Run
 from mhex.bench.classes import ClassNumbers
 from mhex.bench.controls import PREFIX
-from mhex.bench.judging import told_of
+from mhex.bench.judging import NOT_FINITE, told_of
 from mhex.bench.plan import MethodGiven, judged
 from mhex.bench.race import Race
 from mhex.bench.recommendation import Recommendation
-from mhex.bench.samples import look_for
+from mhex.bench.samples import Samples, look_for, losses_in_words
 from mhex.bench.sampling import Pieces, shuffled
 from mhex.bench.saving import check_folder
 from mhex.bench.scoring import Given, score_of
@@ -56,6 +57,7 @@ def recommend(
     seed: int = 0,
     out: str | PathLike[str] | None = None,
     say: Callable[[str], None] | None = None,
+    progress: bool | None = None,
     clock: Clock = time.perf_counter,
 ) -> Recommendation:
     """Race methods on a model and a sample of its data, and say which one to use.
@@ -84,15 +86,20 @@ def recommend(
         seed: Of the sample, of methods, ties and noise. Given the same number of images in each round, everything is
             the same.
         out: Folder for the answer as a page, with pictures and all rows, as `Recommendation.save` writes it.
-        say: Told what is being done, for a progress display.
+        say: Told what is being done, for a display of one's own.
+        progress: Draw a progress bar; None for those who watch: in a terminal or a notebook.
         clock: From nothing to seconds.
+
+    Returns:
+        The answer. A sample that cannot be read, or for which the model gives NaN, is left out, and the answer tells.
     """
     watch = Watch(seconds_of(budget), clock)
     if out is not None:
         check_folder(Path(out))
+    samples, order = shuffled(data, seed)
     race = entered(
         model,
-        Pieces(shuffled(data, seed), images),
+        Pieces(samples, images, order),
         watch,
         methods=methods,
         score=score,
@@ -104,19 +111,27 @@ def recommend(
         tokenizer=tokenizer,
         seed=seed,
     )
-    race.say = say or race.say
     race.reserve = min(_MOST * watch.budget, _SHARE * watch.budget + _ANSWER + (0 if out is None else _PAGE))
-    race.go()
     made = {
         "model": as_bundle(model).name or type(race.run.model).__name__,
         "methods": [one.label for one in race.entrants],
         "metrics": [race.score.judge.label],
         "budget": f"{watch.budget:g} s",
     }
-    found = answer_of(race, made, seed)
-    if out is not None:
-        race.say("drawing")
-        found.save(out)
+    with progress_bar(watch.budget, is_watched(progress), "s") as bar:
+
+        def tell(what: str) -> None:
+            bar.say(what)
+            bar.reach(watch.used)
+            if say is not None:
+                say(what)
+
+        race.say = tell
+        race.go()
+        found = answer_of(race, made, seed)
+        if out is not None:
+            race.say("drawing")
+            found.save(out)
     return found
 
 
@@ -139,12 +154,13 @@ def entered(
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
     check_answering(inner, "its outputs are judged")
-    first = pieces.get(0)
-    assert first is not None  # empty data is refused before
-    seen = with_window(preprocess or bundle.preprocess, window, first.inputs)
-    reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
-    subject = Subject(inner, first.inputs, outputs=outputs, **reading)
+    lost: dict[int, str] = {}
+    reading: Any = {"preprocess": preprocess or bundle.preprocess, "tokenizer": tokenizer or bundle.tokenizer}
+    first, subject = _first(inner, pieces, reading, window, outputs, lost)
+    reading["preprocess"] = with_window(reading["preprocess"], window, first.inputs)
     sort, read = judged_task(subject, task), outputs_of(subject)
+    if watch.clock is time.perf_counter and subject.device.type == "cpu":
+        watch.work = time.process_time
     anatomy = find_anatomy(inner, subject.batch)
     chosen = score_of(score, anatomy.modality, seed)
     for name in chosen.judge.needs:
@@ -174,8 +190,30 @@ def entered(
         shown=Shown(None, told, _PICTURES, numbers.names),
         needs=frozenset(chosen.judge.needs),
         redraw=True,
+        lost=lost,
     )
     race = Race(run, chosen, pieces, watch, entrants)
     if given == "all":
         race.left_out.update({m.name: why for m in all_methods().values() if (why := m.refusal(anatomy))})
     return race
+
+
+def _first(
+    model: nn.Module,
+    pieces: Pieces,
+    reading: Mapping[str, Any],
+    window: tuple[float, float] | None,
+    outputs: Outputs | None,
+    lost: dict[int, str],
+) -> tuple[Samples, Subject]:
+    """The first samples for which the model's outputs are finite; those before them are taken out, and noted."""
+    while (samples := pieces.get(0)) is not None:
+        seen: Any = {**reading, "preprocess": with_window(reading["preprocess"], window, samples.inputs)}
+        subject = Subject(model, samples.inputs, ids=samples.ids, outputs=outputs, **seen)
+        finite = subject.finite.tolist()
+        if all(finite):
+            return samples, subject
+        lost.update({i: NOT_FINITE for i, fine in zip(samples.ids, finite, strict=True) if not fine})
+        left = [place for place, fine in enumerate(finite) if fine]
+        pieces.put(samples.only(left) if left else None)
+    raise ArgumentError(f"Expected samples that can be judged, but none of {len(lost)} can: {losses_in_words(lost)}.")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from mhex.bench import store
+from mhex.bench import about, course, store
 from mhex.bench.cells import cells_of, compared, per_image
-from mhex.bench.gathering import curves_of, numbers_of
+from mhex.bench.gathering import curves_of, numbers_of, presence_of
 from mhex.bench.merging import merged
 from mhex.bench.pairs import Pairs, check_names
 from mhex.bench.plan import label, metric_of
@@ -23,6 +24,8 @@ from mhex.metrics.comparison import all_pairs
 from mhex.metrics.ranking import Rank, ranking
 from mhex.metrics.resampling import Summary
 
+_FACTS = b"mhex"  # where a single file says what its rows do not
+
 
 class Report:
     """Rows of an evaluation.
@@ -30,14 +33,23 @@ class Report:
     Args:
         rows: An arrow table with the columns of `mhex.bench.store`; metrics are made again from what it says of them.
         curves: An arrow table of curves; None if there is none.
+        lost: Samples that could not be judged, and why, by number.
+        broken: A sentence on a run that was broken off; empty for one that came to its end.
     """
 
-    def __init__(self, rows: Any, curves: Any = None) -> None:
+    def __init__(self, rows: Any, curves: Any = None, lost: Mapping[int, str] | None = None, broken: str = "") -> None:
         self.rows, self._curves = rows, curves
+        self.lost, self.broken = dict(lost or {}), broken
         told = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
         self._metrics = {name: metric_of(settings) for name, settings in told.items()}
         self._values: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
+        self._there: dict[str, dict[str, Tensor]] = {}
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}  # tests of all pairs take long
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on the run as a whole: that it was broken off, and which samples could not be judged."""
+        return course.remarks(self.broken, self.lost)
 
     @property
     def methods(self) -> list[str]:
@@ -112,17 +124,26 @@ class Report:
             self._cells[asked] = [
                 cell
                 for name, made in self._metrics.items()
-                for cell in cells_of(name, made, self.values(name)[1], *drawn, len(made.outputs) if whole else 1)
+                for cell in cells_of(
+                    name, made, self.values(name)[1], self._judged(name), *drawn, len(made.outputs) if whole else 1
+                )
             ]
         return list(self._cells[asked])
 
     def skipped(self) -> dict[str, dict[str, int]]:
-        """For each method, and each metric, the images that do not count."""
+        """For each method, and each metric, the images that it was judged on and that do not count."""
         found: dict[str, dict[str, int]] = {method: {} for method in self.methods}
         for name in self._metrics:
+            there = self._judged(name)
             for method, numbers in self.values(name)[1].items():
-                found[method][name] = int((~numbers.isfinite().all(1)).sum())
+                found[method][name] = int((there[method] & ~numbers.isfinite().all(1)).sum())
         return found
+
+    def _judged(self, metric: str) -> dict[str, Tensor]:
+        """For each method, whether it was judged on each image by a metric, bool (n,)."""
+        if metric not in self._there:
+            self._there[metric] = presence_of(self.rows, metric)
+        return self._there[metric]
 
     def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
         """The same with some methods, as they are called in tables, or some metrics alone."""
@@ -136,7 +157,7 @@ class Report:
         ]
         if not kept:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
-        return Report(store.as_table(kept), self._curves)
+        return Report(store.as_table(kept), self._curves, self.lost, self.broken)
 
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
@@ -164,6 +185,11 @@ class Report:
             Comparisons by two names, in either order.
         """
         names, values, summary = self._compared(metric, methods, output)
+        if len(names) < 2:
+            raise ArgumentError(
+                f"Expected at least two methods to be compared, but got {names[0] if names else 'none'} alone; the "
+                f"report has {', '.join(self.methods)}."
+            )
         found = all_pairs(values, seed, summary=summary)
         return Pairs({(names[i], names[j]): pair for (i, j), pair in found.items()})
 
@@ -204,7 +230,7 @@ class Report:
         """
         cells = self.summary(resamples, outputs=outputs)
         notes = {name: self.protocol(name) for name in self._metrics}
-        return render(Grid(self.methods, cells, notes), form, width)
+        return render(Grid(self.methods, cells, notes, self.remarks), form, width)
 
     def to_html(self) -> str:
         """The table as a piece of HTML, all outputs."""
@@ -212,21 +238,32 @@ class Report:
 
     def to_parquet(self, path: str | PathLike[str]) -> Path:
         """Write all rows to a file; curves stay behind."""
-        store.write(self.rows, Path(path))
+        facts = json.dumps({"lost": self.lost, "broken": self.broken})
+        store.write(self.rows.replace_schema_metadata({_FACTS: facts}), Path(path))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Report:
         """Read a file that `to_parquet` wrote, or the folder of a run."""
         path = Path(path)
-        return cls(store.read(path), store.read(path, store.CURVES) if path.is_dir() else None)
+        rows = store.read(path)
+        if path.is_dir():
+            calls = about.read(path)
+            lost, broken = course.lost_in(calls), course.broken_off(calls, rows)
+            return cls(rows, store.read(path, store.CURVES), lost, broken)
+        facts = json.loads((rows.schema.metadata or {}).get(_FACTS, b"{}"))
+        lost = {int(number): reason for number, reason in facts.get("lost", {}).items()}
+        return cls(rows, None, lost, facts.get("broken", ""))
 
     def merge(self, *others: Report) -> Report:
         """One report of several: samples are paired by number and digest, and what disagrees is refused.
 
         Rows that are in more than one count once. More samples of the same methods are added; see `mhex.bench.merging`.
         """
-        return Report(store.as_table(merged([one.rows.to_pylist() for one in (self, *others)])))
+        reports = (self, *others)
+        lost = {number: reason for report in reports for number, reason in report.lost.items()}
+        rows = store.as_table(merged([report.rows.to_pylist() for report in reports]))
+        return Report(rows, None, lost, next((report.broken for report in reports if report.broken), ""))
 
     def __str__(self) -> str:
         return self.table()

@@ -51,6 +51,22 @@ def rows_of(
             }
 
 
+def empty_rows(ids: Iterable[int], marks: Iterable[str], method: Judged, metric: Judge) -> Iterator[dict[str, Any]]:
+    """Rows of samples that cannot be judged: NaN in the place of every number."""
+    nothing = dict.fromkeys(("value", "seconds", "explain_seconds"), math.nan)
+    for image, mark in zip(ids, marks, strict=True):
+        for column in metric.metric.columns:
+            yield {**_whose(image, mark, method, metric), "settings": metric.settings, "column": column, **nothing}
+
+
+def empty_curves(ids: Iterable[int], marks: Iterable[str], method: Judged, metric: Judge) -> Iterator[dict[str, Any]]:
+    """Curves of such samples, which have no points."""
+    made = metric.metric
+    for image, mark in zip(ids, marks, strict=True):
+        for order in made.orders if isinstance(made, CurveMetric) else ():
+            yield {**_whose(image, mark, method, metric), "order": order, "points": []}
+
+
 def curves_of(
     case: Case, gaps: Gaps, marks: tuple[str, ...], method: Judged, metric: Judge
 ) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.bench.batching import Parts, check_lengths, cut, length, raw_batches
+from mhex.bench.batching import Parts, check_lengths, cut, length, raw_batches, taken
 from mhex.bench.masks import MaskReader
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.metrics._rationales import marked_words
@@ -24,6 +24,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
     "tiles": ("the classes of the cells (tiles)", "{'image': ..., 'tiles': [class of each cell]}"),
 }
 ALL = ("label", "tiles")  # what every sample must have; one without the others does not count
+_TOLD = 5  # samples that a sentence names
 _LOOKED_AT = 1000  # samples among which one must have what is needed
 
 
@@ -41,6 +42,7 @@ class Samples:
         other: Another class that is in each image, (B,), -1 where there is none; None if not known.
         tiles: Of mosaics: the class of each cell, (B, n * n); see `mhex.perturb.mosaics`.
         names: Labels and other classes that were given by name, and have no number yet.
+        items: Whether the batch was made here of single items.
     """
 
     inputs: Any
@@ -51,6 +53,7 @@ class Samples:
     other: Tensor | None = None
     tiles: Tensor | None = None
     names: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    items: bool = False
 
     def has(self, name: str) -> bool:
         """Whether the data says it of at least one of these samples."""
@@ -62,6 +65,13 @@ class Samples:
         lacking = self.ids if value is None else [i for i, one in zip(self.ids, value, strict=True) if (one < 0).any()]
         if lacking:
             raise ArgumentError(f"Expected {FORMS[name][0]} for each sample, but sample {lacking[0]} has none.")
+
+    def only(self, places: Sequence[int]) -> Samples:
+        """Those at some places of the batch."""
+        names = ("inputs", "label", "mask", "rationale", "other", "tiles")
+        parts = {name: taken(getattr(self, name), places) for name in names}
+        classes = {name: taken(labels, places) for name, labels in self.names.items()}
+        return replace(self, ids=tuple(self.ids[place] for place in places), names=classes, **parts)
 
     def numbered(self, numbers: Callable[[Sequence[int | str]], Tensor]) -> Samples:
         """The same with numbers in the place of class names.
@@ -77,7 +87,9 @@ class Samples:
         return replace(self, **found, names={}) if found else self
 
 
-def in_samples(data: Any, size: int, limit: int | None = None) -> Iterator[Samples]:
+def in_samples(
+    data: Any, size: int, limit: int | None = None, unread: dict[int, str] | None = None
+) -> Iterator[Samples]:
     """Batches of samples, numbered in the order of the data.
 
     Args:
@@ -86,24 +98,36 @@ def in_samples(data: Any, size: int, limit: int | None = None) -> Iterator[Sampl
             `(inputs, label, mask)`, or a dictionary with `inputs`, `image` or `text`, or the model's own arguments,
             and beside them `label`, `mask`, `rationale`, `other`.
         size: The most samples of a batch that is made here.
-        limit: The most samples in all.
+        limit: The most samples in all, counted with those that cannot be read.
+        unread: Filled with the numbers of samples that cannot be read, and why; these are left out.
     """
+    unread = {} if unread is None else unread
     for name, value in (("batch_size", size), ("limit", limit)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
     start, read = 0, MaskReader()
-    for batch in raw_batches(data, size, limit):
+    for batch in raw_batches(data, size, limit, unread):
         check_lengths(batch)
         if limit is not None:
             batch = {name: cut(value, slice(0, limit - start)) for name, value in batch.items()}
         if length(batch["inputs"]):
             made = _samples(batch, start, read)
             yield made
-            start += len(made.ids)
+            start = made.ids[-1] + 1
         if limit is not None and start >= limit:
             return
+    if start == 0 and unread:
+        reasons = losses_in_words(unread)
+        raise ArgumentError(f"Expected samples that can be read, but none of {len(unread)} can: {reasons}.")
     if start == 0:
         raise ArgumentError("Expected at least one sample, but the data is empty; a generator can be read only once.")
+
+
+def losses_in_words(lost: Mapping[int, str]) -> str:
+    """Which samples were lost, and why, in a few words: the first of them, and how many more there are."""
+    parts = [f"sample {number}: {reason}" for number, reason in sorted(lost.items())]
+    more = f"; and {len(parts) - _TOLD} more" if len(parts) > _TOLD else ""
+    return "; ".join(parts[:_TOLD]) + more
 
 
 def look_for(name: str, who: str, held: list[Samples], rest: Iterator[Samples]) -> None:
@@ -126,7 +150,7 @@ def look_for(name: str, who: str, held: list[Samples], rest: Iterator[Samples]) 
 
 
 def _samples(batch: Parts, start: int, read: MaskReader) -> Samples:
-    ids = tuple(range(start, start + length(batch["inputs"])))
+    ids = tuple(batch.get("ids") or range(start, start + length(batch["inputs"])))
     masks = None if batch["mask"] is None else [read(*one) for one in zip(batch["mask"], ids, strict=True)]
     words = batch["rationale"]
     numbers: dict[str, Tensor] = {}
@@ -144,6 +168,7 @@ def _samples(batch: Parts, start: int, read: MaskReader) -> Samples:
         rationale=_rationales(words, ids, batch["inputs"]),
         tiles=_tiles(batch["tiles"]),
         names=names,
+        items=batch.get("ids") is not None,
         **numbers,
     )
 

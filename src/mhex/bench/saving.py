@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mhex._files import folder_aside, write_text
 from mhex.bench import about, store
 from mhex.bench.shown import MAPS, PHOTOS
 from mhex.errors import ArgumentError
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 NAME = "recommendation"
 PAGE = f"{NAME}.html"
 _KINDS = (store.ROWS, store.CURVES, PHOTOS, MAPS)
-_BESIDE = ("run.json", "about.json")
+_JSON = f"{NAME}.json"
 
 
 def is_recommendation(folder: Path) -> bool:
     """Whether a folder holds one."""
-    return (folder / f"{NAME}.json").is_file()
+    return (folder / _JSON).is_file()
 
 
 def check_folder(folder: Path) -> None:
@@ -40,21 +41,26 @@ def save(found: Recommendation, folder: Path) -> Path:
         folder: Made if it is not there.
     """
     check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in [file for kind in _KINDS for _, file in store.numbered(folder, kind)]:
-        path.unlink()
-    for name in _BESIDE:
-        (folder / name).unlink(missing_ok=True)
-    (folder / f"{NAME}.json").write_text(json.dumps(found.as_dict(), indent=2), encoding="utf-8")
-    (folder / f"{NAME}.txt").write_text(f"{found}\n", encoding="utf-8")
-    report, shown = found.report, found.shown
-    tables = [(store.ROWS, report.rows), (store.CURVES, found.curves)]
+    with folder_aside(folder / ".partial") as aside:
+        _write(found, aside)
+        for path in [file for kind in _KINDS for _, file in store.numbered(folder, kind)]:
+            path.unlink()
+        # The JSON file, which says that the folder holds a recommendation, comes before the rows.
+        for file in sorted(aside.iterdir(), key=lambda file: file.name != _JSON):
+            file.replace(folder / file.name)
+    return folder
+
+
+def _write(answer: Recommendation, folder: Path) -> None:
+    write_text(json.dumps(answer.as_dict(), indent=2), folder / _JSON)
+    write_text(f"{answer}\n", folder / f"{NAME}.txt")
+    report, shown = answer.report, answer.shown
+    tables = [(store.ROWS, report.rows), (store.CURVES, answer.curves)]
     if shown is not None:
         tables += [(PHOTOS, shown.photos.table()), (MAPS, shown.maps.table())]
     for kind, table in tables:
         if table is not None and table.num_rows:
             store.write(table, folder / f"{kind.name}-000000.parquet")
-    (folder / "run.json").write_text(report.rows.column("run")[0].as_py(), encoding="utf-8")
-    about.note(folder, found.made)
-    (folder / PAGE).write_text(found.to_html(), encoding="utf-8")
-    return folder
+    write_text(report.rows.column("run")[0].as_py(), folder / "run.json")
+    about.note(folder, answer.made, done=max(line.images for line in answer.table), lost=answer.lost)
+    write_text(answer.to_html(), folder / PAGE)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mhex._files import replacing, write_text, writing
 from mhex.errors import ArgumentError
 
 Key = tuple[Any, ...]
@@ -69,10 +69,10 @@ def write(table: Any, path: Path) -> None:
     """Write a Parquet file whole or not at all."""
     import pyarrow.parquet as pq
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(table, partial)
-    os.replace(partial, path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        pq.write_table(table, aside)
 
 
 def read(path: Path, kind: Kind = ROWS) -> Any:
@@ -176,4 +176,4 @@ def _check_run(path: Path, told: str) -> None:
                 f"seed: {there} there, {told} now. Choose another folder."
             )
         return
-    path.write_text(told, encoding="utf-8")
+    write_text(told, path)

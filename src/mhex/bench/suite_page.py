@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mhex._files import write_text, writing
 from mhex.bench.controls import is_control
 from mhex.bench.gathering import explain_seconds
 from mhex.bench.report import Report
@@ -32,12 +33,11 @@ def write_page(result: SuiteResult, path: Path) -> list[Path]:
         All files, the page first.
     """
     drawn = suite_charts(result)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(suite_page(result), encoding="utf-8")
-    if drawn:
-        (path.parent / _IMAGES).mkdir(exist_ok=True)
+    with writing(path):
+        (path.parent / _IMAGES if drawn else path.parent).mkdir(parents=True, exist_ok=True)
     for label, svg in drawn.items():
-        (path.parent / _chart(result, label)).write_text(svg, encoding="utf-8")
+        write_text(svg, path.parent / _chart(result, label))
+    write_text(suite_page(result), path)  # the last, because it links the charts
     return [path, *(path.parent / _chart(result, label) for label in drawn)]
 
 
@@ -60,6 +60,7 @@ def suite_page(result: SuiteResult) -> str:
         f"Made by `{told['command']}`{form}: seed {told['seed']}, {seconds:.0f} s on {told['device']}; {made}. Rows "
         "per image, from which all of this follows, are kept by the run."
         + "".join(f" {line}" for line in dict.fromkeys(one.get("remark") for one in records.values()) if line),
+        *result.remarks,
         _models(records),
     ]
     if suite.reading:
@@ -67,7 +68,7 @@ def suite_page(result: SuiteResult) -> str:
     for label, report in result.reports.items():
         record = records[label]
         cells = report.summary()
-        parts += [f"## {label}", _words(record), tables(report, cells)]
+        parts += [f"## {label}", _words(record), *report.remarks, tables(report, cells)]
         for published in suite.published:
             if not published.models or label in published.models:
                 parts.append(beside(published, cells, suite.seed))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import nn
 
+from mhex.bench.batching import readable
 from mhex.bench.controls import is_control
 from mhex.bench.plan import MethodGiven, judged
+from mhex.bench.samples import losses_in_words
 from mhex.bench.suite import EVERY, Entry, Suite
 from mhex.bench.suite_check import check_suite
 from mhex.bench.suite_evaluator import evaluator_of
@@ -95,7 +98,11 @@ def _methods(entry: Entry, bundle: Bundle, items: Items) -> list[MethodGiven]:
 
 def _longest(items: Items) -> Any:
     """The sample that asks the most of methods: of texts the longest, of images any."""
-    first = items[0]
-    if "text" not in first:
-        return first["image"]
-    return max((items[place]["text"] for place in range(len(items))), key=len)
+    unread: dict[int, str] = {}
+    samples = readable(items, unread)
+    first = next(samples, None)
+    if first is None:
+        raise ArgumentError(f"none of its {len(items)} samples can be read: {losses_in_words(unread)}.")
+    if "text" not in first[1]:
+        return first[1]["image"]
+    return max((item["text"] for _, item in chain([first], samples)), key=len)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +12,8 @@ from typing import Any
 
 import torch
 
+from mhex._files import write_text
+from mhex._progress import progress_bar
 from mhex.bench import store
 from mhex.bench.about import versions
 from mhex.bench.controls import is_control
@@ -45,6 +46,28 @@ class SuiteResult:
     reports: Mapping[str, Report]
     told: Mapping[str, Any]
     added: int
+
+    @property
+    def remarks(self) -> list[str]:
+        """A sentence on models whose turn has not come, where a run was broken off."""
+        return missing_models(self.told)
+
+    @property
+    def lost(self) -> dict[str, Mapping[int, str]]:
+        """For each model, the samples that could not be judged, and why; models without any are left out."""
+        return {label: report.lost for label, report in self.reports.items() if report.lost}
+
+
+def missing_models(told: Mapping[str, Any]) -> list[str]:
+    """A sentence on models of a suite that have no record in its `suite.json`; empty if all have."""
+    labels = told.get("labels", ())
+    missing = [label for label in labels if label not in told["models"]]
+    if not missing:
+        return []
+    return [
+        f"Broken off, or still running: {len(labels) - len(missing)} of {len(labels)} models of this suite are judged, "
+        f"and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not. The same command goes on from there."
+    ]
 
 
 def run_suite(
@@ -82,10 +105,13 @@ def run_suite(
     # What an earlier call told of models whose turn has not come stays, should this one be broken off.
     records = {one.entry.label: before[one.entry.label] for one in ready if one.entry.label in before}
     reports, added = {}, 0
-    for one in ready:
+    for number, one in enumerate(ready):
         folder, started = out / one.entry.label, time.perf_counter()
         had = _parts(folder)
-        reports[one.entry.label] = _judge(suite, one, folder, device, progress)
+        with progress_bar(len(ready), progress) as bar:
+            bar.say(f"{suite.name}: {one.entry.label}")
+            bar.reach(number)
+            reports[one.entry.label] = _judge(suite, one, folder, device, progress)
         new = len(_parts(folder) - had)
         work = {"device": _device(device), "versions": versions(), "command": command, "remark": remark}
         seconds = time.perf_counter() - started
@@ -93,7 +119,7 @@ def run_suite(
         records[one.entry.label] = _joined(before.get(one.entry.label), record, new)
         added += new
         told = _told(suite, quick, records)
-        _write(out / TOLD, told)
+        write_text(json.dumps(told, indent=2), out / TOLD)
         if say is not None:
             say(f"{suite.name}: {one.entry.label}: {_spoken(record, new)} in {seconds:.1f} s.")
     return SuiteResult(suite, quick, reports, told, added)
@@ -129,13 +155,14 @@ def _spoken(record: Mapping[str, Any], new: int) -> str:
 
 def _record(one: Ready, report: Report, work: Mapping[str, Any], seconds: float, resumed: bool) -> dict[str, Any]:
     """What is told of a model."""
+    samples = set(zip(*(report.rows.column(name).to_pylist() for name in ("image", "input")), strict=True))
     return {
         "model": one.entry.model,
         "evaluator": one.entry.evaluator,
         "evaluator_size": list(one.evaluator.size) if isinstance(one.evaluator, Resized) else None,
         "data": asdict(one.entry.data),
         "target": one.entry.target,
-        "images": len(one.items),
+        "images": len(samples),
         "accuracy": one.bundle.card.get("accuracy"),
         "methods": report.methods,
         "protocols": {name: report.protocol(name) for name in report.metrics},
@@ -164,6 +191,7 @@ def _told(suite: Suite, quick: bool, records: Mapping[str, Any]) -> dict[str, An
         "suite": asdict(suite),
         "quick": quick,
         "seed": suite.seed,
+        "labels": [entry.label for entry in suite.entries(quick)],
         **{name: last[name] for name in _OF_THE_WORK},
         "wall_seconds": sum(one["seconds"] for one in records.values()),
         "models": dict(records),
@@ -203,11 +231,3 @@ def _device(device: str) -> str:
     if device.startswith("cuda"):
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({torch.get_num_threads()} threads)"
-
-
-def _write(path: Path, told: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(told, indent=2), encoding="utf-8")
-    os.replace(partial, path)

@@ -16,6 +16,7 @@ from mhex.bench.verdicts import Verdict
 from mhex.errors import ArgumentError
 
 DAGGER = "†"
+FEWEST = 6  # samples of an interval: all of fewer lie on one side of the middle in more than 5 % of all cases
 _LATEX: dict[str, str | int | None] = {
     **{sign: f"\\{sign}" for sign in "{}$&%#_"},
     "\\": r"\textbackslash{}",
@@ -47,6 +48,7 @@ class Cell:
         higher: Whether higher is better; None where neither is.
         verdict: What the column shows; None where neither side is better.
         skips: Which images do not count, in a few words.
+        share: Whether it is a share of hits, whose interval is not symmetric.
     """
 
     method: str
@@ -60,6 +62,7 @@ class Cell:
     higher: bool | None
     verdict: Verdict | None = None
     skips: str = ""
+    share: bool = False
 
     @property
     def marked(self) -> bool:
@@ -83,12 +86,18 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The number with half the width of its interval; a dash, and how many images were skipped, without one."""
+        """The number with half the width of its interval, or with the ends of it, if it is a share.
+
+        Without a number: a dash, and how many images were skipped. By few images, a dash in the place of the interval.
+        """
         if math.isnan(self.value):
             return f"— ({self.skipped} skipped)" if self.skipped else "—"
         digits, dagger = _digits(self.high - self.low), DAGGER if self.doubtful else ""
-        half = "—" if math.isnan(self.high - self.low) else f"{(self.high - self.low) / 2:.{digits}f}"
-        return f"{self.value:.{digits}f} ± {half}{dagger}"
+        value = f"{self.value:.{digits}f}"
+        if self.share and not math.isnan(self.high - self.low):
+            return f"{value} ({self.low:.{digits}f} to {self.high:.{digits}f}){dagger}"
+        few = self.n < FEWEST or math.isnan(self.high - self.low)
+        return f"{value} ± {'—' if few else f'{(self.high - self.low) / 2:.{digits}f}'}{dagger}"
 
 
 @dataclass(frozen=True)
@@ -99,11 +108,13 @@ class Grid:
         methods: In the order of lines.
         cells: All of its numbers.
         notes: For each metric, how it was measured.
+        above: Sentences on the run as a whole, which come before all other remarks.
     """
 
     methods: Sequence[str]
     cells: Sequence[Cell]
     notes: Mapping[str, str]
+    above: Sequence[str] = ()
 
     @property
     def columns(self) -> list[tuple[str, bool | None]]:
@@ -122,13 +133,16 @@ class Grid:
 
     def remarks(self) -> list[str]:
         """Numbers of images, and protocols."""
-        found = []
+        found = [*self.above]
         for metric, protocol in self.notes.items():
             told = [_counts([cell for cell in self.cells if cell.metric == metric]), protocol]
             found.append(f"{metric}: {'; '.join(part for part in told if part)}")
+        shares = " Shares of hits have their exact interval in brackets." if any(c.share for c in self.cells) else ""
+        few = any(0 < cell.n < FEWEST and not cell.share for cell in self.cells)
         found.append(
-            "± is half of the 95 % interval over samples (bootstrap; exact for hits). Marked: the best, and all that "
-            "no other method is shown to be better than; control maps are never marked."
+            f"± is half of the 95 % bootstrap interval over samples{f', from {FEWEST} of them on' if few else ''}."
+            f"{shares} Marked: the best, and all that no other method is shown to be better than; control maps are "
+            "never marked."
         )
         if any(cell.doubtful for cell in self.cells):
             found.append(f"{DAGGER} not shown to be better than {RANDOM}.")
@@ -155,6 +169,8 @@ def _counts(cells: Sequence[Cell]) -> str:
     few = {cell.verdict.few for cell in cells if cell.verdict is not None and cell.verdict.few is not None}
     if few:
         told.append(f"{max(few)} {'sample is' if max(few) == 1 else 'samples are'} too few to show any difference")
+    if any(cell.verdict is not None and cell.verdict.apart for cell in cells):
+        told.append("methods were judged on different samples, so that none is marked")
     return "; ".join(told)
 
 

@@ -25,7 +25,7 @@ def judged_task(subject: Subject, given: Any) -> Task:
         heads = heads_of(subject.model)
         several = heads is not None and heads.settings.multi_label
         found = usual_task(subject.model, several)
-        if found == "classification" and has_sigmoids(subject.ending, subject.logits):
+        if found == "classification" and has_sigmoids(subject.ending, subject.raw_logits):
             return "multi-label"
         if found == "regression":
             raise ArgumentError(

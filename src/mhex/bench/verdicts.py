@@ -21,12 +21,14 @@ class Verdict:
         doubtful: Methods that are not shown to be better than the random control.
         tested: The fewest and the most images on which two of all were compared; None where there were no two.
         few: Images that can show nothing, so that nothing is marked; None where they can.
+        apart: Whether methods were judged on different images, so that no best is marked.
     """
 
     best: frozenset[str]
     doubtful: frozenset[str]
     tested: tuple[int, int] | None
     few: int | None = None
+    apart: bool = False
 
 
 def verdicts(names: Sequence[str], tested: PairTests, higher: bool) -> Verdict:

@@ -7,6 +7,7 @@ back by the inverse of the activation.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections import Counter
@@ -155,6 +156,11 @@ def find_ending(
         return None
     values, rounding = full(scores.detach()), 4 * torch.finfo(scores.dtype).eps
     low, high = torch.stack(values.aminmax()).tolist()  # one wait for the device, which most models end here
+    if math.isnan(low):  # samples without an answer say nothing of the others
+        values = values[~values.isnan().any(1)]
+        if not len(values):
+            return None
+        low, high = torch.stack(values.aminmax()).tolist()
     shares = low >= 0 and high <= 1 + rounding
     logs = high <= rounding and _sum_to_one(values.exp(), rounding)
     if outputs == "probabilities" and not (shares or logs):

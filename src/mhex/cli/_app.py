@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from mhex.cli import bench, demo, explain, methods, metrics, models, recommend, report, train
-from mhex.cli._console import complain
+from mhex.cli._console import STOPPED, complain
 from mhex.errors import MhexError
 
 EXAMPLES = """
@@ -22,6 +22,9 @@ mhex explain cat.jpg --target top2
 mhex explain *.jpg --model timm:resnet18:weights.safetensors --method all
 
 mhex explain --text "A fine film." --model hf:my-bert
+
+Exit codes: 0, all is done; 2, a mistake in the command, or nothing could be done; 3, done with losses, which are \
+named on standard error; 130, stopped by Ctrl-C.
 """
 
 # Typer brings click along under different names in different versions; its base class of usage mistakes is in all.
@@ -29,7 +32,7 @@ _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class Door(TyperGroup):
-    """Commands whose mistakes are told in one sentence: exit code 2 for the user's, 130 after Ctrl-C.
+    """Commands whose mistakes are told in one sentence, with the exit codes of `EXAMPLES`.
 
     Only errors that mhex raises on purpose are caught; a bug of ours still shows its traceback.
     """
@@ -46,7 +49,7 @@ class Door(TyperGroup):
             complain(_usage_sentence(error))
             sys.exit(2)
         except (KeyboardInterrupt, typer.Abort):
-            sys.exit(130)
+            sys.exit(STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
 

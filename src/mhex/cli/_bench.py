@@ -11,15 +11,17 @@ from pathlib import Path
 
 import typer
 
+from mhex._files import write_text
 from mhex.bench import page_of as html_page
+from mhex.bench.course import remarks
 from mhex.bench.suite import Suite
 from mhex.bench.suite_files import find_suite, packaged_suites, read_suite
 from mhex.bench.suite_page import write_page
 from mhex.bench.suite_run import SuiteResult, run_suite
 from mhex.bench.suite_shelf import Shelf
 from mhex.bench.suite_stored import stored_result
-from mhex.cli._console import complain, printable
-from mhex.cli._output import output_folder, writing
+from mhex.cli._console import complain, printable, stopping, told_once
+from mhex.cli._output import output_folder
 from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
 
@@ -68,6 +70,19 @@ def jobs_of(given: Sequence[str]) -> list[Job]:
 
 
 @dataclass(frozen=True)
+class Losses:
+    """What was lost.
+
+    Attributes:
+        failed: Suites that failed.
+        samples: By suite and model, how many samples could not be judged.
+    """
+
+    failed: list[str] = field(default_factory=list)
+    samples: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Bench:
     """How suites are run.
 
@@ -87,7 +102,7 @@ class Bench:
     remark: str = ""
     shelf: Shelf = field(default_factory=Shelf)
 
-    def work(self, jobs: Sequence[Job], places_of: Callable[[Job], Places]) -> dict[str, str]:
+    def work(self, jobs: Sequence[Job], places_of: Callable[[Job], Places]) -> Losses:
         """Do all suites; one that fails does not stop the next.
 
         Args:
@@ -95,22 +110,26 @@ class Bench:
             places_of: Where things of a suite are.
 
         Returns:
-            For each suite that failed, why. If it is the only suite, its error is raised.
+            What was lost. If the only suite fails, its error is raised.
         """
-        failed: dict[str, str] = {}
+        losses = Losses()
         for job in jobs:
+            places = places_of(job)
             try:
-                self._one(job, places_of(job))
+                with stopping(lambda places=places: _words_after_stop(places.rows)):  # type: ignore[misc]
+                    losses.samples.update(self._one(job, places))
             except (MhexError, RuntimeError, OSError) as error:  # what a machine or a suite can lack; not our bugs
                 if len(jobs) == 1:
                     raise
                 if not isinstance(error, MhexError):
                     traceback.print_exc()
-                failed[job.suite.name] = " ".join(str(error).split()) or type(error).__name__
-                complain(f"{job.suite.name} failed: {failed[job.suite.name]}")
-        return failed
+                why = " ".join(str(error).split()) or type(error).__name__
+                losses.failed.append(job.suite.name)
+                complain(f"{job.suite.name} failed: {why}")
+        return losses
 
-    def _one(self, job: Job, places: Places) -> None:
+    def _one(self, job: Job, places: Places) -> dict[str, int]:
+        """Do a suite; by suite and model, how many samples could not be judged."""
         started = time.perf_counter()
         result = stored_result(places.rows, job.suite) if self.stored else None
         if self.tables:  # before any work is spent
@@ -118,23 +137,33 @@ class Bench:
             if places.page is not None:
                 output_folder(places.page.parent)
         if result is None:
-            result = run_suite(
-                job.suite,
-                output_folder(places.rows),
-                device=self.device,
-                quick=self.quick,
-                progress=sys.stderr.isatty(),
-                command=_command(job.given, self.quick, self.device),
-                remark=self.remark,
-                shelf=self.shelf,
-                say=None if sys.stdout.isatty() else complain,
-            )
+            with told_once():
+                result = run_suite(
+                    job.suite,
+                    output_folder(places.rows),
+                    device=self.device,
+                    quick=self.quick,
+                    progress=sys.stderr.isatty(),
+                    command=_command(job.given, self.quick, self.device),
+                    remark=self.remark,
+                    shelf=self.shelf,
+                    say=None if sys.stdout.isatty() else complain,
+                )
             complain(f"Rows of {len(result.reports)} models are in {places.rows}.")
         if self.tables:
             _show(result)
             _write(result, places)
         if not sys.stdout.isatty():
             complain(f"{job.suite.name}: {time.perf_counter() - started:.1f} s in all.")
+        for line in result.remarks:
+            complain(line)
+        for label, lost in result.lost.items():
+            complain(f"{job.suite.name}: {label}: {' '.join(remarks('', lost))}")
+        return {f"{job.suite.name}: {label}": len(lost) for label, lost in result.lost.items()}
+
+
+def _words_after_stop(rows: Path) -> str:
+    return f"Rows of all that is judged so far are in {rows}; the same command goes on from there."
 
 
 def _command(given: str, quick: bool, device: str) -> str:
@@ -160,11 +189,9 @@ def _write(result: SuiteResult, places: Places) -> None:
     """The HTML page, and the one in Markdown where it was asked for."""
     whole, page = places.html / "report.html", places.page
     made = html_page(places.rows, result.suite.title)
-    with writing(whole):
-        whole.write_text(printable(made), encoding="utf-8")
+    write_text(printable(made), whole)
     complain(f"Wrote {whole}.")
     if page is not None:
-        with writing(page):
-            files = write_page(result, page)
+        files = write_page(result, page)
         charts = f", and {len(files) - 1} charts beside it" if len(files) > 1 else ""
         complain(f"Wrote {page}{charts}.")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mhex._progress import inside
+from mhex._progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+LOSSES, STOPPED = 3, 130  # exit codes: done with losses that were told, and ended by Ctrl-C
 _PLAIN_WIDTH = 100_000  # of tables in files and pipes, where folded paths would be of no use to other programs
 
 
@@ -20,6 +22,30 @@ class Step(Protocol):
 
     def __call__(self, what: str) -> None:
         """Move on by one."""
+
+
+@contextmanager
+def stopping(words: Callable[[], str]) -> Iterator[None]:
+    """After Ctrl-C, say what is kept and how to go on.
+
+    Args:
+        words: Asked for the sentence when it is needed.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"Stopped. {words()}")
+        raise
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Keep warnings of the library apart from the screen, where the command tells the same in a sentence of its own."""
+    from mhex.errors import MhexWarning
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ samples could not be judged", MhexWarning)
+        yield
 
 
 def complain(sentence: str) -> None:
@@ -63,27 +89,14 @@ def steps(total: int) -> Iterator[Step]:
 
     Long work inside shows a bar of its own below.
     """
-    console = _watcher()
-    if console is None:
-        yield lambda what: None
-        return
-    from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar, inside(bar):
-        task = bar.add_task("", total=total)
-        begun = False
+    console, begun = _watcher(), False
+    with progress_bar(total, console is not None, console=console) as bar:
 
         def step(what: str) -> None:
             nonlocal begun
-            bar.update(task, advance=1 if begun else 0, description=escape(what))
+            bar.say(what)
+            if begun:
+                bar.advance()
             begun = True
 
         yield step

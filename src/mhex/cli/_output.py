@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from mhex.errors import ArgumentError
+from mhex import _files
 
 
 def output_folder(folder: Path) -> Path:
@@ -23,15 +23,9 @@ def output_folder(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> AbstractContextManager[None]:
     """Turn the system's refusal to write into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise ArgumentError(
-            f"Cannot write to {path}: {error.strerror or error}; choose another folder with --out."
-        ) from error
+    return _files.writing(path, "choose another folder with --out")
 
 
 def unique_labels(stems: Iterable[str]) -> list[str]:

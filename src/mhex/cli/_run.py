@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mhex._progress import watched
 from mhex.cli._console import Step
-from mhex.errors import CaptureError, MissingExtraError, UnsupportedModelError
+from mhex.errors import CaptureError, MissingExtraError, NotFiniteError, NotFiniteOutputError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
@@ -22,10 +22,11 @@ _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Explanations of one input, and for each method left out the reason."""
+    """Explanations of one input, and for each method left out the reason; `failed` are those that gave no number."""
 
     explanations: list[Explanation]
     left_out: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, NotFiniteError] = field(default_factory=dict)
 
 
 def explain_by(
@@ -70,8 +71,10 @@ def explain_by(
         try:
             outcome.explanations.append(mhex.explain(bundle, [item], method, target, **shared, **own))
         except _CANNOT as error:
-            if not pass_over:
+            if not pass_over or isinstance(error, NotFiniteOutputError):  # the latter is the same for every method
                 raise
+            if isinstance(error, NotFiniteError):
+                outcome.failed[method] = error
             # What can serve the model instead is shown beside it anyway.
             outcome.left_out[method] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
     return outcome

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mhex.cli._console import busy, complain, show_table
+from mhex.cli._console import LOSSES, busy, complain, show_table
 from mhex.cli._parse import check_device
 from mhex.errors import ArgumentError
 
@@ -64,7 +64,7 @@ def bench(
     """Judge methods by suites. The same command goes on where a broken run stopped.
 
     Prints a table with intervals for each model, and writes report.html beside the rows, which stay in the folder. Of
-    several suites, one that fails does not stop the next; it is named at the end, and the exit code is 1.
+    several suites, one that fails does not stop the next; it is named at the end, and the exit code is 3.
     """
     if listed:
         _list()
@@ -91,10 +91,14 @@ def bench(
         rows = stored if only and (stored / "suite.json").is_file() else stored / name
         return Places(rows, rows if out is None else own, md)
 
-    failed = Bench(quick, device, stored=stored is not None, tables=not no_tables, remark=remark).work(jobs, places_of)
-    if failed:
-        complain(f"{len(failed)} of {len(jobs)} suites failed: {', '.join(failed)}.")
-        raise typer.Exit(1)
+    losses = Bench(quick, device, stored=stored is not None, tables=not no_tables, remark=remark).work(jobs, places_of)
+    if losses.failed:
+        sentence = f"{len(losses.failed)} of {len(jobs)} suites failed: {', '.join(losses.failed)}."
+        if len(losses.failed) == len(jobs):
+            raise ArgumentError(sentence)
+        complain(sentence)
+    if losses.failed or losses.samples:
+        raise typer.Exit(LOSSES)
 
 
 def _list() -> None:

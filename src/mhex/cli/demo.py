@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mhex._files import write_text
 from mhex.cli import _demo_heads, _demo_news
 from mhex.cli._console import Step, busy, steps
 from mhex.cli._demo_heads import look_into, top_classes
 from mhex.cli._demo_news import read_news
-from mhex.cli._output import output_folder, writing
+from mhex.cli._output import output_folder
 from mhex.cli._run import Outcome, explain_by
 from mhex.errors import ArgumentError
 
@@ -107,8 +108,7 @@ def demo(
     with busy("Drawing the page"):
         text = demo_page(looks, heads, readings)
     file = out / "index.html"
-    with writing(file):
-        file.write_text(text, encoding="utf-8")
+    write_text(text, file)
     said = [*(one.sentence for one in looks), heads.sentence, *(one.sentence for one in readings)]
     typer.echo("\n".join(f"{sentence}." for sentence in said))
     outcomes = [*(one.outcome for one in looks), *(one.outcome for one in readings)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import Step, busy, complain, printable, show_table, steps
+from mhex._files import write_text
+from mhex.cli._console import LOSSES, Step, busy, complain, printable, show_table, steps, stopping
 from mhex.cli._output import output_folder, unique_labels, writing
 from mhex.cli._parse import (
     OUTPUTS,
@@ -23,7 +25,7 @@ from mhex.cli._parse import (
 )
 from mhex.cli._photos import check_file, open_photo
 from mhex.cli._run import Outcome, explain_by, group_by_reason
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError
 
 if TYPE_CHECKING:
     from mhex._photo import Window
@@ -64,7 +66,12 @@ class Item:
 
     def open(self, window: Window | None) -> Any:
         """A PIL image, seen through the range, or a string."""
-        return open_photo(self.source, window) if isinstance(self.source, Path) else self.source
+        if isinstance(self.source, str):
+            return self.source
+        try:
+            return open_photo(self.source, window)
+        except ArgumentError as error:
+            raise _PhotoError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -142,24 +149,62 @@ def explain(
     every = "all" in (name.strip() for name in method.split(","))
     keep = frozenset(item.source.resolve() for item in items if isinstance(item.source, Path))
     wish = Wish(methods, parse_target(target, bundle.class_names), sort, ends, read, options, seed, every, out, keep)
-    rows, sections, left_out, said = [], [], dict[str, str](), []
-    with steps(len(items) * len(methods)) as step:
+    rows: list[tuple[str, ...]] = []
+    sections, left_out, said = [], dict[str, str](), []
+    lost: dict[str, MhexError] = {}
+    heads: tuple[str, ...] | None = None
+    with (
+        stopping(lambda: _words_after_stop(items, {row[0] for row in rows}, out)),
+        steps(len(items) * len(methods)) as step,
+    ):
         for item in items:
-            outcome = _explain_item(bundle, item, wish, step)
+            try:
+                outcome = _explain_item(bundle, item, wish, step)
+            except MhexError as error:
+                # Before anything was explained, only what belongs to this input alone is no mistake of the command.
+                if heads is None and not isinstance(error, (_PhotoError, NotFiniteError, NotFiniteOutputError)):
+                    raise
+                lost[item.name] = error
+                continue
+            heads = _columns(outcome.explanations[0], wish)
             rows += _save(item, outcome, wish)
             said += [line for explanation in outcome.explanations for line in _diagnostics(item, explanation)]
             if cut := outcome.explanations[0].cut(0):
                 said.append(f"{item.label}: {cut}, all that the model can read")
-            left_out |= outcome.left_out
+            left_out |= {name: why for name, why in outcome.left_out.items() if name not in outcome.failed}
+            lost |= {f"{item.name} by {name}": error for name, error in outcome.failed.items()}
             if html or text:
                 sections.append(_section(item, outcome))
-    for reason, names in group_by_reason(left_out).items():
-        complain(f"left out {', '.join(names)}: {reason}")
-    show_table(bundle.name, ("input", "method", *_columns(outcome.explanations[0], wish), "file"), rows)
+    if heads is None:
+        first = next(iter(lost.values()))
+        raise ArgumentError(f"None of {len(items)} inputs can be explained: {first}") if len(items) > 1 else first
+    for why, names in group_by_reason(left_out).items():
+        complain(f"left out {', '.join(names)}: {why}")
+    show_table(bundle.name, ("input", "method", *heads, "file"), rows)
     for line in said:
         typer.echo(line)
     if sections:
         typer.echo(f"Page: {_write_page(bundle, sections, out)}")
+    if lost:
+        for name, reason in lost.items():
+            complain(f"not explained: {reason}" if name in str(reason) else f"not explained: {name}: {reason}")
+        complain(f"The pictures of all others are in {printable(out)}.")
+        raise typer.Exit(LOSSES)
+
+
+class _PhotoError(ArgumentError):
+    """A photo that cannot be read."""
+
+
+def _words_after_stop(items: Sequence[Item], done: set[str], out: Path) -> str:
+    """What is kept after Ctrl-C, and how to go on."""
+    if not done:
+        return "Nothing is explained yet; the same command begins anew."
+    rest = " ".join(item.name for item in items if item.name not in done)
+    return (
+        f"{len(done)} of {len(items)} inputs are explained, with their pictures in {printable(out)}; to go on, give "
+        f"the others alone: {rest}"
+    )
 
 
 def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
@@ -173,9 +218,10 @@ def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
         if blank := [number for number, text in enumerate(texts, 1) if not text.strip()]:
             raise ArgumentError(f"Expected some text after each --text, but number {blank[0]} is blank.")
         return [Item(f"text-{n}", " ".join(text.split()), text) for n, text in enumerate(texts, 1)]
-    # Told now, not after the model is loaded and other photos are explained.
+    # Told now, not after the model is loaded and other photos are explained. What is damaged is told at the end.
     for photo in photos:
-        check_file(photo)
+        if not os.path.isfile(photo):  # also of names that the system does not take
+            check_file(photo)
     labels = unique_labels(photo.stem for photo in photos)
     return [Item(label, printable(photo), photo) for label, photo in zip(labels, photos, strict=True)]
 
@@ -208,6 +254,8 @@ def _explain_item(bundle: Bundle, item: Item, wish: Wish, step: Step) -> Outcome
         pass_over=wish.every or len(wish.methods) > 1,  # the others are not lost for one that cannot serve
     )
     if not outcome.explanations:
+        if outcome.failed:
+            raise next(iter(outcome.failed.values()))
         reasons = "; ".join(dict.fromkeys(outcome.left_out.values()))
         raise ArgumentError(f"No method can explain {bundle.name}: {reasons}.")
     return outcome
@@ -293,6 +341,5 @@ def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:
     from mhex.viz import page
 
     file = out / "index.html"
-    with writing(file):
-        file.write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), encoding="utf-8")
+    write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), file)
     return file

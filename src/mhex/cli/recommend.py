@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, printable, steps
-from mhex.cli._output import output_folder, writing
+from mhex.cli._console import LOSSES, busy, complain, printable, stopping, told_once
+from mhex.cli._output import output_folder
 from mhex.cli._parse import OUTPUTS, check_device, parse_methods, parse_outputs, parse_window
 from mhex.errors import ArgumentError
 
@@ -64,6 +64,7 @@ def recommend(
     with busy(f"Loading {model}"):
         import mhex
         from mhex.bench.budget import seconds_of
+        from mhex.bench.course import remarks
         from mhex.bench.saving import PAGE, check_folder
 
         seconds_of(budget)
@@ -76,11 +77,18 @@ def recommend(
         bundle = mhex.load(model)
         bundle.model.to(device)
     given: Any = {"methods": chosen, "score": wanted, "images": images, "outputs": read, "seed": seed}
-    with steps(1) as step, writing(out or Path()):
-        found = mhex.recommend(bundle, items, budget, **given, out=out, say=step)
+    with stopping(_words_after_stop), told_once():
+        found = mhex.recommend(bundle, items, budget, **given, out=out)
     typer.echo(printable(found))
     if out is not None:
         typer.echo(printable(f"Page: {out / PAGE}"))
+    if found.lost:
+        complain(" ".join(remarks("", found.lost)))
+        raise typer.Exit(LOSSES)
+
+
+def _words_after_stop() -> str:
+    return "A race has no answer before its end, so nothing is kept; the same command begins anew."
 
 
 def parse_score(text: str) -> str | Mapping[str, float]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mhex.cli._console import busy, printable
+from mhex._files import write_text
+from mhex.cli._console import busy, complain, printable
 from mhex.cli._output import writing
 from mhex.errors import ArgumentError
 
@@ -41,12 +42,16 @@ def report(
     file = folder / "report.html" if out is None else out
     with busy("Drawing"):
         from mhex.bench import page_of
+        from mhex.bench.runs import evaluations
         from mhex.bench.saving import PAGE, is_recommendation
 
         made = page_of(folder, title, chosen)
+        remarks = [f"{entry.name}: {remark}" for entry in evaluations(folder) for remark in entry.report.remarks]
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(made, encoding="utf-8")
+        write_text(made, file)
+    for remark in remarks:
+        complain(remark)
     typer.echo(printable(f"Page: {file}"))
     if is_recommendation(folder):
         typer.echo(printable(f"Which method to use is said in {folder / PAGE}."))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, complain, printable, show_table
+from mhex.cli._console import busy, complain, printable, show_table, stopping
 from mhex.cli._output import output_folder
 from mhex.errors import ArgumentError
 
@@ -75,11 +75,25 @@ def train(
         source = path.name if last else one.name
         output_folder(place)
         # Needed runs that are there stay as they are.
-        report = run(one.smoke() if smoke else one, place, pace=pace, restart=restart and last, source=source)
+        with stopping(lambda place=place: _words_after_stop(place)):  # type: ignore[misc]
+            report = run(one.smoke() if smoke else one, place, pace=pace, restart=restart and last, source=source)
         if main:
             typer.echo(printable(f"{one.name}: {_words(report['test'])}; weights, report and logs in {place}"))
         if main and last:
             complain(f"Explain with it: mhex explain INPUT --model run:{place}")
+
+
+def _words_after_stop(place: Path) -> str:
+    """What is kept of a run after Ctrl-C, and how to go on."""
+    from mhex.train.resume import latest_checkpoint
+
+    newest = latest_checkpoint(place)
+    if newest is None:
+        return (
+            "There is no checkpoint yet, so the same command begins anew; --checkpoint-seconds writes them more often."
+        )
+    step = int(newest.name.removeprefix("step-"))
+    return f"The last checkpoint, after step {step}, is in {newest}; the same command goes on from there."
 
 
 def _list() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from mhex._files import write_tensors, writing
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads
 from mhex.heads.settings import Settings
@@ -26,11 +26,9 @@ def save_heads(heads: Heads, path: Path) -> None:
         "settings": json.dumps(asdict(heads.settings)),
         "extras": json.dumps({name: getattr(heads, name) for name in _EXTRAS}),
     }
-    state = {name: value.detach().cpu().contiguous() for name, value in heads.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")  # a broken run leaves no half file
-    save_file(state, aside, metadata=header)
-    aside.replace(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(heads.state_dict(), path, header)
 
 
 def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]:

@@ -78,6 +78,7 @@ class Subject:
         self.passes = 0
         self.shared: dict[Any, Any] = {}
         self._logits: Tensor | None = None
+        self._checked = False
         self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
             if value is not None and len(value) != self.batch.size:
@@ -99,6 +100,14 @@ class Subject:
     @property
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
+        if not self._checked:
+            self._check(self.raw_logits)
+            self._checked = True
+        return self.raw_logits
+
+    @property
+    def raw_logits(self) -> Tensor:
+        """The same as the model gives them, which may be NaN or infinite for some samples."""
         if self._logits is None:
             self._logits = self._clean()
             few = self.variants(self.main, torch.arange(min(_FEW, self.batch.size), device=self.device))
@@ -107,13 +116,17 @@ class Subject:
             if self._ending is not None:
                 self._logits = self._clean()
             self.multi_label |= self._may_be_several and has_sigmoids(self._ending, self._logits)
-            self._check(self._logits)
         return self._logits
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether the model's outputs are finite for each sample, bool (B,), on the CPU."""
+        return torch.isfinite(self.raw_logits).all(1).cpu()
 
     @property
     def ending(self) -> Ending | None:
         """How the model makes probabilities of its logits; None if it returns logits."""
-        _ = self.logits
+        _ = self.raw_logits
         return self._ending
 
     def _clean(self) -> Tensor:
@@ -146,7 +159,7 @@ class Subject:
             weight: How much memory an input takes beside a plain one.
         """
         if self.outputs != "logits":
-            _ = self.logits  # it shows how the model ends
+            _ = self.raw_logits  # it shows how the model ends
         yield from self._run(count, make, words, weight)
 
     def _run(
@@ -217,9 +230,11 @@ class Subject:
         return (z - norm).exp().masked_fill(classes < 0, torch.nan)
 
     def _check(self, logits: Tensor) -> None:
-        if not bool(torch.isfinite(logits).all()):
+        bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
+        if bad:
             raise ArgumentError(
-                "Expected finite scores of the samples as they are, but the model gave NaN or infinity."
+                "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
+                f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
             )
         if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
             raise ArgumentError(

@@ -6,6 +6,7 @@ import json
 import shutil
 from typing import Any
 
+from mhex._files import replacing
 from mhex.errors import unknown_name
 from mhex.train.card import SHIPPED
 from mhex.train.machine import Pace
@@ -51,7 +52,7 @@ def build(name: str, *, pace: Pace | None = None, smoke: bool = False) -> dict[s
     made = folder / "runs" / name / SHIPPED
     # The card last: it is what says that the model is there.
     for suffix in (".safetensors", ".json"):
-        shutil.copy(made / f"{name}{suffix}", folder / f"{name}{suffix}.part")
-        (folder / f"{name}{suffix}.part").replace(folder / f"{name}{suffix}")
+        with replacing(folder / f"{name}{suffix}") as aside:
+            shutil.copy(made / f"{name}{suffix}", aside)
     card: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     return card

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from mhex import _files
 from mhex.errors import ArgumentError
 from mhex.train.parameters import HEADS, PROJECTOR
 from mhex.zoo._packed import unpack
@@ -28,32 +28,13 @@ def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, s
         path: File to write.
         facts: Text entries for the header.
     """
-    aside = path.with_name(f"{path.name}.part")
-    copies = {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
-    save_file(copies, aside, metadata=dict(facts or {}))
-    # The writer makes files that only their owner can read; weights are for everyone who sees the folder.
-    aside.chmod(0o644)
-    sync(aside)
-    aside.replace(path)
-    sync(path.parent)
+    copies = {name: value.detach().cpu().clone() for name, value in state.items()}
+    _files.write_tensors(copies, path, facts, durable=True)
 
 
 def write_text(text: str, path: Path) -> None:
     """Write a text file aside, to the disk, renamed."""
-    aside = path.with_name(f"{path.name}.part")
-    aside.write_text(text, encoding="utf-8")
-    sync(aside)
-    aside.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Have the system put a file or the entries of a folder on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    _files.write_text(text, path, durable=True)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

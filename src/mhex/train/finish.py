@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mhex._files import folder_aside
 from mhex.data.catalogue import AnySet
 from mhex.errors import ArgumentError
 from mhex.train.card import is_shipped, ship
@@ -42,8 +43,11 @@ def write_outcome(recipe: Recipe, out: Path, loop: Loop, network: Network) -> No
     if network.tokenizer is not None and recipe.heads is None:
         load_weights(network.model, out / WEIGHTS)
         save: Callable[..., Any] = network.model.save_pretrained  # type: ignore[assignment]
-        save(out / "model")
-        network.tokenizer.save_pretrained(out / "model")
+        with folder_aside(out / ".model.partial") as aside:
+            save(aside)
+            network.tokenizer.save_pretrained(aside)
+            shutil.rmtree(out / "model", ignore_errors=True)
+            aside.rename(out / "model")
     write_report(
         out,
         recipe,

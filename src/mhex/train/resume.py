@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._files import folder_aside, sync
 from mhex.errors import ArgumentError
 from mhex.train.average import Average
-from mhex.train.checkpoint import read_tensors, sync, write_tensors, write_text
+from mhex.train.checkpoint import read_tensors, write_tensors, write_text
 from mhex.train.recipe import Recipe
 from mhex.train.recipe_files import differences, restore_recipe
 
@@ -71,26 +72,22 @@ def save_checkpoint(
         best: Weights of a new best validation; None takes those of the last checkpoint along.
     """
     home = out / FOLDER
-    home.mkdir(parents=True, exist_ok=True)
-    aside = home / "part"
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
     older = latest_checkpoint(out)
-    write_tensors(model.state_dict(), aside / "model.safetensors")
-    tensors, numbers = flatten(optimizer)
-    write_tensors(tensors, aside / "optimizer.safetensors")
-    if average is not None:
-        write_tensors(average.state, aside / "average.safetensors")
-    if best is not None:
-        write_tensors(best, aside / "best.safetensors")
-    elif older is not None and (older / "best.safetensors").is_file():
-        shutil.copyfile(older / "best.safetensors", aside / "best.safetensors")
-        sync(aside / "best.safetensors")
-    state = {"progress": asdict(progress), "optimizer": numbers, "recipe": recipe.identity()}
-    write_text(json.dumps(state, indent=1), aside / "state.json")
-    final = home / f"step-{progress.step:09d}"
-    aside.rename(final)
-    sync(home)
+    with folder_aside(home / "part") as aside:
+        write_tensors(model.state_dict(), aside / "model.safetensors")
+        tensors, numbers = flatten(optimizer)
+        write_tensors(tensors, aside / "optimizer.safetensors")
+        if average is not None:
+            write_tensors(average.state, aside / "average.safetensors")
+        if best is not None:
+            write_tensors(best, aside / "best.safetensors")
+        elif older is not None and (older / "best.safetensors").is_file():
+            shutil.copyfile(older / "best.safetensors", aside / "best.safetensors")
+            sync(aside / "best.safetensors")
+        state = {"progress": asdict(progress), "optimizer": numbers, "recipe": recipe.identity()}
+        write_text(json.dumps(state, indent=1), aside / "state.json")
+        aside.rename(home / f"step-{progress.step:09d}")
+        sync(home)
     if older is not None:
         shutil.rmtree(older)
 

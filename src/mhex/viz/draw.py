@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from mhex._files import write_bytes, write_text
 from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.viz._sheet import Sheet, render
@@ -53,7 +54,8 @@ def save_figure(drawing: Explanation | Sequence[Explanation] | Figure, path: str
         drawing = figure(drawing)
     elif not isinstance(drawing, Figure):
         drawing = comparison(drawing)
-    return _write(path, render(drawing, kind))
+    write_bytes(render(drawing, kind), path)
+    return path
 
 
 def save_html(explanation: Explanation | Sequence[Explanation], path: str | PathLike[str]) -> Path:
@@ -71,20 +73,11 @@ def save_html(explanation: Explanation | Sequence[Explanation], path: str | Path
     several = [explanation] if isinstance(explanation, Explanation) else list(explanation)
     title = "Explained by " + ", ".join(dict.fromkeys(e.method for e in several))
     text = page(title, "", [Section("Scores", to_html(explanation))])
-    return _write(path, text.encode("utf-8"))
+    write_text(text, path)
+    return path
 
 
 def _check_folder(path: Path) -> None:
     """Refuse a missing folder before the work of drawing."""
     if not path.parent.is_dir():
         raise ArgumentError(f"Expected a file in an existing folder, but there is no folder {path.parent}; create it.")
-
-
-def _write(path: Path, data: bytes) -> Path:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ArgumentError(
-            f"Expected a file that can be written, but {path} cannot: {error.strerror or error}; choose another path."
-        ) from error
-    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_helpers import Run, one_sentence
@@ -40,7 +41,7 @@ def test_several_suites_go_on_after_one_that_fails(run: Run, suite: Path) -> Non
     broken = write_suite(suite.with_name("broken.yaml"), name="broken", models=["zoo:pets-resnet34"])
     last = write_suite(suite.with_name("last.yaml"), name="last")
     result = run("bench", suite, broken, last, "--quick", "--out", "runs", "--page-folder", "pages")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "1 of 3 suites failed: broken." in result.stderr.splitlines()[-1]
     assert sorted(path.name for path in Path("pages").iterdir()) == ["last.md", "small.md"]
     for name in ("small-quick", "last-quick"):
@@ -48,6 +49,67 @@ def test_several_suites_go_on_after_one_that_fails(run: Run, suite: Path) -> Non
     for words in ("small: tiny-vit: 1 methods and 3 control maps on 2 samples in ", "small: ", "last: tiny-vit: "):
         assert f"mhex: {words}" in result.stderr
     assert not (Path("runs") / "broken-quick" / "suite.json").exists()
+
+
+def test_only_failures_are_a_mistake(run: Run, suite: Path) -> None:
+    names = ("one", "two")
+    broken = [write_suite(suite.with_name(f"{n}.yaml"), name=n, models=["zoo:pets-resnet34"]) for n in names]
+    result = run("bench", *broken, "--quick", "--out", "runs")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "mhex: 2 of 2 suites failed: one, two."
+
+
+def test_ctrl_c_says_where_the_rows_are(run: Run, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mhex.bench import judging
+
+    whole, calls = judging.case_of, []
+
+    def interrupt(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(*args)
+
+    monkeypatch.setattr(judging, "case_of", interrupt)
+    result = run("bench", suite, "--quick")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == (
+        "mhex: Stopped. Rows of all that is judged so far are in out/bench/small-quick; the same command goes on from "
+        "there."
+    )
+    made = run("report", "out/bench/small-quick")
+    assert made.exit_code == 0
+    assert made.stderr.startswith("mhex: tiny-vit: Broken off, or still running: 0 of 2 samples are judged by all of 4")
+    assert "Broken off, or still running: 0 of 2" in Path("out/bench/small-quick/report.html").read_text("utf-8")
+    assert run("bench", suite, "--quick").exit_code == 0
+    assert run("report", "out/bench/small-quick").stderr == ""
+
+
+def test_samples_that_cannot_be_judged_are_told(run: Run, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mhex.data.sets import ImageSet
+
+    real = ImageSet.items
+
+    def spoiled(self: Any) -> Any:
+        items = real(self)
+
+        def take(place: int) -> Any:
+            if place == 0:
+                raise OSError("image file is truncated")
+            return items[place]
+
+        return type(items)(len(items), take)
+
+    monkeypatch.setattr(ImageSet, "items", spoiled)
+    result = run("bench", suite, "--quick", "--page", "page.md")
+    assert result.exit_code == 3
+    told = "small: tiny-vit: Not judged: 1 sample (sample 0: image file is truncated)."
+    assert result.stderr.splitlines()[-1] == f"mhex: {told}"
+    assert "1 samples of pets" in result.stdout
+    assert "Not judged: 1 sample (sample 0: image file is truncated)." in Path("page.md").read_text("utf-8")
+    again = run("bench", suite, "--quick", "--from", "out/bench/small-quick")
+    assert again.exit_code == 3
+    assert again.stdout == result.stdout
 
 
 def test_all_missing_models_are_named_at_once(run: Run, suite: Path) -> None:

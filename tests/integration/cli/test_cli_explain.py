@@ -3,12 +3,14 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_helpers import Run, one_sentence
 from PIL import Image
 
 import mhex
+from mhex.errors import NotFiniteError, NotFiniteOutputError
 
 
 def _names(folder: Path) -> list[str]:
@@ -160,10 +162,69 @@ def test_mistakes_get_one_sentence(
     assert words in one_sentence(run("explain", *filled))
 
 
-def test_a_broken_photo_after_a_good_one(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
-    broken = cat.with_name("broken.png")
-    broken.write_bytes(cat.read_bytes()[:60])
-    assert "broken.png" in one_sentence(run("explain", cat, broken, "--out", tmp_path / "o"))
+@pytest.fixture
+def broken(cat: Path) -> list[Path]:
+    """A photo that is cut off, and one that is empty."""
+    paths = [cat.with_name("broken.png"), cat.with_name("empty.png")]
+    paths[0].write_bytes(cat.read_bytes()[:60])
+    paths[1].write_bytes(b"")
+    return paths
+
+
+def test_damaged_photos_are_told_at_the_end(run: Run, zoo: Path, cat: Path, broken: list[Path], tmp_path: Path) -> None:
+    last = cat.with_name("last.png")
+    shutil.copy(cat, last)
+    result = run("explain", broken[0], cat, broken[1], last, "--out", tmp_path / "o", "--html")
+    assert result.exit_code == 3
+    assert _names(tmp_path / "o") == ["cat.gae.png", "index.html", "last.gae.png"]
+    assert "last.gae.png" in result.stdout
+    first, second, others = result.stderr.splitlines()
+    assert first.startswith(f"mhex: not explained: The photo {broken[0]} is damaged or cut off")
+    assert second == f"mhex: not explained: The photo {broken[1]} is empty (0 bytes)."
+    assert others == f"mhex: The pictures of all others are in {tmp_path / 'o'}."
+
+
+def test_damaged_photos_alone_are_a_mistake(run: Run, zoo: Path, broken: list[Path], tmp_path: Path) -> None:
+    assert "broken.png is damaged" in one_sentence(run("explain", broken[0], "--out", tmp_path / "o"))
+    told = one_sentence(run("explain", *broken, "--out", tmp_path / "o"))
+    assert told.startswith("mhex: None of 2 inputs can be explained: The photo ")
+
+
+def test_scores_that_are_not_finite_cost_their_photo(
+    run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dark = cat.with_name("dark.png")
+    Image.new("RGB", (40, 40)).save(dark)
+    real = mhex.explain
+
+    def fussy(model: Any, inputs: Any, method: str, *rest: Any, **options: Any) -> Any:
+        if max(inputs[0].convert("L").getdata()) == 0:
+            raise NotFiniteOutputError([0], 1)
+        if method == "rollout":
+            raise NotFiniteError("Method 'rollout' gave scores that are not finite.", None)
+        return real(model, inputs, method, *rest, **options)
+
+    monkeypatch.setattr(mhex, "explain", fussy)
+    result = run("explain", dark, cat, "--method", "gae,rollout,attention", "--out", tmp_path / "o")
+    assert result.exit_code == 3
+    assert _names(tmp_path / "o") == ["cat.attention.png", "cat.comparison.png", "cat.gae.png"]
+    assert [line.split(": ", 2)[1:] for line in result.stderr.splitlines()[:2]] == [
+        ["not explained", f"{dark}: The model's scores are not finite for this input, so there is nothing to explain."],
+        ["not explained", f"{cat} by rollout: Method 'rollout' gave scores that are not finite."],
+    ]
+    sentence = one_sentence(run("explain", cat, "--method", "rollout", "--out", tmp_path / "o"))
+    assert "gave scores that are not finite" in sentence
+
+
+def test_mistakes_end_at_the_first_photo(
+    run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, calls = cat.with_name("other.png"), []
+    shutil.copy(cat, other)
+    real = mhex.explain
+    monkeypatch.setattr(mhex, "explain", lambda *args, **options: calls.append(1) or real(*args, **options))
+    assert "block" in one_sentence(run("explain", cat, other, "--option", "start_block=9", "--out", tmp_path / "o"))
+    assert len(calls) == 1
 
 
 def test_maps_of_single_heads_are_drawn(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
@@ -172,14 +233,29 @@ def test_maps_of_single_heads_are_drawn(run: Run, zoo: Path, cat: Path, tmp_path
     assert sorted(file.name for file in (tmp_path / "o").iterdir()) == ["cat.gradtoken.layers.png", "cat.gradtoken.png"]
 
 
-def test_ctrl_c_is_quiet(run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+def test_ctrl_c_says_what_is_kept(
+    run: Run, zoo: Path, cat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls, other = mhex.explain, [], cat.with_name("other.png")
+    shutil.copy(cat, other)
+
+    def interrupt(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) != 2:
+            raise KeyboardInterrupt
+        return real(*args, **options)
 
     monkeypatch.setattr(mhex, "explain", interrupt)
     result = run("explain", cat, "--out", tmp_path / "o")
     assert result.exit_code == 130
-    assert result.output == ""
+    assert result.output == "mhex: Stopped. Nothing is explained yet; the same command begins anew.\n"
+    result = run("explain", cat, other, "--out", tmp_path / "o")
+    assert result.exit_code == 130
+    assert result.output == (
+        f"mhex: Stopped. 1 of 2 inputs are explained, with their pictures in {tmp_path / 'o'}; to go on, give the "
+        f"others alone: {other}\n"
+    )
+    assert _names(tmp_path / "o") == ["cat.gae.png"]
 
 
 def test_our_own_bugs_are_not_hidden(

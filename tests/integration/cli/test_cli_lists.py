@@ -46,6 +46,7 @@ def test_an_empty_zoo_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_help_names_the_commands_and_examples(run: Run) -> None:
+    assert "3, done with losses, which are named on standard error;" in " ".join(run("--help").stdout.split())
     for arguments in (("--help",), ("-h",), ()):
         result = run(*arguments)
         assert result.exit_code == 0

@@ -39,6 +39,31 @@ def test_a_folder_and_what_is_written(run: Run, zoo: Path, photos: Path, tmp_pat
     assert f"Which method to use is said in {out / 'recommendation.html'}." in made.stdout
 
 
+def test_a_damaged_photo_is_told_and_the_race_goes_on(run: Run, zoo: Path, photos: Path) -> None:
+    damaged = photos / "cat" / "a.png"
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    wanted = [*WANTED[:-2], "--score", "compactness"]
+    result = run("recommend", *wanted, "--data", photos)
+    assert result.exit_code == 3
+    assert "methods on 3 samples" in result.stdout
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("mhex: Not judged: 1 sample (sample ")
+    assert "a.png cannot be decoded" in line
+    for path in photos.rglob("*.png"):
+        path.write_bytes(b"")
+    assert "none of 4 can" in one_sentence(run("recommend", *wanted, "--data", photos))
+
+
+def test_ctrl_c_says_that_nothing_is_kept(run: Run, zoo: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mhex.recommend", interrupt)
+    result = run("recommend", *WANTED, "--data", photos)
+    assert result.exit_code == 130
+    assert result.stderr.startswith("mhex: Stopped. A race has no answer before its end, so nothing is kept;")
+
+
 def test_a_table_and_another_metric(run: Run, zoo: Path, photos: Path) -> None:
     table = photos / "photos.csv"
     table.write_text("image,label\ncat/a.png,cat\ndog/b.png,dog\n", encoding="utf-8")

@@ -31,6 +31,31 @@ def test_a_recipe_is_trained_and_measured(run: Run, recipe: Path) -> None:
     assert "small: epoch 2 of 2, loss" in result.stderr
 
 
+def test_ctrl_c_says_what_is_kept(run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mhex.train.loop import Loop
+
+    real, stop = Loop.step, [0]
+
+    def interrupt(self: Loop, step: int, *rest: object) -> object:
+        if step == stop[0]:
+            raise KeyboardInterrupt
+        return real(self, step, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Loop, "step", interrupt)
+    told = []
+    for stop[0] in (0, 1):
+        result = run("train", recipe, "--checkpoint-steps", "1")
+        assert result.exit_code == 130
+        told.append(result.stderr.splitlines()[-1])
+    assert told[0].startswith("mhex: Stopped. There is no checkpoint yet, so the same command begins anew;")
+    place = Path("out/train/small/checkpoint/step-000000001")
+    assert told[1] == (
+        f"mhex: Stopped. The last checkpoint, after step 1, is in {place}; the same command goes on from there."
+    )
+    stop[0] = -1
+    assert "going on after step 1" in run("train", recipe).stderr
+
+
 def test_smoke_needs_and_restart(run: Run, recipe: Path) -> None:
     write_recipe(recipe.parent / "early.yaml", name="early")
     write_recipe(recipe.parent / "late.yaml", name="late", model={"start": "early"})

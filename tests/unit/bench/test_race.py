@@ -8,9 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from mhex.bench.budget import Watch
 from mhex.bench.costs import AIM, Costs, passes
 from mhex.bench.plan import Judged
-from support.raced import GRADIENT, Clock, Linear, images, run
+from mhex.bench.race import Race
+from mhex.bench.recommending import entered
+from mhex.bench.sampling import Pieces
+from mhex.errors import ArgumentError
+from support.raced import GRADIENT, ZERO, Clock, Linear, images, run
 
 FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
 
@@ -122,6 +127,80 @@ def test_one_who_was_slow_once_is_tried_again() -> None:
     assert found.left_out == {}
     images_of = {line.method: line.images for line in found.table}
     assert images_of["rise (n=4)"] >= AIM
+
+
+class Waiting(Linear):
+    """A model that waits for other processes at some of its calls: the clock runs, and its own work does not."""
+
+    def __init__(self, clock: Clock, seconds: float, waits: dict[int, float]) -> None:
+        super().__init__(clock, seconds)
+        self.waits, self.calls, self.worked = waits, 0, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.worked += self.seconds * len(x)
+        if self.clock is not None:
+            self.clock.now += self.waits.get(self.calls, 0.0)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("at", "seconds"), [(3, 11.7), (4, 11.7), (5, 11.7)])
+def test_one_slow_pass_leaves_nobody_out(at: int, seconds: float) -> None:
+    """At 11.7 s for a pass, every method would be judged too slow for two minutes."""
+    clock = Clock()
+    model = Waiting(clock, 0.01, {at: seconds})
+    found = run(model, methods=[*FOUR, ("rise", {"n": 40})], clock=clock, data=images(2))
+    assert found.left_out == {}
+
+
+def test_passes_that_are_slow_for_a_while_are_timed_again() -> None:
+    clock = Clock()
+    model = Waiting(clock, 0.01, dict.fromkeys(range(1, 5), 14.0))
+    found = run(model, methods=FOUR, clock=clock, data=images(2))
+    assert found.left_out == {}
+
+
+def waited(waits: dict[int, float], budget: float = 120) -> tuple[Waiting, Race]:
+    clock = Clock()
+    model = Waiting(clock, 0.01, waits)
+    watch = Watch(budget, clock, lambda: model.worked)
+    race = entered(model, Pieces(images(3)), watch, methods=FOUR, score=ZERO)
+    race.go()
+    return model, race
+
+
+def test_a_wait_for_other_processes_is_in_nobody_s_cost() -> None:
+    calm, race = waited({})
+    assert race.left_out == {}
+    for at in (1, 12, 50):
+        model, busy = waited({at: 90.0})
+        assert busy.left_out == {}, at
+        assert all(busy.costs.seconds[name] <= 5 * seconds + 0.1 for name, seconds in race.costs.seconds.items()), at
+        assert model.calls <= calm.calls + 20
+
+
+def test_time_at_work_bounds_what_is_measured() -> None:
+    clock, work = Clock(), Clock()
+    watch = Watch(60, clock, work)
+    seconds = watch.timer()
+    clock.now, work.now = clock.now + 50, work.now + 1
+    assert seconds() == pytest.approx(4, rel=0.01)
+    seconds = watch.timer()
+    clock.now, work.now = clock.now + 3, work.now + 6  # two threads
+    assert seconds() == pytest.approx(3, rel=0.01)
+    seconds = watch.timer()
+    clock.now += 0.05  # shorter than some systems count the time at work
+    assert seconds() == pytest.approx(0.05, rel=0.01)
+    assert Watch(60, clock).timer()() < 0.01
+
+
+def test_a_refusal_is_short() -> None:
+    clock = Clock()
+    methods: Any = [("rise", {"n": n}) for n in range(4000, 4030)]
+    with pytest.raises(ArgumentError) as told:
+        run(Linear(clock, 0.05), methods=methods, clock=clock)
+    assert "2.0 min is too short for all of 30; the quickest, rise (n=4000), needs about" in str(told.value)
+    assert len(str(told.value)) < 300
 
 
 def test_slow_methods_are_told_with_what_they_need() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, unknown_name
 from mhex.metrics import get_metric
 from mhex.metrics.comparison import paired
 from mhex.metrics.statistics import exchange, sign_flip
@@ -29,6 +29,18 @@ def three(n: int = 40) -> dict[str, Tensor]:
 
 
 # Comparisons
+
+
+def test_one_method_cannot_be_compared() -> None:
+    alone = report_of({"deletion": {"gae": draw(8)}})
+    with pytest.raises(
+        ArgumentError, match=r"at least two methods to be compared, but got gae alone; the report has gae\.$"
+    ):
+        alone.compare("deletion")
+    both = report_of({"deletion": three()})
+    with pytest.raises(ArgumentError, match=r"got cdam alone; the report has gae, rollout, cdam\.$"):
+        both.compare("deletion", ["cdam"])
+    assert str(unknown_name("method", "gae", [])) == "Unknown method 'gae'. Known: none."
 
 
 def test_pairs_are_asked_for_in_either_order() -> None:

@@ -111,7 +111,7 @@ def test_tables_are_narrow_and_hold_every_number(many: tuple[Path, SuiteResult])
         assert cell.text in page or cell.column in empty
     for metric in many[1].reports["tiny-vit"].metrics:
         assert sum(line.startswith(f"- {metric}: n = 6") for line in page.splitlines()) == 1, metric
-    assert page.count("is half of the 95 % interval") == 1
+    assert page.count("is half of the 95 % bootstrap interval") == 1
     for column in empty:
         text = next(cell.text for cell in cells if cell.column == column)
         assert (f"- {column}: {text} for all" in page) is (set(text) - set("0.± ") != set())

@@ -82,6 +82,26 @@ def test_hits_have_exact_intervals_and_one_image_has_none() -> None:
     assert one.text == "0.800 ± —"
 
 
+def test_shares_of_hits_are_printed_with_both_ends() -> None:
+    """An interval of a share is not symmetric: half its width beside 1.00 would reach beyond it."""
+    report = report_of({"pointing-game": {"gae": torch.ones(10), "cdam": torch.zeros(10)}})
+    assert [cell.text for cell in report.summary()] == ["1.00 (0.69 to 1.00)", "0.00 (0.00 to 0.31)"]
+    for form in ("text", "markdown", "html", "latex"):
+        table = " ".join(report.table(form).split())
+        assert "1.00 (0.69 to 1.00)" in table
+        assert "Shares of hits have their exact interval in brackets." in table
+    (one,) = report_of({"pointing-game": {"gae": torch.ones(1)}}).summary()
+    assert one.text == "1.00 (0.03 to 1.00)"
+
+
+def test_few_samples_have_no_interval() -> None:
+    values = torch.tensor([0.1, 0.9, 0.5, 0.4, 0.6, 0.2], dtype=torch.float64)
+    for count, said in ((2, "0.50 ± —"), (5, "0.50 ± —"), (6, "0.45 ± 0.21")):
+        report = report_of({"deletion": {"gae": values[:count]}})
+        assert report.summary()[0].text == said
+        assert ("over samples, from 6 of them on." in " ".join(report.table().split())) is (count < 6)
+
+
 def test_an_image_counts_with_all_of_its_numbers_or_not_at_all() -> None:
     table = torch.rand(6, 3, dtype=torch.float64)
     gap = table.clone()

@@ -11,7 +11,7 @@ from mhex.train.report import write_report
 @pytest.fixture(autouse=True)
 def _quick_disk(monkeypatch):
     """Files are not forced to the disk, which takes most of the time of small runs; no test cuts the power."""
-    monkeypatch.setattr("mhex.train.checkpoint.sync", lambda path: None)
+    monkeypatch.setattr("mhex._files.sync", lambda path: None)
     monkeypatch.setattr("mhex.train.resume.sync", lambda path: None)
 
 

@@ -49,6 +49,26 @@ def test_a_run_broken_while_it_writes_goes_on_to_the_same_bits(blood, recipe, tm
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
 
 
+def test_a_full_disk_leaves_the_checkpoint_of_before(blood, recipe, tmp_path, monkeypatch):
+    made, pace, written = recipe("train.epochs=2", **FULL), Pace(steps=2), []
+    real = resume.write_tensors
+
+    def full(state, path):
+        written.append(path)
+        if path.name == "optimizer.safetensors" and len(written) > 6:
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        real(state, path)
+
+    monkeypatch.setattr(resume, "write_tensors", full)
+    with pytest.raises(ArgumentError, match=r"Cannot write to .*: No space left on device"):
+        train(made, tmp_path / "out", pace=pace)
+    (left,) = (tmp_path / "out" / "checkpoint").iterdir()
+    assert left == resume.latest_checkpoint(tmp_path / "out")
+    monkeypatch.setattr(resume, "write_tensors", real)
+    assert len(train(made, tmp_path / "out", pace=pace)["epochs"]) == 2
+
+
 def test_a_run_broken_after_the_last_step_is_finished(blood, recipe, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run, "write_outcome", kill)

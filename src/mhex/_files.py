@@ -1,0 +1,135 @@
+"""Files that appear whole or not at all: written beside their place, and renamed when they are done."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mhex.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@contextmanager
+def writing(path: str | PathLike[str], advice: str = "make room, or choose another place") -> Iterator[None]:
+    """Turn the system's refusal to write into one sentence.
+
+    Args:
+        path: What is written.
+        advice: What to do about it.
+
+    Raises:
+        ArgumentError: The system refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(f"Cannot write to {path}: {error.strerror or error}; {advice}.") from error
+
+
+@contextmanager
+def replacing(path: str | PathLike[str], durable: bool = False) -> Iterator[Path]:
+    """A place to write a file to, which takes the name `path` at the end.
+
+    After an error, or Ctrl-C, what was there before is unchanged, and nothing is left of the new file.
+
+    Args:
+        path: The file, in a folder that exists. A link is followed.
+        durable: Have the system put the file on the disk before it takes its name, as checkpoints need it.
+
+    Raises:
+        ArgumentError: The system refused to write, for example because the disk is full.
+    """
+    final = Path(os.path.realpath(path))
+    with writing(path):
+        if not final.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"there is no folder {final.parent}")
+        if final.exists() and not final.is_file():  # such as /dev/stdout, which cannot be replaced
+            yield final
+            return
+        aside = final.with_name(f".{secrets.token_hex(6)}.partial")
+        try:
+            yield aside
+            if durable:
+                sync(aside)
+            os.replace(aside, final)
+            if durable:
+                sync(final.parent)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_aside(aside: Path) -> Iterator[Path]:
+    """A new folder for files that are put into their places at the end; whatever is in it then is removed.
+
+    Args:
+        aside: The folder, beside those places. One that an ended process left there is removed.
+
+    Raises:
+        ArgumentError: The system refused to write.
+    """
+    with writing(aside.parent):
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_bytes(data: bytes, path: str | PathLike[str], durable: bool = False) -> None:
+    """Write a file whole or not at all; see `replacing`."""
+    with replacing(path, durable) as aside:
+        aside.write_bytes(data)
+
+
+def write_text(text: str, path: str | PathLike[str], durable: bool = False) -> None:
+    """Write a text file in UTF-8, whole or not at all; see `replacing`."""
+    write_bytes(text.encode("utf-8"), path, durable)
+
+
+def write_tensors(
+    tensors: Mapping[str, Tensor],
+    path: str | PathLike[str],
+    facts: Mapping[str, str] | None = None,
+    durable: bool = False,
+) -> None:
+    """Write a safetensors file whole or not at all; see `replacing`.
+
+    Args:
+        tensors: By name; they are copied to the CPU.
+        path: The file.
+        facts: Text entries for the header.
+        durable: As for `replacing`.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path, durable) as aside:
+        try:
+            save_file(copies, aside, metadata=dict(facts or {}))
+        except SafetensorError as error:  # which is no OSError, also where the disk is full
+            reason = re.search(r"I/O error: (.*?)(?: \(os error|$)", str(error))
+            raise OSError(reason[1] if reason else str(error)) from error
+        # The writer makes files that only their owner can read.
+        aside.chmod(0o644)
+
+
+def sync(path: Path) -> None:
+    """Have the system put a file, or the entries of a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
