@@ -48,12 +48,15 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(total: float | None, enabled: bool, unit: str = "", console: Console | None = None) -> Iterator[Bar]:
+def progress_bar(
+    total: float | None, enabled: bool, what: str = "", unit: str = "", console: Console | None = None
+) -> Iterator[Bar]:
     """A line of the open display, or of a new one on standard error, into which long work inside draws its own lines.
 
     Args:
         total: Where it ends; None if that is not known.
         enabled: Whether to draw at all.
+        what: Is being done.
         unit: Of the numbers, behind them.
         console: Of a new display; None for standard error.
     """
@@ -65,7 +68,9 @@ def progress_bar(total: float | None, enabled: bool, unit: str = "", console: Co
         if display is None:  # two displays would write over each other
             display = stack.enter_context(_display(console))
             stack.enter_context(_inside(display))
-        line = display.add_task("", total=total, unit=unit)
+        from rich.markup import escape
+
+        line = display.add_task(escape(what), total=total, unit=unit)
         try:
             yield Bar(display, line)
         finally:
@@ -77,8 +82,7 @@ def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
     if not enabled:
         yield from steps
         return
-    with progress_bar(len(steps) if isinstance(steps, Sized) else None, enabled) as bar:
-        bar.say(description)
+    with progress_bar(len(steps) if isinstance(steps, Sized) else None, enabled, description) as bar:
         for step in steps:
             yield step
             bar.advance()
@@ -122,18 +126,19 @@ def _display(console: Console | None) -> Progress:
         ProgressColumn,
         SpinnerColumn,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
     random.setstate(state)
+    # What is being done comes last, because it is cut off in narrow terminals.
+    words = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     columns: list[ProgressColumn] = [
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TextColumn("{task.fields[unit]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.description}", table_column=words),
     ]
-    return Progress(*columns, console=console or Console(stderr=True), transient=True)
+    return Progress(*columns, console=console or Console(stderr=True), transient=True, expand=True)

@@ -159,7 +159,7 @@ def evaluate(
     size = count_samples(data, first.items, limit)
     if folder is not None:
         about.note(folder, call, samples=size)
-    with progress_bar(None if pieces is None else pieces * len(chosen), watched) as bar:
+    with progress_bar(None if pieces is None else pieces * len(chosen), watched, "reading") as bar:
         for samples in chain(held, batches):
             span = f"samples {samples.ids[0] + 1} to {samples.ids[-1] + 1}" + ("" if size is None else f" of {size}")
             judge_batch(
@@ -168,7 +168,7 @@ def evaluate(
                 _followed(chosen, bar),
                 by,
                 progress=watched,
-                say=lambda what, span=span: bar.say(f"{what}, {span}"),  # type: ignore[misc]
+                say=lambda what, span=span: bar.say(f"{span}, {what}"),  # type: ignore[misc]
             )
     rows = run.parts.table()
     lost.update(dict.fromkeys(unjudged_in(rows), NOT_FINITE))  # also by an earlier call in the same folder

@@ -118,7 +118,7 @@ def recommend(
         "metrics": [race.score.judge.label],
         "budget": f"{watch.budget:g} s",
     }
-    with progress_bar(watch.budget, is_watched(progress), "s") as bar:
+    with progress_bar(watch.budget, is_watched(progress), "timing the model", "s") as bar:
 
         def tell(what: str) -> None:
             bar.say(what)

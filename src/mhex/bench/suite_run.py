@@ -108,8 +108,7 @@ def run_suite(
     for number, one in enumerate(ready):
         folder, started = out / one.entry.label, time.perf_counter()
         had = _parts(folder)
-        with progress_bar(len(ready), progress) as bar:
-            bar.say(f"{suite.name}: {one.entry.label}")
+        with progress_bar(len(ready), progress, f"{suite.name}: {one.entry.label}") as bar:
             bar.reach(number)
             reports[one.entry.label] = _judge(suite, one, folder, device, progress)
         new = len(_parts(folder) - had)
