@@ -55,7 +55,7 @@ class Ended(nn.Module):
 
 
 def same(z: Tensor) -> Tensor:
-    return z + 0
+    return z
 
 
 SIGMOIDS: dict[str, End] = {

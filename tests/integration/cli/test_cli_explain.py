@@ -174,7 +174,7 @@ def broken(cat: Path) -> list[Path]:
 def test_damaged_photos_are_told_at_the_end(run: Run, zoo: Path, cat: Path, broken: list[Path], tmp_path: Path) -> None:
     last = cat.with_name("last.png")
     shutil.copy(cat, last)
-    result = run("explain", broken[0], cat, broken[1], last, "--out", tmp_path / "o", "--html")
+    result = run("explain", broken[0], cat, broken[1], last, "--method", "gae", "--out", tmp_path / "o", "--html")
     assert result.exit_code == 3
     assert _names(tmp_path / "o") == ["cat.gae.png", "index.html", "last.gae.png"]
     assert "last.gae.png" in result.stdout
@@ -223,7 +223,8 @@ def test_mistakes_end_at_the_first_photo(
     shutil.copy(cat, other)
     real = mhex.explain
     monkeypatch.setattr(mhex, "explain", lambda *args, **options: calls.append(1) or real(*args, **options))
-    assert "block" in one_sentence(run("explain", cat, other, "--option", "start_block=9", "--out", tmp_path / "o"))
+    wrong = ("--method", "gae", "--option", "start_block=9")
+    assert "block" in one_sentence(run("explain", cat, other, *wrong, "--out", tmp_path / "o"))
     assert len(calls) == 1
 
 
@@ -249,7 +250,7 @@ def test_ctrl_c_says_what_is_kept(
     result = run("explain", cat, "--out", tmp_path / "o")
     assert result.exit_code == 130
     assert result.output == "mhex: Stopped. Nothing is explained yet; the same command begins anew.\n"
-    result = run("explain", cat, other, "--out", tmp_path / "o")
+    result = run("explain", cat, other, "--method", "gae", "--out", tmp_path / "o")
     assert result.exit_code == 130
     assert result.output == (
         f"mhex: Stopped. 1 of 2 inputs are explained, with their pictures in {tmp_path / 'o'}; to go on, give the "
