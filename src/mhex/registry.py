@@ -106,20 +106,23 @@ class Method:
         return {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}
 
     def _plain(self, name: str, value: Any) -> Any:
-        """The value of an option; what is annotated as a number with a fraction becomes one."""
+        """The value of an option; numbers, numpy's too, become the kind that it is annotated with."""
         kinds = _plain_kinds(self.function).get(name)
-        if kinds is None:
+        if kinds is None or (isinstance(value, bool) and bool in kinds):
             return value
+        if isinstance(value, bool):
+            raise ArgumentError(f"Expected {name} to be a number, a text or None, but got {value}.")
         if not isinstance(value, (str, Number, NoneType)):
-            raise ArgumentTypeError(
-                f"Expected a number, a text or None for the option {name!r}, but got {type(value).__name__}."
-            )
+            kind = type(value).__name__
+            raise ArgumentTypeError(f"Expected {name} to be a number, a text or None, but got {kind}.")
+        if isinstance(value, Integral) and int in kinds:
+            return int(value)
         number: Any = value
-        if float not in kinds or isinstance(value, bool) or not isinstance(value, Real):
+        if not isinstance(value, Real) or float not in kinds:
             return value
         if not abs(number) <= _LARGEST:
             raise ArgumentError(f"Expected {name} to be a number up to {_LARGEST:g}, but got {value!r}.")
-        return float(number) if isinstance(value, Integral) and int not in kinds else value
+        return float(number)
 
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
         """Why this method cannot serve the model, on inputs of so many tokens; empty if it can.

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -103,6 +104,20 @@ def test_start_block_is_checked_where_it_does_not_matter():
 def test_yes_or_no(value):
     with pytest.raises(TypeError, match="True or False for the option 'per_head'"):
         mhex.explain(VIT.model(), VIT.inputs(1), "gradtoken", per_head=value)
+
+
+@pytest.mark.parametrize(("option", "value"), [("start_block", True), ("start_block", [1]), ("start_block", {})])
+def test_options_of_another_kind(option, value):
+    with pytest.raises(mhex.errors.MhexError, match=f"Expected {option} to be a number, a text or None, but got"):
+        mhex.explain(VIT.model(), VIT.inputs(1), "gae", **{option: value})
+
+
+def test_numbers_of_numpy_are_numbers():
+    e = mhex.explain(VIT.model(), VIT.inputs(1), "gae", start_block=np.int64(2))
+    assert type(e.options["start_block"]) is int
+    assert e.scores.equal(mhex.explain(VIT.model(), VIT.inputs(1), "gae", start_block=2).scores)
+    e = mhex.explain(VIT.model(), VIT.inputs(1), "smoothgrad", n=np.uint8(2), sigma=np.float32(0.5))
+    assert (e.options["n"], e.options["sigma"]) == (2, 0.5)
 
 
 def test_several_methods_are_no_method():
