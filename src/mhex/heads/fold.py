@@ -15,7 +15,7 @@ from mhex.capture.masks import tells_padding
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.block import GateTarget
 from mhex.heads.folded import Folded, FoldedBlock
-from mhex.heads.heads import PREFIX, Heads, heads_of
+from mhex.heads.heads import PREFIX, Heads, required_heads
 from mhex.heads.settings import Source
 from mhex.heads.strip import gate_state, last_of
 
@@ -66,8 +66,7 @@ def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, T
 def plain_copy(model: nn.Module) -> nn.Module:
     """A copy of a model without its heads."""
     host = copy.deepcopy(model)
-    heads = heads_of(host)
-    assert heads is not None
+    heads = required_heads(host)
     ungraft(host)
     unsettle(host, heads)
     del host._modules[PREFIX]

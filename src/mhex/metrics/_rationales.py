@@ -75,8 +75,9 @@ def word_scores(subject: Subject, saliency: Tensor) -> tuple[Tensor, Tensor]:
     texts = subject.prepared.texts
     if texts is None:
         units = text_units(subject, saliency, "word")
-        assert units.counted is not None
-        return units.scores, units.counted
+        words = units.counted
+        assert words is not None
+        return units.scores, words
     saliency = check_map(subject, saliency)
     if saliency.shape != subject.main.shape[:2]:
         wanted, own = tuple(subject.main.shape[:2]), tuple(saliency.shape)
@@ -94,10 +95,8 @@ def word_scores(subject: Subject, saliency: Tensor) -> tuple[Tensor, Tensor]:
 def _tokens_of_words(subject: Subject, texts: Sequence[str]) -> tuple[Tensor, ...]:
     """Text, token and word of each token that stands in a word, and again for each further word, three (N,)."""
     check_words(subject.prepared)
-    offsets, special, real = subject.prepared.offsets, subject.batch.special, subject.batch.real
+    offsets, (real, special) = subject.prepared.offsets, subject.batch.roles
     assert offsets is not None
-    assert special is not None
-    assert real is not None
     found = []
     for n, text in enumerate(texts):
         at: dict[int, int] = {}  # the word of each character

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.perturb import PerturbationSweep, area
 from mhex.perturb.references import PIXELS, WORDS
 
@@ -35,7 +35,8 @@ class Protocol:
         share = getattr(self, "share", 0.0)
         if not 0 <= share <= 1:
             raise ArgumentError(f"Expected share to be from 0 to 1, but got {share!r}.")
-        assert isinstance(self.passes, tuple)  # making them refuses what they cannot do
+        if not isinstance(self.passes, tuple):  # making them refuses what they cannot do
+            raise ArgumentTypeError(f"Expected passes to be a tuple of runners, but got {self.passes!r}.")
 
     def __str__(self) -> str:
         parts = [f.name for f in fields(self) if f.name not in self.idle]

@@ -89,8 +89,7 @@ def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
 def text_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
     """Tokens that are neither special nor padding; or words, each with the highest score of its pieces."""
     saliency = check_map(subject, saliency)
-    special = subject.batch.special
-    assert special is not None
+    _, special = subject.batch.roles
     if saliency.shape != special.shape:
         raise ArgumentError(f"Expected maps of shape {tuple(special.shape)}, but got {tuple(saliency.shape)}.")
     if granularity != "word":

@@ -84,15 +84,16 @@ def install(block: Block, head: Linear, intercept: bool) -> int:
         head: The class scores.
         intercept: Whether to keep the head's intercept beside it.
     """
-    assert block.w2 is not None
+    matrix = block.w2
+    assert matrix is not None  # stripped heads are refused before data is read
     w2, w1, rank = factors(head.weight)
     with torch.no_grad():
         if block.coupling == "shared" and block.w1 is not None:
             block.w1.weight.copy_(w1)
-            block.w2.weight.copy_(w2)
+            matrix.weight.copy_(w2)
         else:
-            block.w2.weight.copy_(head.weight)
-        block.intercept = head.bias.to(block.w2.weight.device, block.w2.weight.dtype) if intercept else None
+            matrix.weight.copy_(head.weight)
+        block.intercept = head.bias.to(matrix.weight.device, matrix.weight.dtype) if intercept else None
     return rank
 
 
