@@ -6,6 +6,7 @@ import json
 from os import PathLike
 from typing import Any
 
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 
 _TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "special", "scored")
@@ -45,7 +46,10 @@ def read_fields(path: str | PathLike[str]) -> dict[str, Any]:
         ) from error
     if "scores" not in tensors or "method" not in metadata:
         raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
-    fields = {name: json.loads(text) for name, text in metadata.items()}
+    try:
+        fields = {name: read_json(text) for name, text in metadata.items()}
+    except ValueError as error:
+        raise ArgumentError(f"Expected a file written by Explanation.save, but {path} is damaged: {error}.") from error
     fields["size"] = None if fields["size"] is None else tuple(fields["size"])
     for group in _GROUPS:
         inside = [name for name in tensors if name.startswith(f"{group}.")]

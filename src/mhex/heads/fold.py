@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mhex.capture.graft import plant, ungraft, unsettle
 from mhex.capture.junctions import Junction, closing_norm, find_junctions
 from mhex.capture.masks import tells_padding
-from mhex.errors import ArgumentError, CaptureError
+from mhex.errors import ArgumentError, CaptureError, some_of
 from mhex.heads.block import GateTarget
 from mhex.heads.folded import Folded, FoldedBlock
 from mhex.heads.heads import PREFIX, Heads, required_heads
@@ -81,7 +81,7 @@ def _check(heads: Heads, source: Source, last: str | None) -> None:
         )
     wanted = heads.names if source == "sum" else () if last is None else (last,)
     if gone := [name for name in wanted if heads[name].w2 is None]:
-        raise CaptureError(f"The heads at {', '.join(gone[:3])} were stripped, so {source!r} cannot predict.")
+        raise CaptureError(f"The heads at {some_of(gone, 3)} were stripped, so {source!r} cannot predict.")
 
 
 def _check_masks(host: nn.Module, heads: Heads) -> None:

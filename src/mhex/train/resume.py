@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 from mhex.train.average import Average
 from mhex.train.checkpoint import read_tensors, sync, write_tensors, write_text
@@ -121,7 +122,7 @@ def load_checkpoint(
         ArgumentError: The checkpoint is of another recipe; the message names the keys that differ.
     """
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = read_json((folder / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
     # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.errors import ArgumentError, CaptureError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, some_of, unknown_name
 from mhex.heads.batches import labelled, loader_of
 from mhex.heads.block import Block
 from mhex.heads.fitting.linear import Linear, Options, Outcome, factors
@@ -179,9 +179,9 @@ def _check_classes(seen: Tensor, rows: int, options: Options) -> None:
             "data if the loader gives one class at a time."
         )
     if missing := (~some).nonzero()[:, 0].tolist():
-        listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         warnings.warn(
-            f"{len(missing)} of {len(seen)} classes have no samples to learn from ({listed}); their weights are 0.",
+            f"{len(missing)} of {len(seen)} classes have no samples to learn from ({some_of(missing, 10)}); their "
+            "weights are 0.",
             MhexWarning,
             stacklevel=4,
         )
