@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
+from mhex._printable import one_line
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -20,6 +22,7 @@ def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
     if not enabled:
         yield from steps
         return
+    description = _as_it_is(description)
     if (display := _OPEN.get()) is not None:
         # Two displays would write over each other.
         line = display.add_task(description, total=len(steps) if isinstance(steps, Sized) else None)
@@ -37,6 +40,15 @@ def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
     random.setstate(state)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         yield from bar.track(steps, description=description)
+
+
+def _as_it_is(description: str) -> str:
+    """A description that is not read as markup; names in it are the user's."""
+    state = random.getstate()  # loading rich draws from it
+    from rich.markup import escape
+
+    random.setstate(state)
+    return escape(one_line(description))
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import typer
-
+from mhex._printable import printable
 from mhex.bench import page_of as html_page
 from mhex.bench.suite import Suite
 from mhex.bench.suite_files import find_suite, packaged_suites, read_suite
@@ -18,7 +17,7 @@ from mhex.bench.suite_page import write_page
 from mhex.bench.suite_run import SuiteResult, run_suite
 from mhex.bench.suite_shelf import Shelf
 from mhex.bench.suite_stored import stored_result
-from mhex.cli._console import complain, printable
+from mhex.cli._console import complain, say
 from mhex.cli._output import output_folder, writing
 from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
@@ -147,13 +146,11 @@ def _show(result: SuiteResult) -> None:
     for label, report in result.reports.items():
         record = result.told["models"][label]
         read = f", outputs of {record['evaluator']}" if record["evaluator"] else ""
-        typer.echo(
-            printable(
-                f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
-                f"{record['data']['name']}, target {record['target']}{read}\n"
-            )
+        say(
+            f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
+            f"{record['data']['name']}, target {record['target']}{read}\n"
         )
-        typer.echo(printable(f"{report.table()}\n"))
+        say(f"{report.table()}\n")
 
 
 def _write(result: SuiteResult, places: Places) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import Step, busy, complain, printable, show_table, steps
+from mhex._printable import one_line, printable
+from mhex.cli._console import Step, beginning, busy, complain, say, show_table, steps
 from mhex.cli._output import output_folder, unique_labels, writing
 from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
 from mhex.cli._photos import check_file, open_photo
@@ -126,9 +127,9 @@ def explain(
         complain(f"left out {', '.join(names)}: {reason}")
     show_table(bundle.name, ("input", "method", *_columns(outcome.explanations[0]), "file"), rows)
     for line in said:
-        typer.echo(line)
+        say(line)
     if sections:
-        typer.echo(f"Page: {_write_page(bundle, sections, out)}")
+        say(f"Page: {_write_page(bundle, sections, out)}")
 
 
 def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
@@ -139,12 +140,12 @@ def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
             "mhex explain --text TEXT --model hf:FOLDER."
         )
     if texts:
-        return [Item(f"text-{n}", " ".join(text.split()), text) for n, text in enumerate(texts, 1)]
+        return [Item(f"text-{n}", beginning(text), text) for n, text in enumerate(texts, 1)]
     # Told now, not after the model is loaded and other photos are explained.
     for photo in photos:
         check_file(photo)
     labels = unique_labels(photo.stem for photo in photos)
-    return [Item(label, printable(photo), photo) for label, photo in zip(labels, photos, strict=True)]
+    return [Item(label, one_line(photo), photo) for label, photo in zip(labels, photos, strict=True)]
 
 
 def _load(name: str, device: str, is_text: bool) -> Bundle:
@@ -224,7 +225,7 @@ def _diagnostics(item: Item, explanation: Explanation) -> list[str]:
             continue  # such as one number per head
         of = zip(explanation.target_names(0), found[0].reshape(-1).tolist(), explanation.target_values(0), strict=True)
         parts = ", ".join(f"{gap:.2g} for {target} (score {value:.4g})" for target, gap, value in of)
-        lines.append(printable(f"{item.name}, {explanation.method}: {name.replace('_', ' ')} {parts}"))
+        lines.append(f"{item.name}, {explanation.method}: {name.replace('_', ' ')} {parts}")
     return lines
 
 
@@ -240,7 +241,7 @@ def _section(item: Item, outcome: Outcome) -> Section:
 
     grouped = group_by_reason(outcome.left_out)
     left_out = "\n\n".join(f"Left out {', '.join(names)}: {reason}" for reason, names in grouped.items())
-    return Section(item.name[:80], to_html(outcome.explanations), left_out)
+    return Section(item.name, to_html(outcome.explanations), left_out)
 
 
 def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:
@@ -248,5 +249,6 @@ def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:
 
     file = out / "index.html"
     with writing(file):
-        file.write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), encoding="utf-8")
+        text = page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections)
+        file.write_text(printable(text), encoding="utf-8")
     return file

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, printable, steps
+from mhex.cli._console import busy, say, steps
 from mhex.cli._output import output_folder, writing
 from mhex.cli._parse import check_device, parse_methods
 from mhex.errors import ArgumentError
@@ -68,9 +68,9 @@ def recommend(
     given: Any = {"methods": chosen, "score": wanted, "images": images, "seed": seed}
     with steps(1) as step, writing(out or Path()):
         found = mhex.recommend(bundle, items, budget, **given, out=out, say=step)
-    typer.echo(printable(found))
+    say(found)
     if out is not None:
-        typer.echo(printable(f"Page: {out / PAGE}"))
+        say(f"Page: {out / PAGE}")
 
 
 def parse_score(text: str) -> str | Mapping[str, float]:

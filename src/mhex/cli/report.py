@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mhex.cli._console import busy, printable
+from mhex._printable import printable
+from mhex.cli._console import busy, say
 from mhex.cli._output import writing
 from mhex.errors import ArgumentError
 
@@ -46,10 +47,10 @@ def report(
         made = page_of(folder, title, chosen)
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(made, encoding="utf-8")
-    typer.echo(printable(f"Page: {file}"))
+            file.write_text(printable(made), encoding="utf-8")
+    say(f"Page: {file}")
     if is_recommendation(folder):
-        typer.echo(printable(f"Which method to use is said in {folder / PAGE}."))
+        say(f"Which method to use is said in {folder / PAGE}.")
 
 
 def _numbers(given: str) -> list[int]:

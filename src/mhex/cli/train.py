@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, complain, printable, show_table
+from mhex.cli._console import busy, complain, say, show_table
 from mhex.cli._output import output_folder
 from mhex.errors import ArgumentError
 
@@ -77,7 +77,7 @@ def train(
         # Needed runs that are there stay as they are.
         report = run(one.smoke() if smoke else one, place, pace=pace, restart=restart and last, source=source)
         if main:
-            typer.echo(printable(f"{one.name}: {_words(report['test'])}; weights, report and logs in {place}"))
+            say(f"{one.name}: {_words(report['test'])}; weights, report and logs in {place}")
         if main and last:
             complain(f"Explain with it: mhex explain INPUT --model run:{place}")
 
@@ -94,6 +94,8 @@ def _list() -> None:
             (one.name, one.title, one.data.name, one.train.epochs if one.train else "fitted", ", ".join(one.needs))
             for one in recipes
         ],
+        prose=("what",),
+        several=("needs",),
     )
 
 
