@@ -104,7 +104,7 @@ def tune_sigma(
             )
             if e.target is None or e.several:
                 raise ArgumentError("Expected one class as target, but got several, a concept or a function.")
-            by_level.append(_fidelity(inner, batch.pixels, e, e.target, seed).cpu())
+            by_level.append(_fidelity(inner, batch.pixels, e, seed).cpu())
         found.append(torch.stack(by_level))
     if not found:
         raise ArgumentError("Expected at least one image, but got none.")
@@ -127,8 +127,10 @@ def _levels(sigmas: Any) -> tuple[float, ...]:
     return tuple(float(sigma) for sigma in given)
 
 
-def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, classes: Tensor, seed: int) -> Tensor:
+def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, seed: int) -> Tensor:
     """`A_LIF - A_MIF` of each image, (B,)."""
+    classes = explanation.target
+    assert classes is not None  # other targets are refused before
     target = ResolvedTarget(classes[:, None], False, explanation.task)
     scores, blurred = explanation.scores, _blur(images)
     count = scores[0].numel()

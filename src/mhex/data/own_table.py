@@ -69,6 +69,7 @@ def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: st
     strange = [one for one in different if one not in places]
     if strange:
         raise ArgumentError(
-            f"classes should have every class of {file}, and lacks {some_of(strange, 5)}: it is {some_of(list(known))}."
+            f"classes should have every class of {file}, and lacks {some_of([*map(repr, strange)], 5)}: it is "
+            f"{some_of([*map(repr, known)])}."
         )
     return torch.tensor([places[one] for one in values]), tuple(known)
