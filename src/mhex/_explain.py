@@ -219,7 +219,6 @@ def _scores(
 ) -> tuple[Tensor, Tensor | None]:
     """Placed scores (B, K, ...) of all targets, and for text the scores (B, K, T) of special tokens."""
     if spec.target in ("class", "scores"):
-        assert spec.target == "scores" or target.index is not None  # functions are refused before the pass
         rows = list(spec.function(trace, target if spec.target == "scores" else target.index, **options).unbind(1))
     elif spec.class_specific:
         rows = _one_by_one(spec, trace, target, options)

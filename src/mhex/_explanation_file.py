@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from mhex._files import write_tensors
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def read_fields(path: str | PathLike[str]) -> dict[str, Any]:
         ) from error
     if "scores" not in tensors or "method" not in metadata:
         raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
-    fields = {name: _parsed(text, path) for name, text in metadata.items()}
+    try:
+        fields = {name: read_json(text) for name, text in metadata.items()}
+    except ValueError as error:
+        raise ArgumentError(f"Expected a file written by Explanation.save, but {path} is damaged: {error}.") from error
     fields["size"] = None if fields.get("size") is None else tuple(fields["size"])
     for group in (*_GROUPS, _PICTURES):
         inside = [name for name in tensors if name.startswith(f"{group}.")]
@@ -72,13 +76,6 @@ def _pixels(picture: Any) -> Tensor:
     from mhex._photo import drawn_photo
 
     return torch.from_numpy(np.array(drawn_photo(picture)))
-
-
-def _parsed(text: str, path: str | PathLike[str]) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ArgumentError(f"Expected a file written by Explanation.save, but {path} is damaged: {error}.") from error
 
 
 def _read_pictures(pixels: dict[str, Tensor], count: int, path: str | PathLike[str]) -> list[Image] | None:

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
+from mhex._printable import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -32,9 +34,7 @@ class Bar:
     def say(self, what: str) -> None:
         """Show what is being done."""
         if self._display is not None and self._line is not None:
-            from rich.markup import escape
-
-            self._display.update(self._line, description=escape(what))
+            self._display.update(self._line, description=_as_it_is(what))
 
     def advance(self, count: float = 1) -> None:
         """Move on."""
@@ -45,6 +45,15 @@ class Bar:
         """Move to a place."""
         if self._display is not None and self._line is not None:
             self._display.update(self._line, completed=done)
+
+
+def _as_it_is(description: str) -> str:
+    """A description that is not read as markup; names in it are the user's."""
+    state = random.getstate()  # loading rich draws from it
+    from rich.markup import escape
+
+    random.setstate(state)
+    return escape(one_line(description))
 
 
 @contextmanager
@@ -68,9 +77,7 @@ def progress_bar(
         if display is None:  # two displays would write over each other
             display = stack.enter_context(_display(console))
             stack.enter_context(_inside(display))
-        from rich.markup import escape
-
-        line = display.add_task(escape(what), total=total, unit=unit)
+        line = display.add_task(_as_it_is(what), total=total, unit=unit)
         try:
             yield Bar(display, line)
         finally:

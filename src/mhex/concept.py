@@ -123,7 +123,8 @@ class Concept:
         Args:
             outcome: Of a pass in which the latent vector was kept.
         """
-        assert outcome.latent is not None  # asked for by mhex.explain
+        if outcome.latent is None:
+            raise ArgumentError("Expected a pass in which the latent vector was kept; add it to the method's Needs.")
         if outcome.latent.shape[1:] != self.latent.shape:
             raise ArgumentError(
                 f"Expected a concept of this model, whose latent vectors have {outcome.latent.shape[1]} entries, but "

@@ -9,6 +9,19 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+_SHOWN = 40  # names in a message
+# Where all names of a kind can be seen.
+_LISTS = {
+    "method": "mhex.list_methods()",
+    "metric": "mhex.list_metrics()",
+    "score": "mhex.list_metrics()",
+    "zoo model": "`mhex models`",
+    "timm model": "timm.list_models()",
+    "layer": "model.named_modules()",
+    "residual connection": "model.named_modules()",
+    "class": "the model's class names",
+}
+
 
 class MhexError(Exception):
     """Base class of every error the library raises on purpose."""
@@ -96,5 +109,15 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ArgumentError:
     known = list(known)
     lowered = {candidate.lower(): candidate for candidate in reversed(known)}
     near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.6)]
-    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Known: {', '.join(known[:40]) or 'none'}."
+    if near:
+        hint = f"Did you mean {' or '.join(map(repr, near))}?"
+    else:
+        see = f"; see {_LISTS[kind]}" if kind in _LISTS and len(known) > _SHOWN else ""
+        hint = f"Known: {some_of(known, _SHOWN) or 'none'}{see}."
     return ArgumentError(f"Unknown {kind} {name!r}. {hint}")
+
+
+def some_of(names: Sequence[Any], most: int = 20, between: str = ", ") -> str:
+    """The first of many names, and how many more there are."""
+    more = len(names) - most
+    return between.join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")

@@ -64,7 +64,7 @@ class ResolvedTarget:
         if self.index is None:
             return torch.stack([function(outcome, sample) for function in self.functions], 1)
         logits = full(outcome.logits)
-        index = self._index(logits.shape[0], sample)
+        index = _rows(self.index, logits.shape[0], sample)
         if logits.shape[1] == 1 and self.task != "regression":
             return logits * (2 * index - 1)
         return logits.gather(1, index)
@@ -81,18 +81,19 @@ class ResolvedTarget:
             outcome: Of a pass.
             sample: As for `scores`.
         """
-        if not self.probable:
+        if self.index is None or not self.probable:
             return self.scores(outcome, sample)
         found = probabilities(outcome.logits, self.task == "multi-label")
-        return found.gather(1, self._index(found.shape[0], sample))
+        return found.gather(1, _rows(self.index, found.shape[0], sample))
 
-    def _index(self, size: int, sample: Samples) -> Tensor:
-        assert self.index is not None
-        if isinstance(sample, Tensor):
-            return self.index.index_select(0, sample.to(self.index.device))
-        if sample is not None:
-            return self.index[sample].expand(size, -1)
-        return self.index.repeat(size // self.index.shape[0], 1)
+
+def _rows(index: Tensor, size: int, sample: Samples) -> Tensor:
+    """Numbers of classes of each row of a pass, (size, K), from those of the samples (B, K); see `scores`."""
+    if isinstance(sample, Tensor):
+        return index.index_select(0, sample.to(index.device))
+    if sample is not None:
+        return index[sample].expand(size, -1)
+    return index.repeat(size // index.shape[0], 1)
 
 
 def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:

@@ -143,8 +143,9 @@ def _levels(sigmas: Any) -> tuple[float, ...]:
 
 def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, seed: int) -> Tensor:
     """`A_LIF - A_MIF` of each image, (B,)."""
-    assert explanation.target is not None
-    target = ResolvedTarget(explanation.target[:, None], False, explanation.task)
+    classes = explanation.target
+    assert classes is not None  # other targets are refused before
+    target = ResolvedTarget(classes[:, None], False, explanation.task)
     scores, blurred = explanation.scores, _blur(images)
     count = scores[0].numel()
     # Equal scores are put into a random order, the same in every image.

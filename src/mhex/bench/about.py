@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mhex._files import write_text
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 
 _NAME = "about.json"
@@ -53,7 +54,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it is no JSON; delete it.") from error
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):

@@ -148,8 +148,9 @@ def _explained(run: Run, samples: Samples, subject: Subject) -> Tensor:
 
 def _chosen(run: Run, samples: Samples, subject: Subject) -> Tensor:
     if run.target == "label":
-        assert samples.label is not None
-        return samples.label.to(subject.device)
+        label = samples.label
+        assert label is not None  # checked for each batch
+        return label.to(subject.device)
     if isinstance(run.target, int):
         return torch.full_like(subject.predicted, run.target)
     if run.evaluator is run.model:

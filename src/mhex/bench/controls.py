@@ -37,8 +37,7 @@ def random(subject: Subject, seed: int = 0) -> Tensor:
     if subject.batch.modality == "image":
         size = subject.batch.pixels.shape[-2:]
         return torch.stack([torch.rand(size, generator=one) for one in generators]).to(subject.device)
-    real = subject.batch.real
-    assert real is not None
+    real, _ = subject.batch.roles
     found = torch.zeros(real.shape)
     for row, kept, one in zip(found, real.cpu(), generators, strict=True):
         # As many as the text has, so that padding, which depends on the batch, changes nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -11,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._printable import printable
 from mhex.bench.budget import spoken
 from mhex.bench.course import remarks
 from mhex.bench.layout import in_columns
@@ -18,7 +20,6 @@ from mhex.bench.report import Report
 from mhex.bench.shown import Shown
 from mhex.bench.tables import FEWEST
 
-_WIDTH = 110
 _HEADS = ("method", "behind the best", "standing", "above random?", "samples", "a map takes")
 _ASIDE = ("report", "table", "options", "values", "curves", "shown", "made")  # not in the JSON as they are
 _WORDS = {"unknown": "few samples"}
@@ -165,9 +166,10 @@ class Recommendation:
         return sum(not line.control for line in self.table)
 
     def __str__(self) -> str:
-        rows = in_columns([self.heads, *(self.cells(line) for line in self.table)], _WIDTH)
+        width = shutil.get_terminal_size().columns
+        rows = in_columns([self.heads, *(self.cells(line) for line in self.table)], width)
         notes = f"{self.score} {self.course()} {spoken(self.used)} of {spoken(self.budget)} used."
-        return "\n".join([*self.sentences(), "", rows, "", notes])
+        return printable("\n".join([*self.sentences(), "", rows, "", notes]))
 
     def course(self) -> str:
         """How the race went, in a sentence."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from mhex._files import write_text
+from mhex._json import read_json
 from mhex._progress import progress_bar
 from mhex.bench import store
 from mhex.bench.about import versions
@@ -213,7 +214,7 @@ def told_in(out: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ArgumentError(f"Expected {TOLD} in {out}, which `mhex bench` writes beside its rows, but there is none.")
     try:
-        told = dict(json.loads(path.read_text(encoding="utf-8")))
+        told = dict(read_json(path.read_text(encoding="utf-8")))
         if not all(isinstance(told[key], Mapping) for key in ("suite", "models")):
             raise TypeError("suite and models should be mappings")
     except (ValueError, KeyError, TypeError) as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mhex._markup import escaped
+from mhex._printable import printable
 from mhex.bench.controls import RANDOM, is_control
 from mhex.bench.layout import in_columns
 from mhex.bench.verdicts import Verdict
@@ -185,7 +186,7 @@ def render(grid: Grid, form: str, width: int | None = None) -> str:
     forms = {"text": lambda grid: _text(grid, width), "markdown": _markdown, "latex": _latex, "html": _html}
     if form not in forms:
         raise ArgumentError(f"Expected form to be one of {', '.join(forms)}, but got {form!r}.")
-    return forms[form](grid)
+    return printable(forms[form](grid))
 
 
 def _text(grid: Grid, width: int | None) -> str:

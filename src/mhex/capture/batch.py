@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture.anatomy import Anatomy, Modality
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, ArgumentTypeError
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,15 @@ class Batch:
         """The image batch, (B, C, H, W)."""
         image = self.args[0]
         if not isinstance(image, Tensor):
-            raise TypeError("Expected an image batch.")
+            raise ArgumentTypeError("Expected a batch of images, but got texts.")
         return image
+
+    @property
+    def roles(self) -> tuple[Tensor, Tensor]:
+        """Of texts: bool (B, T), False at padding; and bool (B, T), True at class, separator and padding tokens."""
+        if self.real is None or self.special is None:
+            raise ArgumentTypeError("Expected a batch of texts, but got images.")
+        return self.real, self.special
 
     def first(self) -> Batch:
         """The first sample alone, copied, because the model may write into it; `size` and token roles stay."""

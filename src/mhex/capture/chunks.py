@@ -71,8 +71,8 @@ def sample_width(batch: Batch, anatomy: Anatomy) -> int:
     if batch.modality == "image":
         return batch.pixels[0].numel()
     width = getattr(anatomy.embedding, "embedding_dim", None)
-    assert batch.real is not None
-    return batch.real.shape[1] * (width if isinstance(width, int) else 512)
+    real, _ = batch.roles
+    return real.shape[1] * (width if isinstance(width, int) else 512)
 
 
 def _attempt(run: Callable[[int, int], T], start: int, stop: int) -> tuple[T] | None:

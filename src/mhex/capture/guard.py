@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from mhex.capture.guest import guests
+from mhex.capture.turns import Shared, others_wait, turn, unchanged
 from mhex.errors import CaptureError
 
 # What the attributes of modules are while a model is watched.
@@ -33,7 +35,9 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
 
     Inside: evaluation mode, frozen parameters, autocast and inference mode off, gradients on, no activation
     checkpointing, no compiled submodules. Restored: all of these, the state of the random generators and what heads
-    saw in the user's own last call.
+    saw in the user's own last call. Other threads that explain, run or train the model wait until it is over; weights
+    that change meanwhile are refused. The random generators are those of the process: numbers that other threads draw
+    meanwhile are drawn again.
     Parameters' `.grad` is never written, because gradients are taken with `torch.autograd.grad` for the tensors
     asked for.
 
@@ -53,20 +57,21 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         raise CaptureError("Some of the model's weights are on the meta device (offloaded?); load them all first.")
     device = parameters[0].device if parameters else torch.device("cpu")
     with ExitStack() as stack:
+        if stack.enter_context(turn(modules, parameters)):
+            stack.enter_context(others_wait(modules, parameters))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in {"cpu", device.type}:
             stack.enter_context(torch.autocast(kind, enabled=False))
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        # The fused encoder layer of torch rounds otherwise than its parts, and runs only where nothing looks inside.
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(_without_fused_layers())
         for _, guest in guests(modules):
             stack.enter_context(guest.aside())
         stack.enter_context(_frozen([p for p in parameters if p.requires_grad]))
         stack.enter_context(_swapped(modules, _SETTINGS))
         if any("_orig_mod" in module._modules for module in modules):  # a compiled submodule
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(_without_compiling())
+        stack.enter_context(unchanged(modules, parameters))
         if not attention:
             yield
             return
@@ -76,6 +81,21 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         configs = list({id(config): config for m in able if (config := m.__dict__.get("config")) is not None}.values())
         stack.enter_context(_swapped(configs, {"_attn_implementation_internal": "sdpa"}))
         yield
+
+
+@contextmanager
+def _slow_path() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+# The fused encoder layer of torch rounds otherwise than its parts, and runs only where nothing looks inside.
+_without_fused_layers = Shared(_slow_path)
+_without_compiling = Shared(partial(torch.compiler.set_stance, "force_eager"))
 
 
 @contextmanager

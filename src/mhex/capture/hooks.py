@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
 
+from mhex.capture.turns import of_this_thread
 from mhex.errors import CaptureError
 
 See = Callable[[Tensor], Tensor]
@@ -26,9 +28,9 @@ def hook_each(
     """
     for module in dict.fromkeys(m for m in modules if m is not None):
         if before is not None:
-            stack.callback(module.register_forward_pre_hook(_pre_hook(before), with_kwargs=True).remove)
+            stack.callback(module.register_forward_pre_hook(of_this_thread(_pre_hook(before)), with_kwargs=True).remove)
         if after is not None:
-            stack.callback(module.register_forward_hook(_post_hook(after)).remove)
+            stack.callback(module.register_forward_hook(of_this_thread(_post_hook(after))).remove)
 
 
 def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tensor], None]) -> None:
@@ -46,7 +48,7 @@ def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tens
             see(first)
 
     for module in modules:
-        stack.callback(module.register_forward_hook(hook).remove)
+        stack.callback(module.register_forward_hook(of_this_thread(hook)).remove)
 
 
 def _pre_hook(see: See) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -78,7 +80,7 @@ def _post_hook(see: See) -> Callable[..., Any]:
 
 def replace_forward(stack: ExitStack, module: nn.Module, stand_in: Callable[..., Any]) -> None:
     """Let `stand_in` be called in place of a module's forward; `stack` puts the own one back."""
-    placed = _StandIn(stand_in, module.__dict__.get("forward"))
+    placed = _StandIn(module, stand_in)
     stack.callback(_restore, module, placed)
     module.forward = placed
 
@@ -86,16 +88,21 @@ def replace_forward(stack: ExitStack, module: nn.Module, stand_in: Callable[...,
 class _StandIn:
     """What is called in place of a module's forward, for a while.
 
+    Calls of other threads are those of the module's own forward.
+
     Args:
+        module: The module.
         call: What it does.
-        own: What stood there before; None for the method of the class.
     """
 
-    def __init__(self, call: Callable[..., Any], own: Callable[..., Any] | None) -> None:
-        self.call, self.own, self.over = call, own, False
+    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
+        self.call, self.usual, self.over = call, module.forward, False
+        self.own: Callable[..., Any] | None = module.__dict__.get("forward")  # None for the method of the class
+        self.thread = get_ident()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call(*args, **kwargs)
+        forward = self.call if get_ident() == self.thread and not self.over else self.usual
+        return forward(*args, **kwargs)
 
 
 def _restore(module: nn.Module, placed: _StandIn) -> None:

@@ -22,6 +22,7 @@ from mhex.capture.replay import Again
 from mhex.capture.rules import Composite, Flow, see_whole, written_out
 from mhex.capture.tap import FunctionTap
 from mhex.capture.trace import Trace
+from mhex.capture.turns import of_this_thread
 from mhex.errors import CaptureError
 
 
@@ -69,7 +70,7 @@ class Watch:
                 hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self.visit, "mlp_input"))
             if "block_input" in keep:
                 for module in {b.module for b in anatomy.blocks}:
-                    stack.callback(module.register_forward_hook(self._note_structure).remove)
+                    stack.callback(module.register_forward_hook(of_this_thread(self._note_structure)).remove)
         if "features" in keep and anatomy.features is not None:
             hook_each(stack, [anatomy.features.module], after=partial(self.visit, "features"))
         if "latent" in keep:

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from mhex.cli import bench, demo, explain, methods, metrics, models, recommend, report, train
-from mhex.cli._console import STOPPED, complain
+from mhex.cli._console import STOPPED, complain, told_warnings
 from mhex.errors import MhexError
 
 EXAMPLES = """
@@ -41,7 +41,8 @@ class Door(TyperGroup):
         """Run a command line and leave the program with its exit code."""
         extra["standalone_mode"] = False
         try:
-            code = super().main(*args, **extra)
+            with told_warnings():
+                code = super().main(*args, **extra)
         except MhexError as error:
             complain(str(error))
             sys.exit(2)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import typer
-
 from mhex._files import write_text
 from mhex.bench import page_of as html_page
 from mhex.bench.course import remarks
@@ -20,7 +18,7 @@ from mhex.bench.suite_page import write_page
 from mhex.bench.suite_run import SuiteResult, run_suite
 from mhex.bench.suite_shelf import Shelf
 from mhex.bench.suite_stored import stored_result
-from mhex.cli._console import complain, printable, stopping, told_once
+from mhex.cli._console import complain, say, stopping, told_once
 from mhex.cli._output import output_folder
 from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
@@ -176,20 +174,18 @@ def _show(result: SuiteResult) -> None:
     for label, report in result.reports.items():
         record = result.told["models"][label]
         read = f", outputs of {record['evaluator']}" if record["evaluator"] else ""
-        typer.echo(
-            printable(
-                f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
-                f"{record['data']['name']}, target {record['target']}{read}\n"
-            )
+        say(
+            f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
+            f"{record['data']['name']}, target {record['target']}{read}\n"
         )
-        typer.echo(printable(f"{report.table()}\n"))
+        say(f"{report.table()}\n")
 
 
 def _write(result: SuiteResult, places: Places) -> None:
     """The HTML page, and the one in Markdown where it was asked for."""
     whole, page = places.html / "report.html", places.page
     made = html_page(places.rows, result.suite.title)
-    write_text(printable(made), whole)
+    write_text(made, whole)
     complain(f"Wrote {whole}.")
     if page is not None:
         files = write_page(result, page)

@@ -121,4 +121,6 @@ def _list() -> None:
             )
             for one in suites
         ],
+        prose=("what",),
+        several=("data", "models", "to be built first", "metrics"),
     )

@@ -12,7 +12,7 @@ import typer
 
 from mhex._files import write_text
 from mhex.cli import _demo_heads, _demo_news
-from mhex.cli._console import Step, busy, steps
+from mhex.cli._console import Step, busy, say, steps
 from mhex.cli._demo_heads import look_into, top_classes
 from mhex.cli._demo_news import read_news
 from mhex.cli._output import output_folder
@@ -110,10 +110,10 @@ def demo(
     file = out / "index.html"
     write_text(text, file)
     said = [*(one.sentence for one in looks), heads.sentence, *(one.sentence for one in readings)]
-    typer.echo("\n".join(f"{sentence}." for sentence in said))
+    say("\n".join(f"{sentence}." for sentence in said))
     outcomes = [*(one.outcome for one in looks), *(one.outcome for one in readings)]
     count = sum(len(one.explanations) for one in outcomes) + len(heads.explanations)
-    typer.echo(
+    say(
         f"Explained {len(photos)} photos and {len(texts)} texts with {len(bundles) + 2} models and {len(methods)} "
         f"methods ({count} explanations) in {time.perf_counter() - started:.0f} s: open {file}"
     )

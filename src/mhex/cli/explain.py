@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mhex._files import write_text
-from mhex.cli._console import LOSSES, Step, busy, complain, printable, show_table, steps, stopping
+from mhex._printable import one_line
+from mhex.cli._console import LOSSES, Step, beginning, busy, complain, say, show_table, steps, stopping
 from mhex.cli._output import output_folder, unique_labels, writing
 from mhex.cli._parse import (
     OUTPUTS,
@@ -182,13 +183,13 @@ def explain(
         complain(f"left out {', '.join(names)}: {why}")
     show_table(bundle.name, ("input", "method", *heads, "file"), rows)
     for line in said:
-        typer.echo(line)
+        say(line)
     if sections:
-        typer.echo(f"Page: {_write_page(bundle, sections, out)}")
+        say(f"Page: {_write_page(bundle, sections, out)}")
     if lost:
         for name, reason in lost.items():
             complain(f"not explained: {reason}" if name in str(reason) else f"not explained: {name}: {reason}")
-        complain(f"The pictures of all others are in {printable(out)}.")
+        complain(f"The pictures of all others are in {out}.")
         raise typer.Exit(LOSSES)
 
 
@@ -202,8 +203,8 @@ def _words_after_stop(items: Sequence[Item], done: set[str], out: Path) -> str:
         return "Nothing is explained yet; the same command begins anew."
     rest = " ".join(item.name for item in items if item.name not in done)
     return (
-        f"{len(done)} of {len(items)} inputs are explained, with their pictures in {printable(out)}; to go on, give "
-        f"the others alone: {rest}"
+        f"{len(done)} of {len(items)} inputs are explained, with their pictures in {out}; to go on, give the others "
+        f"alone: {rest}"
     )
 
 
@@ -217,13 +218,13 @@ def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
     if texts:
         if blank := [number for number, text in enumerate(texts, 1) if not text.strip()]:
             raise ArgumentError(f"Expected some text after each --text, but number {blank[0]} is blank.")
-        return [Item(f"text-{n}", " ".join(text.split()), text) for n, text in enumerate(texts, 1)]
+        return [Item(f"text-{n}", beginning(text), text) for n, text in enumerate(texts, 1)]
     # Told now, not after the model is loaded and other photos are explained. What is damaged is told at the end.
     for photo in photos:
         if not os.path.isfile(photo):  # also of names that the system does not take
             check_file(photo)
     labels = unique_labels(photo.stem for photo in photos)
-    return [Item(label, printable(photo), photo) for label, photo in zip(labels, photos, strict=True)]
+    return [Item(label, one_line(photo), photo) for label, photo in zip(labels, photos, strict=True)]
 
 
 def _load(name: str, device: str, is_text: bool) -> Bundle:
@@ -318,7 +319,7 @@ def _diagnostics(item: Item, explanation: Explanation) -> list[str]:
             continue  # such as one number per head
         of = zip(explanation.target_names(0), found[0].reshape(-1).tolist(), explanation.target_values(0), strict=True)
         parts = ", ".join(f"{gap:.2g} for {target} (score {value:.4g})" for target, gap, value in of)
-        lines.append(printable(f"{item.name}, {explanation.method}: {name.replace('_', ' ')} {parts}"))
+        lines.append(f"{item.name}, {explanation.method}: {name.replace('_', ' ')} {parts}")
     return lines
 
 
@@ -334,7 +335,7 @@ def _section(item: Item, outcome: Outcome) -> Section:
 
     grouped = group_by_reason(outcome.left_out)
     left_out = "\n\n".join(f"Left out {', '.join(names)}: {reason}" for reason, names in grouped.items())
-    return Section(item.name[:80], to_html(outcome.explanations), left_out)
+    return Section(item.name, to_html(outcome.explanations), left_out)
 
 
 def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:

@@ -39,4 +39,6 @@ def methods(
             )
             for row in rows
         ],
+        prose=("idea",),
+        several=("passes", "options"),
     )

@@ -39,4 +39,6 @@ def metrics(
             )
             for row in rows
         ],
+        prose=("what it asks",),
+        several=("passes", "presets"),
     )

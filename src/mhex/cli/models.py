@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, complain, printable, show_table
+from mhex.cli._console import busy, complain, say, show_table
 
 app = typer.Typer(rich_markup_mode="rich")
 
@@ -51,6 +51,8 @@ def models(
             )
             for row in rows
         ],
+        prose=("what",),
+        several=("accuracy", "licence of the data"),
     )
 
 
@@ -74,7 +76,7 @@ def build(
         os.environ[MODELS_VARIABLE] = str(Path("out") / "smoke" / "models")
     card = make(name, pace=Pace(progress=sys.stderr.isatty(), say=complain), smoke=smoke)
     trial = "a trial, which no name loads: " if smoke else ""
-    typer.echo(printable(f"zoo:{name}: {trial}{accuracy_words(card['accuracy'])}; in {models_folder()}"))
+    say(f"zoo:{name}: {trial}{accuracy_words(card['accuracy'])}; in {models_folder()}")
 
 
 def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import LOSSES, busy, complain, printable, stopping, told_once
+from mhex.cli._console import LOSSES, busy, complain, say, stopping, told_once
 from mhex.cli._output import output_folder
 from mhex.cli._parse import OUTPUTS, check_device, parse_methods, parse_outputs, parse_window
 from mhex.errors import ArgumentError
@@ -79,9 +79,9 @@ def recommend(
     given: Any = {"methods": chosen, "score": wanted, "images": images, "outputs": read, "seed": seed}
     with stopping(_words_after_stop), told_once():
         found = mhex.recommend(bundle, items, budget, **given, out=out)
-    typer.echo(printable(found))
+    say(found)
     if out is not None:
-        typer.echo(printable(f"Page: {out / PAGE}"))
+        say(f"Page: {out / PAGE}")
     if found.lost:
         complain(" ".join(remarks("", found.lost)))
         raise typer.Exit(LOSSES)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mhex._files import write_text
-from mhex.cli._console import busy, complain, printable
+from mhex.cli._console import busy, complain, say
 from mhex.cli._output import writing
 from mhex.errors import ArgumentError
 
@@ -52,9 +52,9 @@ def report(
         write_text(made, file)
     for remark in remarks:
         complain(remark)
-    typer.echo(printable(f"Page: {file}"))
+    say(f"Page: {file}")
     if is_recommendation(folder):
-        typer.echo(printable(f"Which method to use is said in {folder / PAGE}."))
+        say(f"Which method to use is said in {folder / PAGE}.")
 
 
 def _numbers(given: str) -> list[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, complain, printable, show_table, stopping
+from mhex.cli._console import busy, complain, say, show_table, stopping
 from mhex.cli._output import output_folder
 from mhex.errors import ArgumentError
 
@@ -78,7 +78,7 @@ def train(
         with stopping(lambda place=place: _words_after_stop(place)):  # type: ignore[misc]
             report = run(one.smoke() if smoke else one, place, pace=pace, restart=restart and last, source=source)
         if main:
-            typer.echo(printable(f"{one.name}: {_words(report['test'])}; weights, report and logs in {place}"))
+            say(f"{one.name}: {_words(report['test'])}; weights, report and logs in {place}")
         if main and last:
             complain(f"Explain with it: mhex explain INPUT --model run:{place}")
 
@@ -108,6 +108,8 @@ def _list() -> None:
             (one.name, one.title, one.data.name, one.train.epochs if one.train else "fitted", ", ".join(one.needs))
             for one in recipes
         ],
+        prose=("what",),
+        several=("needs",),
     )
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mhex._json import read_json
 from mhex.data.folder import DataMissingError
 from mhex.data.table import DataFormatError
 
@@ -47,7 +48,7 @@ def read_eraser(folder: Path, split: str) -> list[Annotated]:
 
 def _document(folder: Path, line: str, file: str) -> Annotated:
     try:
-        row = json.loads(line)
+        row = read_json(line)
         name, given = row["annotation_id"], row["classification"]
         spans = [one for group in row["evidences"] for one in group]
         evidence = [(int(one["start_token"]), int(one["end_token"])) for one in spans]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mhex._json import read_json
 from mhex.data.folder import DataMissingError, data_file, data_folder
 from mhex.data.imagenet import IMAGENET_FOLDER, imagenet_synsets
 from mhex.data.photo_files import PHOTO_SUFFIXES, PhotoFiles
@@ -87,7 +88,7 @@ def load_imagenet_multi(
 def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
     """Classes of each photo, by its name without a suffix."""
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = read_json(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataFormatError(f"{path.name} is not JSON, or damaged ({error}): place it anew.") from error
     if isinstance(read, list):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhex.data.table import DataFormatError
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, some_of
 
 
 def read_table(path: Path) -> dict[str, list[str]]:
@@ -69,6 +69,7 @@ def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: st
     strange = [one for one in different if one not in places]
     if strange:
         raise ArgumentError(
-            f"classes should have every class of {file}, and lacks {strange[:5]}: it is {list(known)[:20]}."
+            f"classes should have every class of {file}, and lacks {some_of([*map(repr, strange)], 5)}: it is "
+            f"{some_of([*map(repr, known)])}."
         )
     return torch.tensor([places[one] for one in values]), tuple(known)

@@ -15,13 +15,13 @@ from mhex.capture import Outputs, check_outputs, known_anatomy, unwrap
 from mhex.capture.graft import graft, is_grafted, settle, ungraft
 from mhex.capture.junctions import Junction, survey
 from mhex.capture.masks import mask_arguments
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, some_of, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
 from mhex.heads.folded import Folded, FoldedBlock
 from mhex.heads.heads import PREFIX, Heads
 from mhex.heads.held import not_a_model
-from mhex.heads.placement import listed, named, placed
+from mhex.heads.placement import named, placed
 from mhex.heads.scaffold import Scaffold
 from mhex.heads.settings import Settings, checked_classes
 
@@ -111,7 +111,7 @@ def attach(
         _check_widths(junctions, settings, weights)
         if where is not None and {j.name for j in placed(found, where, seen.left_out)} != set(settings.junctions):
             raise ArgumentError(
-                f"The heads in {weights} belong to {listed([j.name for j in junctions])}, but where={where!r} came; "
+                f"The heads in {weights} belong to {some_of([j.name for j in junctions])}, but where={where!r} came; "
                 "leave it out, or attach new heads without weights=."
             )
     else:

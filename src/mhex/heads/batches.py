@@ -131,9 +131,8 @@ def check_batch(settings: Settings, inputs: Any, labels: Tensor) -> Tensor:
     if not counts or 0 in counts:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
     # A dictionary may hold tensors that all samples share, for instance position numbers (1, T).
-    own = labels.shape[0] if isinstance(labels, Tensor) and labels.dim() else None
-    batch = own if own in counts else counts[0]
-    assert batch is not None
+    rows = labels.shape[0] if isinstance(labels, Tensor) and labels.dim() else counts[0]
+    batch = rows if rows in counts else counts[0]
     return check_labels(labels, batch, settings.num_classes, settings.multi_label)
 
 

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mhex._files import write_tensors, writing
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads
 from mhex.heads.settings import Settings
@@ -46,11 +47,13 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
             f"Expected a file of heads written by scaffold.save, but {path} says {header.get('format')!r}; "
             "weights of a whole model are loaded with load_state_dict."
         )
-    settings = json.loads(header["settings"])
+    try:
+        settings, extras = read_json(header["settings"]), read_json(header["extras"])
+    except (KeyError, ValueError) as error:
+        raise ArgumentError(f"The file of heads {path} is damaged: {error}.") from error
     known = {field.name for field in fields(Settings)}
     if unknown := set(settings) - known:
         raise ArgumentError(f"{path} has settings that this version does not know: {sorted(unknown)}; update mhex.")
-    extras = json.loads(header["extras"])
     if unknown := set(extras) - set(_EXTRAS):
         raise ArgumentError(f"{path} has entries that this version does not know: {sorted(unknown)}; update mhex.")
     lists = {name: tuple(value) for name, value in settings.items() if isinstance(value, list)}

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from mhex.capture.graft import plant, ungraft, unsettle
 from mhex.capture.junctions import Junction, closing_norm, find_junctions
 from mhex.capture.masks import tells_padding
-from mhex.errors import ArgumentError, CaptureError
+from mhex.errors import ArgumentError, CaptureError, some_of
 from mhex.heads.block import GateTarget
 from mhex.heads.folded import Folded, FoldedBlock
-from mhex.heads.heads import PREFIX, Heads, heads_of
+from mhex.heads.heads import PREFIX, Heads, required_heads
 from mhex.heads.settings import Source
 from mhex.heads.strip import gate_state, last_of
 
@@ -67,8 +67,7 @@ def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, T
 def plain_copy(model: nn.Module) -> nn.Module:
     """A copy of a model without its heads."""
     host = copy.deepcopy(model)
-    heads = heads_of(host)
-    assert heads is not None
+    heads = required_heads(host)
     ungraft(host)
     unsettle(host, heads)
     del host._modules[PREFIX]
@@ -83,7 +82,7 @@ def _check(heads: Heads, source: Source, last: str | None) -> None:
         )
     wanted = heads.names if source == "sum" else () if last is None else (last,)
     if gone := [name for name in wanted if heads[name].w2 is None]:
-        raise CaptureError(f"The heads at {', '.join(gone[:3])} were stripped, so {source!r} cannot predict.")
+        raise CaptureError(f"The heads at {some_of(gone, 3)} were stripped, so {source!r} cannot predict.")
 
 
 def _check_masks(host: nn.Module, heads: Heads) -> None:

@@ -86,7 +86,7 @@ class FoldedBlock(nn.Module):
             if self.own and u is not None:
                 gate = self.offset + self.scale * torch.sigmoid(u)
             if self.sink is not None and self.w2 is not None:
-                self.sink.append(self._scores(hidden, u, gate, x, r, axis, keep))
+                self.sink.append(self._scores(self.w2, hidden, u, gate, x, r, axis, keep))
         return gated_sum(gate if self.flows else None, x, r, axis, self.gate_target, self.branch_first)
 
     def _keep(self, x: Tensor, masks: Mapping[str, Any]) -> Tensor | None:
@@ -101,6 +101,7 @@ class FoldedBlock(nn.Module):
 
     def _scores(
         self,
+        w2: nn.Linear,
         hidden: Tensor,
         u: Tensor | None,
         gate: Tensor | None,
@@ -109,7 +110,6 @@ class FoldedBlock(nn.Module):
         axis: int,
         keep: Tensor | None,
     ) -> Tensor:
-        assert self.w2 is not None
         read = hidden
         if self.reads == "u" and u is not None:
             read = u
@@ -117,7 +117,7 @@ class FoldedBlock(nn.Module):
             read = pool(x, axis, keep)
             read = read + pool(r, axis, keep) if self.gate_target == "sum" else read
             read = read if gate is None else gate.to(read.dtype) * read
-        scores = F.linear(read, self.w2.weight.to(read.dtype))
+        scores = F.linear(read, w2.weight.to(read.dtype))
         return scores if self.intercept is None else scores + self.intercept.to(scores.dtype)
 
 

@@ -77,7 +77,10 @@ def settle(preset: str, **given: Any) -> MapSettings:
     if preset not in PRESETS:
         raise unknown_name("preset", str(preset), ("auto", *PRESETS))
     own = PRESETS[preset]
-    assert given.keys() <= {field.name for field in fields(own)}
+    known = [field.name for field in fields(own)]
+    for name in given:
+        if name not in known:
+            raise unknown_name("setting of maps", name, known)
     return replace(own, **{name: value for name, value in given.items() if value is not None})
 
 

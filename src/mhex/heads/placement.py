@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 
 from mhex.capture.junctions import Junction
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, some_of, unknown_name
 
 _PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
 
@@ -23,7 +23,7 @@ def placed(found: list[Junction], where: str | Sequence[str], left_out: Mapping[
             )
         return named(found, where, left_out)
     if left_out:
-        reasons = listed([f"{name}: {why}" for name, why in left_out.items()], "; ")
+        reasons = some_of([f"{name}: {why}" for name, why in left_out.items()], between="; ")
         warnings.warn(f"Some units get no head. {reasons}.", MhexWarning, stacklevel=3)
     if where == "all":
         return main
@@ -47,7 +47,7 @@ def placed(found: list[Junction], where: str | Sequence[str], left_out: Mapping[
     else:
         raise unknown_name("placement", where, _PLACEMENTS)
     if not chosen:
-        known = listed([j.name for j in main])
+        known = some_of([j.name for j in main])
         raise ArgumentError(
             f"No residual connection of the model fits where={where!r}. There are: {known}. Use 'all', 'first3' or a "
             "list of these names."
@@ -59,15 +59,10 @@ def named(found: list[Junction], names: Collection[str], left_out: Mapping[str, 
     """The junctions with these names, in the order of the model."""
     by_name = {j.name: j for j in found}
     if not names:
-        raise ArgumentError(f"Expected at least one name in where=, out of: {listed(list(by_name))}.")
+        raise ArgumentError(f"Expected at least one name in where=, out of: {some_of(list(by_name))}.")
     for name in names:
         if name not in by_name and name in left_out:
             raise ArgumentError(f"No head can be placed on {name}: {left_out[name]}.")
         if name not in by_name:
             raise unknown_name("residual connection", str(name), by_name)
     return [j for j in found if j.name in set(names)]
-
-
-def listed(names: list[str], between: str = ", ") -> str:
-    """At most twenty names, and how many more there are."""
-    return between.join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture import read_logits
-from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
 from mhex.heads.calls import in_order
 from mhex.heads.losses import running_sum
 
@@ -162,7 +162,7 @@ class Reading:
         ]
         if cut:
             raise CaptureError(
-                f"No gradient reaches the heads {', '.join(cut[:3])}: reentrant activation checkpointing cuts them "
+                f"No gradient reaches the heads {some_of(cut, 3)}: reentrant activation checkpointing cuts them "
                 "off; use use_reentrant=False."
             )
 

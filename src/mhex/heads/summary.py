@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from mhex._printable import printable
 from mhex.capture.junctions import kind_of, unit_of
 from mhex.heads.heads import Heads
 from mhex.heads.strip import GateState, gate_state
@@ -97,7 +98,7 @@ class Summary:
         from rich.text import Text
 
         table = Table(
-            title=f"{len(self.rows)} heads on {self.host}, {self.num_classes} classes",
+            title=Text(printable(f"{len(self.rows)} heads on {self.host}, {self.num_classes} classes")),
             title_justify="left",
             caption=f"The host has {self.host_parameters:,} parameters, the heads {self.parameters:,} "
             f"({self.share:.1%} of that).",
@@ -111,7 +112,7 @@ class Summary:
             table.add_column(name, footer, justify="right" if name in right else "left", overflow="fold")
         for r in self.rows:
             cells = (r.name, r.kind, str(r.channels), f"{r.w1:,}", f"{r.w2:,}", f"{r.share:.1%}", said(r))
-            table.add_row(*map(Text, cells))
+            table.add_row(*(Text(printable(cell)) for cell in cells))
         return table
 
     def __str__(self) -> str:

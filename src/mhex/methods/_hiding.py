@@ -111,8 +111,8 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
         raise ArgumentError(f"Expected fill to be a token id from 0 to {most - 1}, but got {number}.")
     trace.chosen["fill"] = number
     if ids is not None and not (trace.embeddings == 1 and torch.equal(trace.embed(ids), trace.input)):
-        assert trace.batch.special is not None
-        words_alone = ~trace.batch.special
+        _, special = trace.batch.roles
+        words_alone = ~special
         return lambda masks, samples: ids[samples].masked_fill(masks & words_alone[samples], number)
     if "input" not in trace.outer:
         raise ArgumentError("Expected no fill= beside word embeddings: the layer that makes them is not known.")

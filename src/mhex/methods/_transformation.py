@@ -43,14 +43,15 @@ def transformation_weights(
 
 def _through_attention(block: BlockTrace, chosen: Mapping[str, str], with_bias: bool) -> Tensor:
     """Measures of the tokens and of what value and output projection make of them, (3, B, N) or (3, B, H, N)."""
-    assert block.block.value_projection is not None  # checked before the pass
-    assert block.block.output_projection is not None
+    value, projection = block.block.value_projection, block.block.output_projection
+    assert value is not None  # both are checked before the pass
+    assert projection is not None
     token = fixed(block.site("tokens" if chosen["reference"] == "normed" else "block_input"))
     values = fixed(block.attention_record.values())  # (B, H, N, d)
-    output = block.block.output_projection()[0].to(values)  # (D, H d)
+    output = projection()[0].to(values)  # (D, H d)
     if block.block.attention_scale is not None:
         output = output * block.block.attention_scale.to(values)[:, None]
-    bias = block.block.value_projection()[1]
+    bias = value()[1]
     bias = values.new_zeros(output.shape[1]) if bias is None or with_bias else bias.to(values)
     if chosen["heads"] == "folded":
         return _measures(token, F.linear(values.transpose(1, 2).flatten(2), output, -(output @ bias)))

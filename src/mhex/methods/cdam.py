@@ -80,16 +80,14 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
 
 def _closed_form(trace: Trace, y: Tensor) -> Tensor:
     last, rows = trace.blocks[-1], trace.read_rows
-    assert last.block.key_projection is not None  # checked before the pass
-    assert last.block.value_projection is not None
+    key, value = last.block.key_projection, last.block.value_projection
+    assert key is not None  # both are checked before the pass
+    assert value is not None
     record = last.attention_record
     (z_gradient,) = trace.gradient(y, last.z)
     gradient, query, z = (fixed(tensor[:, :, rows]) for tensor in (z_gradient, record.query, last.z))
     keys, values = fixed(record.keys()), fixed(record.values())
-    key_bias, value_bias = (
-        _bias(read()[1], tensor)
-        for read, tensor in ((last.block.key_projection, keys), (last.block.value_projection, values))
-    )
+    key_bias, value_bias = _bias(key()[1], keys), _bias(value()[1], values)
     by_value = gradient @ values.mT  # (B, H, R, N)
     value_term = by_value - gradient @ value_bias.mT
     key_term = record.scale * (query @ (keys - key_bias).mT) * (by_value - (gradient * z).sum(-1, keepdim=True))

@@ -70,8 +70,8 @@ def occlusion(
     if trace.batch.modality == "text":
         if patch is not None or stride is not None:
             raise ArgumentError("Expected no patch= and stride= for texts, which are hidden token by token.")
-        assert trace.batch.real is not None
-        masks = torch.eye(trace.batch.real.shape[1], dtype=torch.bool, device=trace.logits.device)
+        real, _ = trace.batch.roles
+        masks = torch.eye(real.shape[1], dtype=torch.bool, device=trace.logits.device)
         return _losses(trace, target, masks, run_hidden(trace, hidden_tokens(trace, fill)), batch_size).permute(1, 2, 0)
     sides = tuple(trace.batch.pixels.shape[-2:])
     size = _pair("patch", patch) or _own_window(trace)

@@ -118,8 +118,8 @@ def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[in
 
 def _words(trace: Trace, p: float) -> Callable[[int, int], Tensor]:
     """From numbers of masks to these, bool (V, T), True at words that are shown."""
-    assert trace.batch.real is not None
-    tokens = trace.batch.real.shape[1]
+    real, _ = trace.batch.roles
+    tokens = real.shape[1]
 
     def make(first: int, last: int) -> Tensor:
         return torch.stack([trace.noise(k, tokens) for k in range(first, last)]) < NormalDist().inv_cdf(p)

@@ -75,8 +75,8 @@ def shap(
         )
     batch = trace.batch
     if batch.modality == "text":
-        assert batch.special is not None
-        hide, shape, free = hidden_tokens(trace, fill), batch.special.shape[1:], ~batch.special
+        _, special = batch.roles
+        hide, shape, free = hidden_tokens(trace, fill), special.shape[1:], ~special
     elif fill is not None:
         raise ArgumentError("Expected no fill= for images: SHAP hides pixels by a blurred image.")
     else:

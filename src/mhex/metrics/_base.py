@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from mhex.errors import ArgumentError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
 from mhex.metrics._agreement import agreed
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import check_kind
@@ -203,13 +203,14 @@ class PerImage(Metric):
 
 def changed(protocol: Any, changes: Mapping[str, Any]) -> Any:
     """A protocol with some of its parts changed; unknown ones are refused with the list of those that exist."""
-    assert is_dataclass(protocol)
+    if not is_dataclass(protocol) or isinstance(protocol, type):
+        raise ArgumentTypeError(f"Expected a Protocol as preset of a metric, but got {protocol!r}.")
     known = {f.name: getattr(protocol, f.name) for f in fields(protocol)}
     for name in changes:
         if name not in known:
             listed = ", ".join(f"{k}={v!r}" for k, v in known.items())
             raise ArgumentError(f"The protocol has no part {name!r}. Its parts: {listed}.")
-    return replace(protocol, **changes)  # type: ignore[type-var]
+    return replace(protocol, **changes)
 
 
 def _joined(parts: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

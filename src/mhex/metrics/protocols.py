@@ -47,7 +47,8 @@ class Protocol:
         share = getattr(self, "share", 0.0)
         if not 0 <= share <= 1:
             raise ArgumentError(f"Expected share to be from 0 to 1, but got {share!r}.")
-        assert isinstance(self.passes, tuple)  # making them refuses what they cannot do
+        if not isinstance(self.passes, tuple):  # making them refuses what they cannot do
+            raise ArgumentTypeError(f"Expected passes to be a tuple of runners, but got {self.passes!r}.")
 
     def __str__(self) -> str:
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.idle}

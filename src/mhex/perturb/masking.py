@@ -113,13 +113,14 @@ class MaskedPass(Runner[MaskedResult]):
                 f"{self.reference!r} and {self.mode!r}."
             )
         units = text_units(subject, saliency, "token")
-        assert units.counted is not None
-        place = ranks(units.scores, subject.ids, self.seed, "random", units.counted)
+        counted = units.counted
+        assert counted is not None
+        place = ranks(units.scores, subject.ids, self.seed, "random", counted)
         # Whole numbers, so that there are no floating-point surprises: 0.1 of 30 is 3, rounded up or down.
         above = 9_999 if self.rounding == "up" else 0
         number = ((units.number * round(self.fraction * 10_000) + above) // 10_000).clamp(1, self.most)
         salient = place < number[:, None]
-        hidden = (~salient if self.mode == "keep" else salient) & units.counted
+        hidden = (~salient if self.mode == "keep" else salient) & counted
 
         def change(jobs: Tensor) -> Batch:
             return removed_words(subject, self.reference, hidden[jobs], jobs)

@@ -60,14 +60,15 @@ def mosaics(
             f"Expected images whose sides are multiples of {n}, but got {height}x{width}; choose another n, or "
             "shrink=False."
         )
-    groups = _groups(_sure(subject, least), subject, n * n, each, seed)
+    if subject.label is None:
+        raise ArgumentError("Expected labels of the images for mosaics; give label=.")
+    groups = _groups(_sure(subject, subject.label, least), subject, subject.label, n * n, each, seed)
     if not groups:
         raise ArgumentError(
             f"Expected images of at least {n * n // each} classes, {each} of each, that are classified correctly with "
             f"probability {least:g}, but there are none for even one mosaic; give more images or a lower least."
         )
     rows = torch.tensor(groups, device=subject.device)
-    assert subject.label is not None
     pixels = subject.batch.pixels[rows.flatten()]
     if shrink:
         pixels = F.interpolate(pixels, size=(height // n, width // n), mode="bilinear", antialias=True)
@@ -77,24 +78,20 @@ def mosaics(
     return Mosaics(laid.contiguous(), subject.label[rows], members)
 
 
-def _sure(subject: Subject, least: float) -> list[int]:
+def _sure(subject: Subject, label: Tensor, least: float) -> list[int]:
     """Places of the images that count."""
-    if subject.label is None:
-        raise ArgumentError("Expected labels of the images for mosaics; give label=.")
-    classes = subject.label[:, None]
-    sure = (subject.probabilities(subject.logits, classes) >= least)[:, 0]
-    found: list[int] = (sure & (subject.predicted == subject.label)).nonzero()[:, 0].tolist()
+    sure = (subject.probabilities(subject.logits, label[:, None]) >= least)[:, 0]
+    found: list[int] = (sure & (subject.predicted == label)).nonzero()[:, 0].tolist()
     return found
 
 
-def _groups(sure: list[int], subject: Subject, cells: int, each: int, seed: int) -> list[list[int]]:
+def _groups(sure: list[int], subject: Subject, label: Tensor, cells: int, each: int, seed: int) -> list[list[int]]:
     """Images of each mosaic. The classes with the most images left come first, so that there are many mosaics."""
-    assert subject.label is not None
     # Of each image a number that chooses it, and another for its cell: the cell says nothing of how common a class is.
     draw = {i: torch.rand(2, generator=generator_for(seed, subject.ids[i], _MOSAIC)).tolist() for i in sure}
     left: dict[int, list[int]] = {}
     for place in sorted(sure, key=lambda i: (draw[i][0], subject.ids[i])):
-        left.setdefault(int(subject.label[place]), []).append(place)
+        left.setdefault(int(label[place]), []).append(place)
     groups: list[list[int]] = []
     while True:
         ready = [members for members in left.values() if len(members) >= each]

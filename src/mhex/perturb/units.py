@@ -101,8 +101,7 @@ def text_units(
         pooling: How the scores of tokens make that of their word; see `mhex._words.pool`.
     """
     saliency = check_map(subject, saliency)
-    special = subject.batch.special
-    assert special is not None
+    _, special = subject.batch.roles
     if saliency.shape != special.shape:
         raise ArgumentError(f"Expected maps of shape {tuple(special.shape)}, but got {tuple(saliency.shape)}.")
     if granularity != "word":

@@ -26,8 +26,7 @@ def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Ten
     batch = subject.batch.variants(subject.main[samples], samples)
     if reference == "mask_token":
         return replace(batch, kwargs={**batch.kwargs, "input_ids": _masked(subject, hidden, samples)})
-    real = subject.batch.real
-    assert real is not None
+    real, _ = subject.batch.roles
     kept = real[samples] & ~hidden
     if reference == "pad":
         mask = batch.kwargs.get("attention_mask")

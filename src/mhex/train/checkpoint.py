@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mhex import _files
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, some_of
 from mhex.train.parameters import HEADS, PROJECTOR
 from mhex.zoo._packed import unpack
 
@@ -116,8 +116,8 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     left = [name for name in state if name not in fits and not name.startswith(free)]
     if missing or left:
         raise ArgumentError(
-            f"{path} should hold weights of the same architecture: it lacks {missing[:5]} and has {left[:5]} too much "
-            "(or in another shape)."
+            f"{path} should hold weights of the same architecture: it lacks {some_of(missing, 5) or 'nothing'} and "
+            f"has {some_of(left, 5) or 'nothing'} too much (or in another shape)."
         )
     model.load_state_dict(fits, strict=False)
 

@@ -189,7 +189,8 @@ class Recipe:
     @property
     def training(self) -> TrainPart:
         """The section `train` of a recipe that has one."""
-        assert self.train is not None, "heads are fitted; there is nothing to train"
+        if self.train is None:
+            raise ArgumentError(f"The recipe {self.name!r} has no section train: its heads are fitted.")
         return self.train
 
     @property

@@ -12,6 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.train.named_files import SUFFIXES, NamedFiles
 from mhex.train.recipe import Recipe
 from mhex.train.schema import build
+from mhex.train.strict_yaml import Shallow, read_yaml
 
 _RECIPES = NamedFiles("recipe", "mhex.train", "recipes", "mhex train --list")
 
@@ -55,8 +56,8 @@ def find_named(wanted: str, beside: Path) -> Path:
 def _name_in(path: Path) -> Any:
     """The name that a recipe file gives its recipe; None where the file is something else."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OSError, UnicodeDecodeError):
+        raw = yaml.load(path.read_text(encoding="utf-8"), Shallow)  # its other mistakes are told when it is read
+    except (yaml.YAMLError, OSError, ValueError):
         return None
     return raw.get("name") if isinstance(raw, dict) else None
 
@@ -96,9 +97,9 @@ def _override(raw: dict[str, Any], change: str) -> None:
         if not isinstance(section, dict):
             raise ArgumentError(f"--set {change}: {part} is not a section of keys, so {parts[-1]} cannot be set in it.")
     try:
-        section[parts[-1]] = yaml.safe_load(text)
+        section[parts[-1]] = read_yaml(text)
     except yaml.YAMLError as error:
-        raise ArgumentError(f"--set {change}: the value is not valid YAML.") from error
+        raise ArgumentError(f"--set {keys}: the value is not valid YAML: {' '.join(str(error).split())}.") from error
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> list[str]:

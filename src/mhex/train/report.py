@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 from mhex.train.checkpoint import write_text
 from mhex.train.recipe import Recipe
@@ -47,7 +48,7 @@ def read_finished(folder: Path) -> Finished | None:
     if not path.is_file() or not (folder / WEIGHTS).is_file():
         return None
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report = read_json(path.read_text(encoding="utf-8"))
         return Finished(folder, restore_recipe(report["recipe"], str(path)), report)
     except (ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"The report {path} cannot be read ({error}): remove it, or use --restart.") from error

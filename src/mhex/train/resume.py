@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex._files import folder_aside, sync
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 from mhex.train.average import Average
 from mhex.train.checkpoint import read_tensors, write_tensors, write_text
@@ -118,7 +119,7 @@ def load_checkpoint(
         ArgumentError: The checkpoint is of another recipe; the message names the keys that differ.
     """
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = read_json((folder / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
     # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.

@@ -46,7 +46,7 @@ class TwoViews:
         made: list[Tensor] = []
         for place in range(2):
             inputs = self.feed.varied(rows, part, table, derive(seed, "view", place), step).inputs
-            assert isinstance(inputs, Tensor), "images are tensors"
+            assert isinstance(inputs, Tensor)  # images are tensors
             made.append(inputs)
         views = torch.cat(made)
         return Batch(views, table.new_zeros(len(views), 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from mhex._json import read_json
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError
@@ -72,7 +72,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     if not file.is_file():
         raise ArgumentError(f"Expected config.json in the folder {path}, but there is none; save with save_pretrained.")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"Expected JSON in {file}, but it cannot be read: {error}.") from error
     if not isinstance(config, dict):
@@ -140,7 +140,7 @@ def load_tokenizer(transformers: Any, path: Path) -> Any:
         )
     try:
         return transformers.AutoTokenizer.from_pretrained(path, **_LOCAL)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ArgumentError(f"The tokenizer in {path} cannot be loaded: {_one_line(error)}") from error
 
 
@@ -148,7 +148,7 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
     """Size, filter and normalisation of the folder's image processor, without its centre crop."""
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(path, **_LOCAL).to_dict()
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise ArgumentError(
             f"Expected an image processor in the folder {path}, but none can be loaded; add preprocessor_config.json "
             "with image_processor.save_pretrained."

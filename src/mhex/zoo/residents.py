@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from mhex._json import read_json
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
@@ -130,7 +130,7 @@ def _row(name: str, card: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _card(name: str, folder: Path) -> dict[str, Any]:
     path = folder / f"{name}.json"
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        card = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The card {path} cannot be read ({error}); install mhex again.") from error
     missing = [key for key in _ENTRIES if not isinstance(card, dict) or key not in card]

@@ -12,9 +12,24 @@ import mhex
 def test_methods_are_those_of_the_registry(run: Run) -> None:
     result = run("methods")
     assert result.exit_code == 0
-    for row in mhex.list_methods():
-        assert f" {row['name']} " in result.stdout
+    heading, *lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert heading[:2] == ["name", "idea"]
+    assert [line[0] for line in lines] == [row["name"] for row in mhex.list_methods()]
+    assert all(len(line) == len(heading) for line in lines)
     assert "start_block=1" in result.stdout
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("command", [("methods",), ("metrics",), ("models",), ("bench", "--list"), ("train", "--list")])
+def test_lists_fit_a_terminal_and_break_no_name(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], width: int
+) -> None:
+    rows = [line.split("\t") for line in run(*command).stdout.splitlines()][1:]
+    monkeypatch.setattr("mhex.cli._console._width", lambda: width)
+    shown = run(*command).stdout
+    assert max(map(len, shown.splitlines())) <= width
+    assert {row[0] for row in rows} <= {line.split("  ")[0] for line in shown.splitlines()}
+    assert {word for row in rows for cell in row[2:] for word in cell.split()} <= set(shown.split())
 
 
 def test_methods_as_json(run: Run) -> None:

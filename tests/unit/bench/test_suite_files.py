@@ -118,7 +118,8 @@ def test_files_are_found_by_path_and_by_name(tmp_path: Path) -> None:
         find_suite(str(tmp_path / "other.yaml"))
     with pytest.raises(ArgumentError, match=r"Unknown suite 'cdan'\. Did you mean 'cdam'"):
         find_suite("cdan")
-    for text, words in (("- a", "a suite should be a mapping"), ("name: [", "not valid YAML"), ("a: 1\na: 2", "twice")):
+    wrong = {"- a": "should be a mapping", "name: [": "not valid YAML", "a: 1\na: 2": "twice", 5000 * "[": "64 levels"}
+    for text, words in wrong.items():
         path.write_text(text)
         with pytest.raises(ArgumentError, match=words):
             read_suite(path)

@@ -131,6 +131,7 @@ def test_overrides(recipe):
         "name.x=1": "not a section",
         "train.epoch=1": "Did you mean 'epochs'",
         "train.epochs=[": "not valid YAML",
+        f"train.epochs={5000 * '['}": "nested more than 64 levels deep",
     }.items():
         with pytest.raises(ArgumentError, match=words):
             recipe(wrong)
@@ -159,6 +160,10 @@ def test_files_that_are_not_recipes(tmp_path):
         ("name: a\nname: b\n", r"the key 'name' in line 2 is written twice"),
         ("name: a\nheads:\n", r"the key 'heads' in line 2 has no value; write one, \{\} .* or null"),
         ("train: {clip: }\n", r"the key 'clip' in line 1 has no value"),
+        ("name: " + 5000 * "[", r"x\.yaml: line 1 is nested more than 64 levels deep\."),
+        ("".join(f"{place * ' '}a:\n" for place in range(2000)), r"line 6\d is nested more than 64 levels deep"),
+        ("name: a\ntrain: &self {clip: *self}\n", r"\*self in line 2 stands inside what it stands for"),
+        ("name: 2026-13-01\n", r"x\.yaml: a value cannot be read: month must be in 1\.\.12"),
     ],
 )
 def test_keys_that_mislead_are_refused(tmp_path, text, words):

@@ -90,6 +90,9 @@ def test_a_folder_without_or_with_a_broken_config(bert: Path) -> None:
     (bert / "config.json").write_text("{nope")
     with pytest.raises(ArgumentError, match="Expected JSON"):
         load(f"hf:{bert}")
+    (bert / "config.json").write_text(20_000 * "[")
+    with pytest.raises(ArgumentError, match="nested more than 64 levels deep"):
+        load(f"hf:{bert}")
     (bert / "config.json").write_text("[]")
     with pytest.raises(ArgumentError, match="Expected a JSON object"):
         load(f"hf:{bert}")

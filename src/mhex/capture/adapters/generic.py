@@ -17,6 +17,7 @@ from mhex.capture.ending import activated
 from mhex.capture.guard import untouched
 from mhex.capture.outputs import find_scores
 from mhex.capture.tap import FunctionTap
+from mhex.capture.turns import of_this_thread
 from mhex.errors import ArgumentError
 
 # Modules whose outputs of four axes are feature maps. Dropout and LayerNorm are not among them: Transformers use them
@@ -107,8 +108,8 @@ class _Probe:
         with ExitStack() as stack:
             stack.enter_context(untouched(self.model, self.attention))
             for module in self.model.modules():
-                stack.callback(module.register_forward_pre_hook(self._enter).remove)
-                stack.callback(module.register_forward_hook(self._leave).remove)
+                stack.callback(module.register_forward_pre_hook(of_this_thread(self._enter)).remove)
+                stack.callback(module.register_forward_hook(of_this_thread(self._leave)).remove)
             stack.enter_context(torch.no_grad())
             stack.enter_context(FunctionTap(self._attend))
             output = self.model(*self.batch.args, **self.batch.kwargs)

@@ -7,6 +7,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mhex._printable import printable
+
 
 @dataclass(frozen=True)
 class BlockFit:
@@ -90,7 +92,7 @@ class FitReport:
             cells += [f"{block.strength:.1e}" + ("" if block.chosen else " fixed")]
             cells += [_percent(block.accuracy), _percent(block.balanced_accuracy)]
             cells += [_percent(block.average_precision or math.nan)] * several + [f"{block.seconds:.2f}"]
-            table.add_row(Text(block.name), *cells)
+            table.add_row(Text(printable(block.name)), *cells)
         return table
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.errors import ArgumentError, CaptureError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, some_of, unknown_name
 from mhex.heads.batches import labelled, loader_of
 from mhex.heads.block import Block
 from mhex.heads.fitting.linear import Linear, Options, Outcome, factors
@@ -84,15 +84,16 @@ def install(block: Block, head: Linear, intercept: bool) -> int:
         head: The class scores.
         intercept: Whether to keep the head's intercept beside it.
     """
-    assert block.w2 is not None
+    matrix = block.w2
+    assert matrix is not None  # stripped heads are refused before data is read
     w2, w1, rank = factors(head.weight)
     with torch.no_grad():
         if block.coupling == "shared" and block.w1 is not None:
             block.w1.weight.copy_(w1)
-            block.w2.weight.copy_(w2)
+            matrix.weight.copy_(w2)
         else:
-            block.w2.weight.copy_(head.weight)
-        block.intercept = head.bias.to(block.w2.weight.device, block.w2.weight.dtype) if intercept else None
+            matrix.weight.copy_(head.weight)
+        block.intercept = head.bias.to(matrix.weight.device, matrix.weight.dtype) if intercept else None
     return rank
 
 
@@ -178,9 +179,9 @@ def _check_classes(seen: Tensor, rows: int, options: Options) -> None:
             "data if the loader gives one class at a time."
         )
     if missing := (~some).nonzero()[:, 0].tolist():
-        listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         warnings.warn(
-            f"{len(missing)} of {len(seen)} classes have no samples to learn from ({listed}); their weights are 0.",
+            f"{len(missing)} of {len(seen)} classes have no samples to learn from ({some_of(missing, 10)}); their "
+            "weights are 0.",
             MhexWarning,
             stacklevel=4,
         )

@@ -1,0 +1,247 @@
+"""Several threads and one model: results are those of one thread, or refused, and the model is as it was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mhex
+from mhex.capture.guard import untouched
+from mhex.capture.turns import Shared, turn
+from mhex.errors import CaptureError
+from support.cases import assert_same, explain
+from support.models import FAMILIES
+from support.state import Snapshot
+
+METHODS = {"timm_vit": ("gae", "cdam", "attnlrp"), "timm_resnet": ("gradcam", "lrp", "input-x-gradient")}
+SOON = 0.05  # seconds in which a thread that does not wait has long begun
+LATE = 20.0  # seconds after which a test fails
+
+
+class Net(nn.Module):
+    """A small network that works otherwise in training: dropout and batch statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.drop = nn.Dropout(0.5)
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.drop(self.norm(self.conv(x)).relu().mean((2, 3))))
+
+
+def meanwhile(work: Callable[[], Any]) -> tuple[Callable[[Tensor], Tensor], threading.Thread]:
+    """A target whose score is taken while another thread works; and that thread."""
+    thread = threading.Thread(target=work, daemon=True)
+
+    def score(logits: Tensor) -> Tensor:
+        if not thread.ident:
+            thread.start()
+            thread.join(SOON)
+        return logits[:, 0]
+
+    return score, thread
+
+
+@pytest.fixture
+def companion() -> Any:
+    """Another thread that is alive, as in notebooks and servers."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_threads_explain_one_model(name: str) -> None:
+    family = FAMILIES[name]
+    model, inputs = family.fresh(), family.inputs(2)
+    wanted = {method: explain(model, inputs, method).scores for method in METHODS[name]}
+    before = Snapshot(model)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = METHODS[name] * 3
+        results = pool.map(lambda method: explain(model, inputs, method).scores, jobs)
+        for method, scores in zip(jobs, results, strict=True):
+            assert_same(scores, wanted[method], method)
+    before.check()
+
+
+def test_threads_explain_two_models() -> None:
+    families = [FAMILIES["timm_vit"], FAMILIES["timm_resnet"]]
+    models, inputs = [family.fresh() for family in families], [family.inputs(2) for family in families]
+    wanted = [explain(*pair, "gradcam").scores for pair in zip(models, inputs, strict=True)]
+    before = [Snapshot(model) for model in models]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda k: explain(models[k], inputs[k], "gradcam").scores, [0, 1] * 4))
+    for k, scores in enumerate(results):
+        assert_same(scores, wanted[k % 2], "gradcam")
+    for snapshot in before:
+        snapshot.check()
+
+
+def test_a_part_of_a_model_is_explained_after_the_whole(companion: Any) -> None:
+    model, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    order: list[str] = []
+
+    def run() -> None:
+        with untouched(model.conv):
+            order.append("part")
+
+    score, thread = meanwhile(run)
+    mhex.explain(model, x, "gradcam", lambda logits: (score(logits), order.append("whole"))[0])
+    thread.join(LATE)
+    assert order[-1] == "part"
+    assert "whole" in order
+
+
+def test_settings_of_the_process_end_with_the_last_user() -> None:
+    def fast() -> bool:
+        return bool(torch.backends.mha.get_fastpath_enabled())
+
+    assert fast()
+    first, second = untouched(Net()), untouched(Net())
+    first.__enter__()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(second.__enter__).result()
+        first.__exit__(None, None, None)
+        assert not fast(), "the other thread still needs it"
+        pool.submit(second.__exit__, None, None, None).result()
+    assert fast()
+
+
+def test_shared_settings_are_made_once() -> None:
+    made: list[str] = []
+
+    class Setting:
+        def __enter__(self) -> None:
+            made.append("on")
+
+        def __exit__(self, *_: object) -> None:
+            made.append("off")
+
+    shared = Shared(Setting)
+    with shared(), shared():
+        assert made == ["on"]
+    with shared():
+        pass
+    assert made == ["on", "off", "on", "off"]
+
+
+def test_a_training_pass_waits_and_is_right(companion: Any) -> None:
+    model, calm, x = Net().train(), Net().train(), torch.randn(4, 3, 8, 8)
+    model.drop.p = calm.drop.p = 0.0
+    calm(x).sum().backward()
+    wanted = mhex.explain(Net(), x, "gradcam", 0).scores
+    finished = threading.Event()
+
+    def train() -> None:
+        model(x).sum().backward()
+        finished.set()
+
+    score, thread = meanwhile(train)
+
+    def watch(logits: Tensor) -> Tensor:
+        value = score(logits)
+        assert not finished.is_set(), "it would be trained in evaluation mode"
+        return value
+
+    scores = mhex.explain(model, x, "gradcam", watch).scores
+    thread.join(LATE)
+    assert finished.is_set()
+    assert torch.equal(scores, wanted)
+    for parameter, other in zip(model.parameters(), calm.parameters(), strict=True):
+        assert torch.equal(parameter.grad, other.grad)
+    assert torch.equal(model.norm.running_mean, calm.norm.running_mean)
+    assert all(module.training for module in model.modules())
+
+
+def test_gradients_of_a_pass_from_before_are_not_lost(companion: Any) -> None:
+    model, x = Net().eval(), torch.randn(4, 3, 8, 8)
+    loss = model(x).sum()
+    wanted = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    score, thread = meanwhile(loss.backward)
+    mhex.explain(model, x, "gradcam", score)
+    thread.join(LATE)
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradient)
+        assert parameter._backward_hooks is None
+
+
+def _step(model: Net) -> None:
+    with torch.no_grad():
+        model.fc.weight.mul_(2.0)
+
+
+@pytest.mark.parametrize("method", ["gradcam", "lrp", "occlusion", "input-x-gradient"])
+@pytest.mark.parametrize("change", [_step, nn.Module.train, nn.Module.requires_grad_])
+def test_changes_by_another_thread_are_refused(method: str, change: Callable[[nn.Module], Any], companion: Any) -> None:
+    model, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    score, _ = meanwhile(lambda: change(model))
+    with pytest.raises(CaptureError, match=r"Another thread changed the model.*copy\.deepcopy"):
+        mhex.explain(model, x, method, score)
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    mhex.explain(model.eval(), x, method)
+
+
+def test_training_goes_on_as_if_nobody_explained() -> None:
+    """The weights after some steps are the same, bit for bit; explanations meanwhile are refused or finite."""
+    x, y = torch.randn(8, 3, 8, 8), torch.arange(8) % 3
+
+    def train(model: nn.Module, steps: int = 60) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    model, calm = Net().train(), Net().train()
+    model.drop.p = calm.drop.p = 0.0
+    train(calm)
+    thread = threading.Thread(target=train, args=(model,), daemon=True)
+    thread.start()
+    answers: list[str] = []
+    while thread.is_alive() and len(answers) < 500:
+        try:
+            assert mhex.explain(model, x, "gradcam").scores.isfinite().all()
+            answers.append("right")
+        except CaptureError:
+            answers.append("refused")
+    thread.join(LATE)
+    assert "right" in answers
+    for (name, value), other in zip(model.state_dict().items(), calm.state_dict().values(), strict=True):
+        assert torch.equal(value, other), name
+    assert all(module.training for module in model.modules())
+
+
+def test_threads_that_would_wait_for_each_other_are_refused() -> None:
+    first, second = Net(), Net()
+    entered = threading.Event()
+    leave = threading.Event()
+
+    def hold() -> None:
+        with turn([second], []):
+            entered.set()
+            leave.wait(LATE)
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    entered.wait(LATE)
+    with turn([first], []), pytest.raises(CaptureError, match="while this thread explains another"), turn([second], []):
+        pass
+    leave.set()
+    thread.join(LATE)
+    with turn([second], []):
+        pass
