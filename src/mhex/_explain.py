@@ -90,7 +90,8 @@ def explain(
             _check_finite(trace.logits)
             sort = task_of(inner, task, trace)
             bare = has_concept(target) and lacks_classifier(anatomy)
-            names = None if bare else names_of(inner, class_names or bundle.class_names, trace.logits, sort)
+            class_names = bundle.class_names if class_names is None else class_names
+            names = None if bare else names_of(inner, class_names, trace.logits, sort)
             resolved = resolve_target(target, trace.logits, names, sort)
             for block in trace.blocks:
                 block.targets = resolved.count

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+# What PIL raises while it reads a damaged file.
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
 
 
 def upright_rgb(photo: Image) -> Image:

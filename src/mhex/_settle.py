@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, get_args
 
 from torch import Tensor, nn
@@ -73,10 +73,15 @@ def names_of(
     """Names of classes or outputs given by the user, or those that a Hugging Face configuration carries."""
     classes = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
     if isinstance(given, Mapping):  # as in Hugging Face configurations, number -> name
-        given = [str(given[i]) for i in sorted(given)]
-    if isinstance(given, str):
-        raise ArgumentTypeError("Expected a list of class names, but got a single string.")
+        keys = list(given)
+        given = _in_order(given)
+        if given is None:
+            raise ArgumentError(f"Expected class names by number from 0 to {len(keys) - 1}, but got the keys {keys}.")
     if given is not None:
+        # Sets have no order; arrays are lists if they have one axis.
+        if isinstance(given, (str, bytes, Set)) or not hasattr(given, "__len__") or getattr(given, "ndim", 1) != 1:
+            kind = "a single string" if isinstance(given, str) else type(given).__name__
+            raise ArgumentTypeError(f"Expected a list of class names, but got {kind}.")
         if (
             len(given) == logits.shape[1] == 1 and task != "regression"
         ):  # the one output speaks for its class, and against it
@@ -87,4 +92,11 @@ def names_of(
     labels = getattr(getattr(model, "config", None), "id2label", None)
     if not isinstance(labels, Mapping) or len(labels) != classes:
         return None
-    return [str(labels[i]) for i in sorted(labels)]
+    return _in_order(labels)
+
+
+def _in_order(names: Mapping[Any, Any]) -> list[str] | None:
+    """Names by the numbers of their classes, which JSON turns into texts; None if these are not 0, 1, 2..."""
+    numbers = {str(key): str(name) for key, name in names.items()}
+    places = [str(place) for place in range(len(names))]
+    return [numbers[place] for place in places] if numbers.keys() == set(places) else None

@@ -109,7 +109,9 @@ def evaluate(
     batches = in_samples(data, batch_size, limit)
     first = next(batches)
     numbers = ClassNumbers(
-        inner, class_names or bundle.class_names, lambda: Subject(inner, first.inputs, **reading).logits
+        inner,
+        bundle.class_names if class_names is None else class_names,
+        lambda: Subject(inner, first.inputs, **reading).logits,
     )
     if target not in ("predicted", "label"):
         target = int(numbers([target])[0])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 import warnings
-import zlib
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mhex._photo import upright_rgb
+from mhex._photo import BROKEN, upright_rgb
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 _NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
 _MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
 
 
 def open_photo(path: str | PathLike[str]) -> Image:
@@ -50,7 +47,7 @@ def open_photo(path: str | PathLike[str]) -> Image:
             raise ArgumentError(
                 f"Expected a photo ({_NAMES}), but {path} is not a picture of these formats."
             ) from error
-        except _BROKEN as error:
+        except BROKEN as error:
             raise _damaged(path, error) from error
         with photo:
             if photo.width * photo.height > _MOST_PIXELS:
@@ -58,7 +55,7 @@ def open_photo(path: str | PathLike[str]) -> Image:
             try:
                 photo.load()
                 return upright_rgb(photo)
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise _damaged(path, error) from error
 
 

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._photo import upright_rgb
+from mhex._photo import BROKEN, upright_rgb
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.inputs._common import Prepared, finite, place_of
+from mhex.inputs._common import Prepared, check_batch, finite, place_of
 
 
 def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None) -> Prepared:
     """A batch from a normalised image tensor (B, C, H, W); `kwargs` are handed on to the model."""
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
+    check_batch(x, "images")
     if x.dim() != 4:
         hint = "; add a batch axis with x[None]" if x.dim() == 3 else ""
         raise ArgumentError(
@@ -26,14 +27,17 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
         )
     if x.shape[0] == 0:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
-    if not x.is_floating_point():
+    if not x.numel():
+        raise ArgumentError(f"Expected images with channels, rows and columns, but got {tuple(x.shape)}.")
+    if not x.is_floating_point() or x.dtype == torch.float4_e2m1fn_x2:  # of which an entry holds two numbers
         raise ArgumentTypeError(
             f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype}; "
             "for raw photos pass PIL images and preprocess=."
         )
     device, dtype = place_of(model)
     x = finite(x, "images")
-    batch = Batch("image", (x.to(device, dtype),), kwargs, x.shape[0])
+    pixels = finite(x.to(device, dtype), f"images in the model's {dtype}")
+    batch = Batch("image", (pixels,), {name: value for name, value in kwargs.items() if name != "labels"}, x.shape[0])
     return Prepared(batch, pictures=x if pictures is None else pictures)
 
 
@@ -43,10 +47,11 @@ def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Te
         raise ArgumentError(
             "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
         )
+    if not callable(preprocess):
+        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(preprocess).__name__}.")
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
     whole = getattr(preprocess, "whole_photo", False)
-    if whole:
-        pictures = [upright_rgb(picture) for picture in pictures]
+    pictures = [_readable(picture, n, whole) for n, picture in enumerate(pictures)]
     tensors = [preprocess(picture) for picture in pictures]
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
@@ -58,6 +63,20 @@ def photos(model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Te
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
     return images(model, torch.stack(tensors), {}, pictures if whole else None)
+
+
+def _readable(picture: Any, place: int, whole: bool) -> Any:
+    """A PIL image whose pixels are read, since it may be a file that nobody has looked at yet; upright if `whole`."""
+    if 0 in picture.size:
+        raise ArgumentError(f"Expected photos with pixels, but photo {place} has {picture.width}x{picture.height}.")
+    try:
+        picture.load()
+        return upright_rgb(picture) if whole else picture
+    except BROKEN as error:
+        raise ArgumentError(
+            f"Expected photos that can be read, but photo {place}, of mode {picture.mode}, cannot: "
+            f"{str(error).rstrip('.')}."
+        ) from error
 
 
 def with_scale(prepared: Prepared, preprocess: Any) -> Prepared:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mhex._progress import track
 from mhex.capture import Batch, logits_of, untouched, unwrap
 from mhex.capture.chunks import in_chunks
+from mhex.capture.failures import model_failures
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
@@ -62,6 +63,13 @@ class Subject:
             batch_size: The most samples in one pass; None for what is good for the device.
             progress: Draw progress bars.
         """
+        if batch_size is not None and (
+            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
+        ):
+            raise ArgumentError(
+                "Expected the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole "
+                f"number from 1 on, but got {batch_size!r}."
+            )
         self.model = unwrap(model)
         self.prepared = inputs if isinstance(inputs, Prepared) else prepare(self.model, inputs, preprocess, tokenizer)
         self.batch: Batch = self.prepared.batch
@@ -93,7 +101,9 @@ class Subject:
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
         if self._logits is None:
-            parts = [logits for _, _, logits in self.run(self.batch.size, lambda jobs: self.variants(self.main, jobs))]
+            with model_failures(self.model, self.batch):
+                run = self.run(self.batch.size, lambda jobs: self.variants(self.main, jobs))
+                parts = [logits for _, _, logits in run]
             self._logits = torch.cat(parts)
             self._check(self._logits)
         return self._logits
