@@ -9,8 +9,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# What PIL raises while it reads a damaged file.
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+# What PIL raises while it reads a damaged file, beside its own errors of huge pictures.
+BROKEN = (
+    *(OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, RuntimeError),
+    *(struct.error, zlib.error),
+)
+
+
+MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
+_USUAL, _DENSEST = 4_000_000, 20_000  # pixels of any file, and pixels for each byte of a larger one
+
+
+def claims_too_much(photo: Image, size: int) -> bool:
+    """Whether a photo claims more pixels than anybody has, or than its file can hold.
+
+    Args:
+        photo: Opened, and not read yet.
+        size: Of its file, in bytes.
+    """
+    pixels = photo.width * photo.height
+    return pixels > min(MOST_PIXELS, max(_USUAL, _DENSEST * size))
 
 
 def upright_rgb(photo: Image) -> Image:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from mhex._photo import BROKEN, claims_too_much
 from mhex.data.table import DataFormatError
 from mhex.errors import ArgumentError
 
@@ -74,8 +75,12 @@ class _Files(ABC):
         path = self.paths[row]
         try:
             with Image.open(path) as photo:
+                if claims_too_much(photo, path.stat().st_size):
+                    raise DataFormatError(f"{path.name} claims {photo.width} x {photo.height} pixels: shrink it first.")
                 return self._read(photo, path)
-        except OSError as error:
+        except DataFormatError:
+            raise
+        except (*BROKEN, Image.DecompressionBombError) as error:
             raise DataFormatError(f"{path.name} cannot be decoded ({error}): place the file anew.") from error
 
     @abstractmethod
