@@ -89,7 +89,7 @@ def _readable() -> set[str]:
 
 def _too_large(path: Path) -> ArgumentError:
     return ArgumentError(
-        f"The photo {path} claims more than {MOST_PIXELS // 10**6} million pixels, or more than its bytes can hold, and "
+        f"The photo {path} claims more than {MOST_PIXELS // 10**6} million pixels, or more than its bytes hold, and "
         "was not opened, because small files that unpack to huge pictures are a known attack; shrink it first."
     )
 
