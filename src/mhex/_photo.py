@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # What PIL raises while it reads a damaged file, beside its own errors of huge pictures.
 BROKEN = (
     *(OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, RuntimeError),
-    *(struct.error, zlib.error),
+    *(MemoryError, struct.error, zlib.error),
 )
 
 

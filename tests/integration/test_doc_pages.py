@@ -120,6 +120,8 @@ def names_of(page: Path, place: int) -> dict[str, Any]:
         names |= {"report": judged, "other": judged} if place else {"other": _other(names["data"])}
         if place == 2:
             names["metrics"] = [mhex.metrics.get_metric("deletion").metric()]
+    if page.stem == "heads" and place == 7:  # names a block of a larger network
+        model = names["model"] = timm.create_model("resnet18", num_classes=CLASSES)
     if page.stem == "heads" and place:
         names["scaffold"] = mhex.attach(model, CLASSES)
         model.eval()(images())  # which shows the order of the blocks

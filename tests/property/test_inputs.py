@@ -31,7 +31,7 @@ DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, to
 ODD = [None, True, -1, 0, 1.5, 10**30, "", "word", b"ab", [], [None], (), {}, {"a": 1}, {1}, object, float("nan")]
 SQUASH = Squash(HEIGHT, WIDTH, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch says which kinds of tensors are young
-COUNTS = pytest.mark.parametrize("factor", [1, pytest.param(25, marks=pytest.mark.slow)], ids=["few", "many"])
+COUNTS = pytest.mark.parametrize("factor", [1, pytest.param(10, marks=pytest.mark.slow)], ids=["few", "many"])
 
 
 def search(body: Callable[..., None], strategy: Any, examples: int) -> None:
