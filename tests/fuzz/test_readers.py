@@ -524,10 +524,8 @@ def load_vit(folder: Path) -> Any:
     return mhex.load(f"hf:{folder / 'vit'}").preprocess(photo())
 
 
-READERS["folder of a text model"] = Reader(lambda folder: write_bert(folder / "bert"), load_bert, FOLDERS, many=FEWEST)
-READERS["folder of an image model"] = Reader(
-    lambda folder: write_hf_vit(folder / "vit"), load_vit, FOLDERS, many=FEWEST
-)
+READERS["text model"] = Reader(lambda folder: write_bert(folder / "bert"), load_bert, FOLDERS, many=FEWEST)
+READERS["image model"] = Reader(lambda folder: write_hf_vit(folder / "vit"), load_vit, FOLDERS, many=FEWEST)
 
 # --- the search ------------------------------------------------------------------------------------------------------
 

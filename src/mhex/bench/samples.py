@@ -170,7 +170,7 @@ def _classes(given: Any, name: str) -> Tensor | list[Any] | None:
         if any(isinstance(one, str) for one in given):
             return list(given)
         wrong = [one for one in given if one is not None and not isinstance(one, (Integral, float))]
-        huge = [one for one in given if isinstance(one, Integral) and not -(2**63) <= one < 2**63]
+        huge = [one for one in given if isinstance(one, Integral) and not -(2**63) <= int(one) < 2**63]
         if huge:
             raise ArgumentError(f"Expected the number of a class as {name} of each sample, but got {huge[0]}.")
         if wrong:
