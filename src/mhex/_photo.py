@@ -14,12 +14,28 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Window = tuple[float, float]
-# What PIL raises for files that are damaged, cut off, or in a form that it does not know.
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+# What PIL raises while it reads a damaged file, beside its own errors of huge pictures.
+BROKEN = (
+    *(OSError, SyntaxError, ValueError, EOFError, TypeError, LookupError, OverflowError, RuntimeError),
+    *(MemoryError, struct.error, zlib.error),
+)
 LARGEST = 640  # pixels of the longer side of a photo in pictures and files of explanations
+MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
+_USUAL, _DENSEST = 4_000_000, 20_000  # pixels of any file, and pixels for each byte of a larger one
 _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
 _CHUNKS = 1000  # of a PNG file are looked at, at most
+
+
+def claims_too_much(photo: Image, size: int) -> bool:
+    """Whether a photo claims more pixels than anybody has, or than its file can hold.
+
+    Args:
+        photo: Opened, and not read yet.
+        size: Of its file, in bytes.
+    """
+    pixels = photo.width * photo.height
+    return pixels > min(MOST_PIXELS, max(_USUAL, _DENSEST * size))
 
 
 def check_window(window: Any) -> Window | None:

@@ -161,5 +161,11 @@ class Concept:
             raise ArgumentError(f"There is no file {path}; check the path.") from error
         except (OSError, SafetensorError) as error:
             raise ArgumentError(f"Expected a file written by Concept.save, but {path} is not one: {error}.") from error
+        missing = [name for name in ("name", "similarity", "examples") if name not in header]
+        if missing or not header["examples"].isdecimal() or latent.dim() != 1 or not latent.is_floating_point():
+            raise ArgumentError(
+                f"Expected the name, the similarity, the number of examples and the latent vector of a concept in "
+                f"{path}, but got {dict(header)} and a tensor of shape {tuple(latent.shape)}; make it again."
+            )
         similarity: Any = header["similarity"]
-        return cls(latent, header["name"], similarity, int(header["examples"]))
+        return cls(latent, header["name"], similarity, int(header["examples"][:18]))

@@ -91,7 +91,7 @@ def tune_sigma(
         raise ArgumentError(f"Expected a batch_size of at least 1, but got {batch_size!r}.")
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
-    names = class_names or bundle.class_names
+    names = bundle.class_names if class_names is None else class_names
     found: list[Tensor] = []
     for part in track(in_batches(images, batch_size), "noise of smooth CDAM", progress):
         if bundle.tokenizer is not None:

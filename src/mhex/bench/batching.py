@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
+from mhex.inputs._common import check_dense
 
 BESIDE = ("label", "mask", "rationale", "other", "tiles")
 _INPUTS = ("inputs", "image", "images", "text", "texts")
@@ -139,7 +140,7 @@ def length(inputs: Any) -> int:
     """Number of samples of a batch."""
     if isinstance(inputs, Mapping):
         return max((len(value) for value in inputs.values() if _is_column(value)), default=0)
-    if not isinstance(inputs, Sized):
+    if not isinstance(inputs, Sized) or (isinstance(inputs, (Tensor, np.ndarray)) and not inputs.ndim):
         raise ArgumentTypeError(f"Expected a batch of inputs, but got {type(inputs).__name__}.")
     return len(inputs)
 
@@ -242,7 +243,11 @@ def _check_batches(unread: Mapping[int, str]) -> None:
 
 
 def check_lengths(parts: Parts) -> None:
-    """Refuse a batch with more or fewer labels, masks or arguments than inputs."""
+    """Refuse a batch with more or fewer labels, masks or arguments than inputs, or with tensors that are not dense."""
+    for name, value in parts.items():
+        for part in value.values() if isinstance(value, Mapping) else [value]:
+            if isinstance(part, Tensor):
+                check_dense(part, name)
     count = length(parts["inputs"])
     own = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()
     for name, value in (*((name, parts[name]) for name in BESIDE), *own):

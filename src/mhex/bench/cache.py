@@ -38,8 +38,11 @@ class Cache:
         if not path.exists():
             return None
         try:
-            return load_file(path)["scores"].to(classes.device)
-        except SafetensorError as error:
+            tensors = load_file(path)
+            if "scores" not in tensors or len(tensors["scores"]) != len(inputs):
+                raise SafetensorError(f"it holds no map of each of {len(inputs)} samples")
+            return tensors["scores"].to(classes.device)
+        except (OSError, SafetensorError) as error:
             told = f"Expected maps in {str(path)!r}, but the file is damaged ({error})"
             raise ArgumentError(f"{told}; delete it, and they are made again.") from error
 

@@ -28,6 +28,11 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
     part = rows.filter(pc.equal(rows.column("metric"), metric)).to_pydict()
     labels, at_name, at_sample, names, samples = _places(part)
     at_column = {one: k for k, one in enumerate(columns)}
+    if strange := sorted(set(part["column"]) - at_column.keys()):
+        raise ArgumentError(
+            f"Expected the numbers {', '.join(columns)} of {metric!r} in the report, but got {strange[0]!r}: it is "
+            "damaged, or of another version."
+        )
     found = torch.full((len(at_name), len(at_sample), len(columns)), torch.nan, dtype=torch.float64)
     place = (
         torch.tensor([at_name[labels[one]] for one in names]),

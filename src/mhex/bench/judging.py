@@ -127,7 +127,8 @@ def evaluate(
     reading: Any = {"preprocess": seen, "tokenizer": tokenizer or bundle.tokenizer}
     subject = Subject(inner, first.inputs, outputs=outputs, **reading)
     sort, read = judged_task(subject, task), outputs_of(subject)
-    numbers = ClassNumbers(inner, class_names or bundle.class_names, lambda: subject.raw_logits)
+    names = bundle.class_names if class_names is None else class_names
+    numbers = ClassNumbers(inner, names, lambda: subject.raw_logits)
     if target not in ("predicted", "label"):
         target = int(numbers([target])[0])
     told = told_of(inner, evaluator, relabelled, target, sort, seed, read)

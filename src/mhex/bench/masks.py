@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mhex.bench.batching import is_photo
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
+from mhex.inputs._common import check_dense
 
 _WHITE = 255  # the object in masks that are black and white, and what is not labelled in masks of classes
 _MOST = 32  # values of a mask of classes; a mask that was scaled or stored as JPEG has more
@@ -103,6 +104,7 @@ class MaskReader:
 
 def _tensor(value: Any, number: int) -> Tensor:
     if isinstance(value, Tensor):
+        check_dense(value, f"the mask of sample {number}")
         found = value.detach()
         return found if found.is_floating_point() or found.dtype == torch.bool else found.long()
     if is_photo(value):
@@ -112,7 +114,12 @@ def _tensor(value: Any, number: int) -> Tensor:
             f"Expected a mask as a tensor, an array or a PIL image, but that of sample {number} is a "
             f"{type(value).__name__}."
         )
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ArgumentError(
+            f"Expected a mask of rows of one length, but that of sample {number} has others: {error}."
+        ) from error
     kinds = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
     if array.dtype.kind not in kinds:
         raise ArgumentTypeError(f"Expected numbers in masks, but that of sample {number} holds {array.dtype}.")

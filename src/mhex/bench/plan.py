@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mhex.bench.controls import CONTROLS, PREFIX, is_control
 from mhex.capture import Anatomy
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.metrics._base import PerImage
 from mhex.metrics.registry import MetricSpec, get_metric
 from mhex.registry import all_methods, get_method
@@ -89,8 +89,16 @@ class Judge:
 def metric_of(settings: str) -> PerImage:
     """An empty torchmetrics object, from what `Judge.settings` wrote."""
     told = json.loads(settings)
-    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told["changes"].items()}
-    return get_metric(told["name"]).metric(told["preset"], **changes)
+    try:
+        changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told["changes"].items()}
+        return get_metric(told["name"]).metric(told["preset"], **changes)
+    except MhexError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ArgumentError(
+            f"Expected the name, the preset and the changes of a metric in a report, but got {settings}: "
+            f"{type(error).__name__} {str(error).rstrip('.')}."
+        ) from error
 
 
 def label(name: str, written: str) -> str:

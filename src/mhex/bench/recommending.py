@@ -165,7 +165,8 @@ def entered(
     chosen = score_of(score, anatomy.modality, seed)
     for name in chosen.judge.needs:
         look_for(name, f"The score {chosen.judge.label!r}", [first], iter(()))
-    numbers = ClassNumbers(inner, class_names or bundle.class_names, lambda: subject.logits)
+    names = bundle.class_names if class_names is None else class_names
+    numbers = ClassNumbers(inner, names, lambda: subject.logits)
     pieces.change(lambda samples: samples.numbered(numbers))
     given = methods if isinstance(methods, str) else list(methods)
     wanted = [one for one in ([given] if isinstance(given, str) else given) if not str(one).startswith(PREFIX)]

@@ -103,7 +103,7 @@ def in_samples(
     """
     unread = {} if unread is None else unread
     for name, value in (("batch_size", size), ("limit", limit)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if (value is not None or name == "batch_size") and not _is_count(value):
             raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
     start, read = 0, MaskReader()
     for batch in raw_batches(data, size, limit, unread):
@@ -128,6 +128,10 @@ def losses_in_words(lost: Mapping[int, str]) -> str:
     parts = [f"sample {number}: {reason}" for number, reason in sorted(lost.items())]
     more = f"; and {len(parts) - _TOLD} more" if len(parts) > _TOLD else ""
     return "; ".join(parts[:_TOLD]) + more
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def look_for(name: str, who: str, held: list[Samples], rest: Iterator[Samples]) -> None:
@@ -191,6 +195,9 @@ def _classes(given: Any, name: str) -> Tensor | list[Any] | None:
         if any(isinstance(one, str) for one in given):
             return list(given)
         wrong = [one for one in given if one is not None and not isinstance(one, (Integral, float))]
+        huge = [one for one in given if isinstance(one, Integral) and not -(2**63) <= int(one) < 2**63]
+        if huge:
+            raise ArgumentError(f"Expected the number of a class as {name} of each sample, but got {huge[0]}.")
         if wrong:
             raise ArgumentTypeError(
                 f"Expected a class number or name as {name} of each sample, but got {type(wrong[0]).__name__}; for "
@@ -215,4 +222,9 @@ def _tiles(given: Any) -> Tensor | None:
         raise ArgumentError(
             f"Expected the classes of the cells (tiles) of every mosaic, but {len(given) - len(known)} have none."
         )
-    return torch.stack([torch.as_tensor(one) for one in known]) if known else None
+    try:
+        return torch.tensor([torch.as_tensor(one).tolist() for one in known]) if known else None
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"Expected as many class numbers of cells (tiles) for every mosaic, but they are not so: {error}."
+        ) from error

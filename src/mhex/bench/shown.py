@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._photo import BROKEN
 from mhex.bench.controls import is_control
 from mhex.bench.plan import Judged, label
 from mhex.bench.store import Kind, Parts, read
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexError
 from mhex.explanation import Explanation
 from mhex.metrics.case import Case
 from mhex.registry import get_method
@@ -118,8 +119,17 @@ def drawn_from(photos: Any, maps: Any) -> dict[int, dict[str, Explanation]]:
     found: dict[int, dict[str, Explanation]] = {}
     for row in maps.to_pylist():
         jpeg = jpegs.get((row["image"], row["input"]))
-        picture = Image.open(io.BytesIO(jpeg)).convert("RGB") if jpeg else None
-        found.setdefault(row["image"], {})[label(row["method"], row["options"])] = _explanation(row, picture)
+        try:
+            picture = Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB") if jpeg else None
+            made = _explanation(row, picture)
+        except MhexError:
+            raise
+        except (*BROKEN, RuntimeError, AttributeError, Image.DecompressionBombError) as error:
+            raise ArgumentError(
+                f"Expected the picture and the map of sample {row['image']} by {row['method']!r}, but they are damaged "
+                f"({str(error).rstrip('.')}); delete photos-*.parquet and maps-*.parquet: the same call makes them."
+            ) from error
+        found.setdefault(row["image"], {})[label(row["method"], row["options"])] = made
     return dict(sorted(found.items()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ CURVES = Kind(
     (*ROWS.key, "order"),
     "curves",
 )
+_JSON = ("run", "options", "settings")  # columns whose texts are mappings
 COLUMNS, KEY = tuple(ROWS.columns), ROWS.key
 
 
@@ -83,11 +85,34 @@ def read(path: Path, kind: Kind = ROWS) -> Any:
         raise ArgumentError(f"Expected a Parquet file or a folder of them, but there is no {path.name!r}.")
     files = [file for _, file in numbered(path, kind)] if path.is_dir() else [path]
     tables = [_table(file, path.is_dir(), kind) for file in files]
-    for file, table in zip(files, tables, strict=True):
-        if tuple(table.column_names) != tuple(kind.columns):
-            listed = ", ".join(kind.columns)
-            raise ArgumentError(f"Expected the columns {listed} in {file.name!r}: it is no report of mhex.")
-    return pa.concat_tables(tables) if tables else as_table([], kind)
+    checked = [_checked(table, file, kind) for file, table in zip(files, tables, strict=True)]
+    return pa.concat_tables(checked) if checked else as_table([], kind)
+
+
+def _checked(table: Any, file: Path, kind: Kind) -> Any:
+    """A table as it should be: its columns, their types, no empty places but values, and JSON where it belongs."""
+    import pyarrow as pa
+
+    if tuple(table.column_names) != tuple(kind.columns):
+        listed = ", ".join(kind.columns)
+        raise ArgumentError(f"Expected the columns {listed} in {file.name!r}: it is no report of mhex.")
+    try:
+        table = table.cast(kind.schema())
+        table.validate(full=True)
+        for name in kind.columns:
+            if name != "value" and table.column(name).null_count:
+                raise ValueError(f"the column {name} has empty places")
+            if name in _JSON and not all(isinstance(json.loads(text), dict) for text in _different(table, name)):
+                raise ValueError(f"the column {name} should hold mappings")
+    except (pa.ArrowException, ValueError) as error:
+        what = f"Expected {kind.what} of mhex in {file.name!r}, but it holds something else"
+        raise ArgumentError(f"{what}: {str(error).strip().rstrip('.')}.") from error
+    return table
+
+
+def _different(table: Any, name: str) -> list[str]:
+    texts: list[str] = table.column(name).unique().to_pylist()
+    return texts
 
 
 def numbered(folder: Path, kind: Kind = ROWS) -> list[tuple[int, Path]]:

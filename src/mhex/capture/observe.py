@@ -14,6 +14,7 @@ from mhex.capture.anatomy import Anatomy, readout_vector
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.ending import Ending, Outputs, find_ending
+from mhex.capture.failures import model_failures
 from mhex.capture.guard import untouched
 from mhex.capture.needs import Needs
 from mhex.capture.precision import full
@@ -51,7 +52,7 @@ def observe(
     Yields:
         The trace. Its tensors are released when the context ends.
     """
-    with ExitStack() as stack:
+    with model_failures(model, batch), ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
         first = stack.enter_context(ExitStack())
         watch, trace = _watched(first, model, anatomy, batch, needs, rules, progress)

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mhex._photo import BROKEN, Window, upright_rgb
+from mhex._photo import BROKEN, MOST_PIXELS, Window, claims_too_much, upright_rgb
 from mhex.errors import ArgumentError, MhexError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # A closed list: PIL would also hand EPS files, which are programs, to an interpreter.
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 _NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
-_MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
 
 
 def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image:
@@ -52,7 +51,7 @@ def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image
         except BROKEN as error:
             raise _damaged(path, error) from error
         with photo:
-            if photo.width * photo.height > _MOST_PIXELS:
+            if claims_too_much(photo, path.stat().st_size):
                 raise _too_large(path)
             try:
                 return upright_rgb(photo, window, f"The photo {path}")
@@ -93,8 +92,8 @@ def _readable() -> set[str]:
 
 def _too_large(path: Path) -> ArgumentError:
     return ArgumentError(
-        f"The photo {path} claims more than {_MOST_PIXELS // 10**6} million pixels and was not opened, because small "
-        "files that unpack to huge pictures are a known attack; shrink it first."
+        f"The photo {path} claims more than {MOST_PIXELS // 10**6} million pixels, or more than its bytes hold, and "
+        "was not opened, because small files that unpack to huge pictures are a known attack; shrink it first."
     )
 
 

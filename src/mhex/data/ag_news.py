@@ -95,8 +95,11 @@ def _set(texts: list[str], labels: list[int], split: str) -> TextSet:
 
 def _published(path: Path) -> list[tuple[str, int]]:
     """Items of a published table without a heading: topic 1..4, title, text."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        lines = [line for line in csv.reader(stream) if line]
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            lines = [line for line in csv.reader(stream) if line]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataFormatError(f"{path.name} is not a CSV file in UTF-8 ({error}): place the published file.") from error
     wrong = next((line for line in lines if len(line) != 3 or line[0] not in ("1", "2", "3", "4")), None)
     if wrong is not None or not lines:
         raise DataFormatError(

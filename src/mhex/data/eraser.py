@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,9 +40,7 @@ def read_eraser(folder: Path, split: str) -> list[Annotated]:
             f"{path.name} is not in {str(folder)!r}: place the folder of ERASER there as published, with docs, "
             "train.jsonl, val.jsonl and test.jsonl."
         )
-    return [
-        _document(folder, line, path.name) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
-    ]
+    return [_document(folder, line, path.name) for line in _read(path).splitlines() if line.strip()]
 
 
 def _document(folder: Path, line: str, file: str) -> Annotated:
@@ -53,7 +50,9 @@ def _document(folder: Path, line: str, file: str) -> Annotated:
         spans = [one for group in row["evidences"] for one in group]
         evidence = [(int(one["start_token"]), int(one["end_token"])) for one in spans]
         elsewhere = {one.get("docid") or name for one in spans} - {name}
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        if Path(name).name != name or not isinstance(given, str):
+            raise TypeError("annotation_id should be the name of a file, and classification a text")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise DataFormatError(
             f"A line of {file} should have annotation_id, classification and evidences with start_token and end_token, "
             f"and {line[:60]!r} has not ({error!r}): place the published file."
@@ -69,7 +68,14 @@ def _document(folder: Path, line: str, file: str) -> Annotated:
 def _text(path: Path) -> str:
     if not path.is_file():
         raise DataMissingError(f"{path.name} is annotated and not in {str(path.parent)!r}: place it there.")
-    return " ".join(path.read_text(encoding="utf-8").split())
+    return " ".join(_read(path).split())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataFormatError(f"{path.name} is not a text in UTF-8 ({error}): place the published file.") from error
 
 
 def one_of(value: Any, known: dict[str, int], file: str) -> int:

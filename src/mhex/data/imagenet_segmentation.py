@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from mhex.data.imagenet import imagenet_synsets
 from mhex.data.photo_files import Fit, PhotoRows, fitted
 from mhex.data.photo_sets import PhotoSet, SegmentationSet
 from mhex.data.table import DataFormatError, pick_rows
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexError
 
 SEGMENTATION_FILE = "gtsegs_ijcv.mat"
 FIELDS = ("img", "gt", "target")
@@ -44,7 +45,7 @@ class MatRows:
         return len(self.kept)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        with require("h5py", "data").File(self.path, "r") as file:
+        with _opened(self.path) as file:
             return torch.from_numpy(np.stack([self._square(file, self.kept[row]) for row in rows.tolist()]))
 
     def _square(self, file: Any, number: int) -> np.ndarray[Any, Any]:
@@ -124,18 +125,15 @@ def load_imagenet_segmentation(
     """
     path = data_file(SEGMENTATION_FILE, "ImageNet-Segmentation, with the fields value/img, value/gt and value/target")
     pick_rows(["test"], split)
-    try:
-        with require("h5py", "data").File(path, "r") as file:
-            if not all(f"value/{field}" in file for field in FIELDS):
-                raise DataFormatError(
-                    f"{path.name} should have the fields {[f'value/{field}' for field in FIELDS]}, and lacks one: "
-                    "place the right file in the data folder."
-                )
-            count = len(file["value/img"])
-            rows = pick_rows(["test"] * count, split, limit)
-            codes = [followed(file, file["value/target"][row, 0]) for row in rows]
-    except OSError as error:
-        raise DataFormatError(f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged ({error}).") from error
+    with _opened(path) as file:
+        if not all(f"value/{field}" in file for field in FIELDS):
+            raise DataFormatError(
+                f"{path.name} should have the fields {[f'value/{field}' for field in FIELDS]}, and lacks one: "
+                "place the right file in the data folder."
+            )
+        count = len(file["value/img"])
+        rows = pick_rows(["test"] * count, split, limit)
+        synsets = ["".join(map(chr, followed(file, file["value/target"][row, 0]).flatten().tolist())) for row in rows]
     return ImageNetSegmentation(
         images=MatRows(path, rows, "img", side, fit),
         maps=MatRows(path, rows, "gt", side, fit),
@@ -143,8 +141,20 @@ def load_imagenet_segmentation(
         background=0,
         split=split,
         names=tuple(str(row) for row in rows),
-        synsets=tuple("".join(map(chr, code.flatten().tolist())) for code in codes),
+        synsets=tuple(synsets),
     )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file; what goes wrong while it is open is the file's fault, whatever h5py calls it."""
+    try:
+        with require("h5py", "data").File(path, "r") as file:
+            yield file
+    except MhexError:
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise DataFormatError(f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged ({error}).") from error
 
 
 def followed(file: Any, reference: Any) -> np.ndarray[Any, Any]:

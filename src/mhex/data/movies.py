@@ -66,7 +66,12 @@ def _set(table: dict[str, list[Any]], split: str, limit: int | None) -> TextSet:
 
 
 def _spans(evidence: Sequence[Sequence[int]] | None, words: int) -> tuple[tuple[int, int], ...]:
-    spans = sorted((int(first), int(end)) for first, end in evidence or ())
+    try:
+        spans = sorted((int(first), int(end)) for first, end in evidence or ())
+    except (TypeError, ValueError) as error:
+        raise DataFormatError(
+            f"Spans of Movie Reviews should be pairs of numbers, and others came ({error})."
+        ) from error
     if any(not 0 <= first <= end <= words for first, end in spans):
         raise DataFormatError(
             f"Spans of words in Movie Reviews should lie in the {words} words of their review, and {spans} came: the "

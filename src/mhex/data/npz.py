@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,8 @@ from numpy.lib import format as npy
 from mhex.data.table import DataFormatError
 
 Array = np.ndarray[Any, Any]
+# What zipfile and numpy raise: also for passwords and kinds of compression that they do not know.
+_BROKEN = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error)
 
 
 def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -80,7 +84,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
+    except _BROKEN as error:
         if isinstance(error, DataFormatError):
             raise
         raise DataFormatError(f"{path.name} is not a numpy archive, or damaged ({error}): place it anew.") from error

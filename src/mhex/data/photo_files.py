@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mhex._photo import BROKEN, Window, check_window, plain_rgb, upright_rgb
+from mhex._photo import BROKEN, Window, check_window, claims_too_much, plain_rgb, upright_rgb
 from mhex.data.table import DataFormatError
 from mhex.errors import ArgumentError, MhexError
 
@@ -75,6 +75,8 @@ class _Files(ABC):
         path = self.paths[row]
         try:
             with Image.open(path) as photo:
+                if claims_too_much(photo, path.stat().st_size):
+                    raise DataFormatError(f"{path.name} claims {photo.width} x {photo.height} pixels: shrink it first.")
                 return self._read(photo, path)
         except MhexError:
             raise

@@ -147,7 +147,10 @@ def checked_labels(values: Sequence[int], classes: Sequence[str], what: str) -> 
     Raises:
         DataFormatError: A label is not a class.
     """
-    labels = torch.tensor(values, dtype=torch.int64)
+    try:
+        labels = torch.tensor(values, dtype=torch.int64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataFormatError(f"Labels of {what} should be whole numbers, and others came ({error}).") from error
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
         raise DataFormatError(
             f"Labels of {what} should lie in 0..{len(classes) - 1}, and {int(labels.min())}..{int(labels.max())} came: "

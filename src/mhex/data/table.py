@@ -15,8 +15,16 @@ from PIL import Image
 from torch import Tensor
 
 from mhex._optional import require
-from mhex._photo import plain_rgb
+from mhex._photo import BROKEN, claims_too_much, plain_rgb
 from mhex.errors import ArgumentError, MhexError
+
+# What columns hold, by the names that they have in all data sets.
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("name", "split", "text", "title"), str),
+    **dict.fromkeys(("image", "mask", "trimap"), bytes),
+    **dict.fromkeys(("label", "breed", "species"), int),
+}
+_WORDS: dict[type | None, str] = {str: "texts", bytes: "encoded images", int: "whole numbers"}
 
 
 class DataFormatError(MhexError, ValueError):
@@ -51,9 +59,20 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
         )
     try:
         table = parquet.read_table(path, columns=list(columns))
-    except (broken, OSError) as error:
+        return {name: _checked(table.column(name).to_pylist(), name, path.name) for name in columns}
+    except (broken, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(f"{path.name} is damaged ({error}): place it anew.") from error
-    return {name: table.column(name).to_pylist() for name in columns}
+
+
+def _checked(values: list[Any], name: str, file: str) -> list[Any]:
+    kind = _KINDS.get(name)
+    strange = [value for value in values if kind is not None and not isinstance(value, kind)]
+    if strange:
+        raise DataFormatError(
+            f"The column {name!r} of {file} should hold {_WORDS[kind]} in all rows, and {strange[0]!r:.40} came: place "
+            "the right file in the data folder."
+        )
+    return values
 
 
 def pick_rows(splits: Sequence[str], split: str, limit: int | None = None) -> list[int]:
@@ -101,9 +120,13 @@ def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> 
     def decode(blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
         try:
             with Image.open(io.BytesIO(blob)) as image:
+                if claims_too_much(image, len(blob)):
+                    raise ValueError(f"it claims {image.width} x {image.height} pixels")
                 plain = plain_rgb(image, name="An image of the file") if mode == "RGB" else image.convert(mode)
                 return np.asarray(plain, dtype=np.uint8)
-        except OSError as error:
+        except MhexError:
+            raise
+        except (*BROKEN, Image.DecompressionBombError) as error:
             raise DataFormatError(f"An image of the file cannot be decoded ({error}): place the file anew.") from error
 
     # PIL lets go of the interpreter lock while it decodes, so threads are enough.

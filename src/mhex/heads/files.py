@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mhex._files import write_tensors, writing
-from mhex._json import read_json
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads
-from mhex.heads.settings import Settings
+from mhex.heads.settings import Settings, Source
+from mhex.train.schema import build
 
 _FORMAT = "mhex heads 1"
-_EXTRAS = ("decay", "mode", "joined", "source", "order")  # what training chose, and calls showed
+_MOST_CLASSES = 2**20
+
+
+@dataclass(frozen=True)
+class _Extras:
+    """What training chose, and calls showed; see `Heads`."""
+
+    decay: float = 0.8
+    mode: Literal["pretrain", "finetune"] = "finetune"
+    joined: bool = True
+    source: Source | None = None
+    order: tuple[str, ...] = ()
 
 
 def save_heads(heads: Heads, path: Path) -> None:
@@ -25,7 +37,7 @@ def save_heads(heads: Heads, path: Path) -> None:
     header = {
         "format": _FORMAT,
         "settings": json.dumps(asdict(heads.settings)),
-        "extras": json.dumps({name: getattr(heads, name) for name in _EXTRAS}),
+        "extras": json.dumps({field.name: getattr(heads, field.name) for field in fields(_Extras)}),
     }
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,23 +52,38 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
         with safe_open(path, framework="pt") as handle:
             header = dict(handle.metadata() or {})
             state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise ArgumentError(f"Expected safetensors in {path}, but it cannot be read ({error}).") from error
     if header.get("format") != _FORMAT:
         raise ArgumentError(
             f"Expected a file of heads written by scaffold.save, but {path} says {header.get('format')!r}; "
             "weights of a whole model are loaded with load_state_dict."
         )
-    try:
-        settings, extras = read_json(header["settings"]), read_json(header["extras"])
-    except (KeyError, ValueError) as error:
-        raise ArgumentError(f"The file of heads {path} is damaged: {error}.") from error
+    raw, extras = _entries(header, "settings", path), _entries(header, "extras", path)
     known = {field.name for field in fields(Settings)}
-    if unknown := set(settings) - known:
+    if unknown := set(raw) - known:
         raise ArgumentError(f"{path} has settings that this version does not know: {sorted(unknown)}; update mhex.")
-    if unknown := set(extras) - set(_EXTRAS):
+    if unknown := set(extras) - {field.name for field in fields(_Extras)}:
         raise ArgumentError(f"{path} has entries that this version does not know: {sorted(unknown)}; update mhex.")
-    lists = {name: tuple(value) for name, value in settings.items() if isinstance(value, list)}
-    if strange := set(extras.get("order", ())) - set(lists["junctions"]):
-        raise ArgumentError(f"{path} gives an order to blocks that it does not have: {sorted(strange)}.")
-    return Settings(**{**settings, **lists}), extras, state
+    settings = build(Settings, raw, str(path))
+    if len(settings.channels) != len(settings.junctions) or len(set(settings.junctions)) != len(settings.junctions):
+        raise ArgumentError(
+            f"Expected a width for each junction in {path}, but got {settings.channels} for {settings.junctions}."
+        )
+    rows = {tensor.shape[:1] for name, tensor in state.items() if name.endswith(".w2.weight")}
+    if not 1 <= settings.num_classes <= _MOST_CLASSES or rows - {(settings.num_classes,)}:  # matrices are made of it
+        raise ArgumentError(f"Expected weights in {path} for the {settings.num_classes} classes of its settings.")
+    extras = {name: value for name, value in asdict(build(_Extras, extras, str(path))).items() if name in extras}
+    if misplaced := set(extras.get("order", ())) - set(settings.junctions):
+        raise ArgumentError(f"{path} gives an order to blocks that it does not have: {sorted(misplaced)}.")
+    return settings, extras, state
+
+
+def _entries(header: Mapping[str, str], name: str, path: Path) -> dict[str, Any]:
+    try:
+        entries = json.loads(header.get(name, ""))
+    except ValueError as error:
+        raise ArgumentError(f"Expected JSON under {name!r} in the header of {path}, but it is damaged.") from error
+    if not isinstance(entries, dict):
+        raise ArgumentError(f"Expected a mapping under {name!r} in the header of {path}, but got {entries!r}.")
+    return entries

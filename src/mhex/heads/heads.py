@@ -23,6 +23,7 @@ from mhex.heads.calls import Call, Recording, Token
 from mhex.heads.freeze import hold_buffers
 from mhex.heads.reading import Reading
 from mhex.heads.settings import Settings, Source
+from mhex.zoo._weights import misfit_of
 
 PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
 
@@ -87,6 +88,9 @@ class Heads(nn.Module):
             for matrix in ("w1", "w2"):
                 if f"blocks.{number}.{matrix}.weight" not in state:
                     setattr(block, matrix, None)
+        problems = misfit_of(self, state)
+        if problems:
+            raise ArgumentError(f"The weights of the heads do not fit their settings: {problems}; save them again.")
         self.load_state_dict(dict(state), strict=True)
 
     @property

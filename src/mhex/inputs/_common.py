@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Batch
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, ArgumentTypeError
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,31 @@ def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     """Device and dtype of the model's weights."""
     floating = next((p for p in model.parameters() if p.is_floating_point()), None)
     return (torch.device("cpu"), torch.get_default_dtype()) if floating is None else (floating.device, floating.dtype)
+
+
+def check_dense(x: Tensor, what: str) -> None:
+    """Refuse a tensor whose values are not all there, one beside the other."""
+    if x.is_nested or x.layout != torch.strided or x.is_quantized:
+        kind = "nested" if x.is_nested else "quantised" if x.is_quantized else str(x.layout).removeprefix("torch.")
+        raise ArgumentTypeError(
+            f"Expected {what} as a dense tensor, but got a {kind} one; make it dense, with to_dense() or dequantize()."
+        )
+    if x.is_meta:
+        raise ArgumentError(f"Expected {what} with values, but got a tensor on the meta device, which has none.")
+
+
+def check_batch(x: Tensor, what: str) -> None:
+    """Refuse a tensor that is not dense, or does not fit into memory."""
+    check_dense(x, what)
+    try:
+        # Tensors made by expand claim more than they hold. Memory that nobody writes to is only claimed, too.
+        torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"Expected {what} that fit into memory, but got the shape {tuple(x.shape)}; give a few samples at a time."
+        ) from error
 
 
 def finite(x: Tensor, what: str) -> Tensor:

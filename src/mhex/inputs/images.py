@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mhex._photo import BROKEN, Window, check_window, scaled, upright_rgb, window_hint
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
-from mhex.inputs._common import Prepared, finite, place_of
+from mhex.inputs._common import Prepared, check_batch, finite, place_of
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
     """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
+    check_batch(x, "images")
     if x.dim() != 4:
         hint = "; add a batch axis with x[None]" if x.dim() == 3 else ""
         raise ArgumentError(
@@ -79,9 +80,15 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
     if not x.is_floating_point():
         x = _normalised(x, preprocess)
+    if x.dtype == torch.float4_e2m1fn_x2:  # of which an entry holds two numbers
+        raise ArgumentTypeError(
+            f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype}; "
+            "for raw photos pass PIL images and preprocess=."
+        )
     device, dtype = place_of(model)
     x = finite(x, "images")
-    batch = Batch("image", (x.to(device, dtype),), kwargs, x.shape[0])
+    pixels = finite(x.to(device, dtype), f"images in the model's {dtype}")
+    batch = Batch("image", (pixels,), {name: value for name, value in kwargs.items() if name != "labels"}, x.shape[0])
     return Prepared(batch, pictures=x if pictures is None else pictures)
 
 
@@ -96,6 +103,8 @@ def photos(
     prepare = preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess
     if prepare is None:
         raise _no_preprocess()
+    if not callable(prepare):
+        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(prepare).__name__}.")
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
     whole = getattr(prepare, "whole_photo", False)
     names = [f"Photo {number}" for number in ids]
@@ -124,6 +133,8 @@ def _no_preprocess() -> ArgumentError:
 
 def _decoded(picture: Any, name: str, window: Window | None, whole: bool) -> Any:
     """A photo that is read completely; as people see it where mhex or a range decides how it is seen."""
+    if 0 in picture.size:
+        raise ArgumentError(f"Expected photos with pixels, but {name.lower()} has {picture.width}x{picture.height}.")
     try:
         if whole or window is not None:
             return upright_rgb(picture, window, name)

@@ -13,10 +13,14 @@ from torch import Tensor, nn
 from mhex.capture import Batch
 from mhex.capture.masks import first_and_last
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
-from mhex.inputs._common import Prepared, finite, place_of
+from mhex.inputs._common import Prepared, check_batch, finite, place_of
 
 T = TypeVar("T")
-_NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping")
+# How whole numbers come to the model: embeddings look up those of 32 and 64 bits alone.
+_SMALL = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.uint64)
+_INDEX = {**dict.fromkeys(_SMALL, torch.int64), torch.int32: torch.int32, torch.int64: torch.int64}
+# Tokenizers say some of these; of labels Hugging Face models compute a loss, and note what kind of task they have.
+_NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
 
 
 def texts(
@@ -30,6 +34,14 @@ def texts(
         )
     if blank := [number for number, text in zip(ids, texts, strict=True) if not text.strip()]:
         raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
+    if not callable(tokenizer):
+        raise ArgumentTypeError(f"Expected tokenizer to be a function, but got {type(tokenizer).__name__}.")
+    for number, text in zip(ids, texts, strict=True):
+        if any("\ud800" <= sign <= "\udfff" for sign in text):
+            raise ArgumentError(
+                f"Expected texts of whole characters, but sample {number} holds half of a surrogate pair, which no "
+                "encoding has; read it with errors='replace'."
+            )
     longest = _longest_text(model)
     options = {"truncation": True, "max_length": longest} if longest else {}
     alone = len(texts) == 1
@@ -39,6 +51,16 @@ def texts(
             "model.config.pad_token_id to its id."
         )
     encoded = tokenizer(texts, return_tensors="pt", padding=not alone, **options)
+    if not isinstance(encoded, Mapping) or not isinstance(encoded.get("input_ids"), Tensor):
+        raise ArgumentTypeError(
+            "Expected tokenizer to return a dictionary with a tensor under 'input_ids', but it returned "
+            f"{list(encoded) if isinstance(encoded, Mapping) else type(encoded).__name__}."
+        )
+    if encoded["input_ids"].shape[:1] != (len(texts),):
+        raise ArgumentError(
+            f"Expected tokenizer to return a row of token ids for each of {len(texts)} texts, but it returned the "
+            f"shape {tuple(encoded['input_ids'].shape)}."
+        )
     prepared = token_inputs(model, encoded, tokenizer)
     lengths = prepared.lengths
     if longest and encoded["input_ids"].shape[1] == longest:
@@ -68,6 +90,9 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
             f"Expected input_ids to be a tensor of token ids, but got {type(main).__name__}; "
             "tokenize with return_tensors='pt'."
         )
+    check_batch(main, "token ids")
+    if main.dtype not in _INDEX and not main.is_floating_point():
+        raise ArgumentTypeError(f"Expected whole numbers as token ids, but got {main.dtype}.")
     if main.dim() != (3 if main.is_floating_point() else 2):
         raise ArgumentError(f"Expected token ids of shape (batch, tokens), but got {tuple(main.shape)}.")
     if main.shape[0] == 0 or main.shape[1] == 0:
@@ -79,11 +104,10 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         )
     kwargs: dict[str, Any] = {}
     for name, value in inputs.items():
-        if name in _NOT_FOR_THE_MODEL:
-            continue
         if isinstance(value, Tensor):
-            value = finite(value, name).to(device, dtype if value.is_floating_point() else value.dtype)
-        kwargs[name] = value
+            check_batch(value, name)
+        if name not in _NOT_FOR_THE_MODEL:
+            kwargs[name] = _brought(value, name, device, dtype) if isinstance(value, Tensor) else value
     ids = kwargs.get("input_ids")
     _check_vocabulary(model, ids)
     mask = kwargs.get("attention_mask")
@@ -114,6 +138,14 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         words=_word_indices(inputs, real),
         lengths=_lengths(inputs, real),
     )
+
+
+def _brought(value: Tensor, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """An argument of the model on its device: numbers in its precision, indices as embeddings look them up."""
+    kind = dtype if value.is_floating_point() else torch.bool if value.dtype == torch.bool else _INDEX.get(value.dtype)
+    if kind is None or value.dtype == torch.float4_e2m1fn_x2:
+        raise ArgumentTypeError(f"Expected whole or real numbers as {name}, but got {value.dtype}.")
+    return finite(finite(value, name).to(device, kind), f"{name} in the model's {kind}")
 
 
 def _takes_one(model: nn.Module) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mhex._progress import track
 from mhex.capture import Batch, Ending, Outputs, check_outputs, find_ending, has_sigmoids, logits_of, untouched, unwrap
 from mhex.capture.chunks import in_chunks
+from mhex.capture.failures import model_failures
 from mhex.errors import ArgumentError
 from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
@@ -63,6 +64,13 @@ class Subject:
             batch_size: The most samples in one pass; None for what is good for the device.
             progress: Draw progress bars.
         """
+        if batch_size is not None and (
+            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
+        ):
+            raise ArgumentError(
+                "Expected the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole "
+                f"number from 1 on, but got {batch_size!r}."
+            )
         self.model = unwrap(model)
         numbers = None if ids is None else [int(i) for i in ids]
         self.prepared = (
@@ -109,7 +117,8 @@ class Subject:
     def raw_logits(self) -> Tensor:
         """The same as the model gives them, which may be NaN or infinite for some samples."""
         if self._logits is None:
-            self._logits = self._clean()
+            with model_failures(self.model, self.batch):
+                self._logits = self._clean()
             few = self.variants(self.main, torch.arange(min(_FEW, self.batch.size), device=self.device))
             with untouched(self.model):
                 self._ending = find_ending(self.model, few, self._logits, self.outputs, _WARNED_OF)

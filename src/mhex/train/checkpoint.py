@@ -50,9 +50,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """The text entries in the header of a weights file."""
-    with safe_open(path, framework="pt") as handle:
-        return dict(handle.metadata() or {})
+    """The text entries in the header of a weights file.
+
+    Raises:
+        ArgumentError: There is none, or it is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as handle:
+            return dict(handle.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
 
 
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

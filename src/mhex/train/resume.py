@@ -124,15 +124,38 @@ def load_checkpoint(
         raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
     # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
     refuse_other_recipe(folder.parent.parent, _recipe_of(state, recipe.title, folder), recipe)
-    model.load_state_dict(read_tensors(folder / "model.safetensors"))
-    restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
-    if average is not None:
-        average.load(read_tensors(folder / "average.safetensors"))
-    return Progress(**state["progress"])
+    try:
+        model.load_state_dict(read_tensors(folder / "model.safetensors"))
+        restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
+        if average is not None:
+            average.load(read_tensors(folder / "average.safetensors"))
+        return _progress(state["progress"])
+    except ArgumentError:
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ArgumentError(f"The checkpoint {folder} is damaged ({reason[0]}): begin anew with --restart.") from error
+
+
+def _progress(entries: Mapping[str, Any]) -> Progress:
+    progress = Progress(**entries)
+    counts = (progress.step, progress.waited, progress.best_epoch or 0)
+    numbers = (progress.loss_sum, progress.seconds, progress.best or 0.0)
+    rows = isinstance(progress.history, list) and all(isinstance(row, dict) for row in progress.history)
+    if (
+        not all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
+        or not all(isinstance(number, int | float) for number in numbers)
+        or not rows
+        or not isinstance(progress.scaler, dict)
+    ):
+        raise ValueError("its progress should be numbers and rows of a history")
+    return progress
 
 
 def _recipe_of(state: Mapping[str, Any], title: str, folder: Path) -> Recipe:
     """The recipe of a checkpoint, with a title for the one that its identity lacks."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("recipe"), Mapping):
+        raise ArgumentError(f"The checkpoint {folder} names no recipe, so it is damaged: begin anew with --restart.")
     try:
         return restore_recipe({**state["recipe"], "title": title}, f"the checkpoint {folder}")
     except ArgumentError as error:

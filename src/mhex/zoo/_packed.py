@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mhex.errors import ArgumentError
+
 SCALE = ".int8_scale"  # what the name of a tensor's scales ends with
 _REACH = 127
 
@@ -40,6 +42,11 @@ def unpack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, scale in state.items():
         if name.endswith(SCALE):
             own = name.removesuffix(SCALE)
+            if own not in found or scale.shape != found[own].shape[:1] or found[own].dim() < 2:
+                raise ArgumentError(
+                    f"Expected packed weights with one scale for each of their rows, but {own!r} and its scales do not "
+                    "go together: the file is damaged; make it again."
+                )
             rows = found[own].float()
             found[own] = rows * scale.view(-1, *[1] * (rows.dim() - 1))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from mhex._photo import upright_rgb
 from mhex.errors import ArgumentError
 
 # PIL's numbers for its filters, under the names that timm and the zoo's cards use.
+_LONGEST = 2**14  # side of an input
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 
 
@@ -36,8 +38,19 @@ class Squash:
     whole_photo: ClassVar[bool] = True  # tells `mhex.explain` that maps may be drawn over the photo
 
     def __post_init__(self) -> None:
-        if self.interpolation not in FILTERS:
+        if not isinstance(self.interpolation, str) or self.interpolation not in FILTERS:
             raise ArgumentError(f"Expected an interpolation among {list(FILTERS)}, but got {self.interpolation!r}.")
+        for name in ("height", "width"):
+            side = getattr(self, name)
+            if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= _LONGEST:
+                raise ArgumentError(f"Expected {name} to be a number of pixels from 1 to {_LONGEST}, but got {side!r}.")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            listed = isinstance(values, Sequence) and not isinstance(values, str) and len(values) in (1, 3)
+            if not listed or not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
+                raise ArgumentError(f"Expected {name} to be a number for each of three colours, but got {values!r}.")
+        if not all(self.std):
+            raise ArgumentError(f"Expected std to be above 0, since colours are divided by it, but got {self.std!r}.")
 
     def __call__(self, photo: Any) -> Tensor:
         """Prepare a PIL image: a tensor (3, height, width), float32."""

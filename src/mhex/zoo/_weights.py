@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -54,21 +54,26 @@ def fill(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
     Raises:
         ArgumentError: A key is missing, not expected or of another shape; the message names some.
     """
-    own = model.state_dict()
-    missing = [name for name in own if name not in weights]
-    extra = [name for name in weights if name not in own]
-    misshapen = [
-        f"{name} is {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in own.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
-    if problems := misfit(missing, extra, misshapen):
+    if problems := misfit_of(model, weights):
         raise ArgumentError(
             f"The weights {source} do not fit {type(model).__name__}: {problems}. Take weights that were saved from "
             "the same architecture, with the same arguments and image size."
         )
     model.load_state_dict(weights)
     model.eval()
+
+
+def misfit_of(model: nn.Module, weights: Mapping[str, Tensor]) -> str:
+    """What does not fit of weights for a model, in words; empty if everything does."""
+    own = model.state_dict()
+    misshapen = [
+        f"{name} is {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    return misfit(
+        (name for name in own if name not in weights), (name for name in weights if name not in own), misshapen
+    )
 
 
 def misfit(missing: Iterable[str], extra: Iterable[str], misshapen: Iterable[str] = ()) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from mhex._optional import require
 from mhex.errors import ArgumentError
-from mhex.zoo.hf_folder import load_tokenizer, quiet
+from mhex.zoo.hf_folder import broken, load_tokenizer, one_line, quiet
 
 
 def load_classifier(
@@ -45,8 +45,8 @@ def load_classifier(
                 dtype=torch.float32,
                 **(arguments or {}),
             )
-        except (OSError, ValueError, TypeError, RuntimeError, ArithmeticError, LookupError) as error:
-            line = str(error).strip().split("\n")[0]
+        except broken() as error:
+            line = one_line(error)
             changed = f" with {dict(arguments)}" if arguments else ""
             raise ArgumentError(f"The folder {folder} cannot be loaded as {auto}{changed}: {line}") from error
         return model, None if kind == "image" else load_tokenizer(transformers, folder)

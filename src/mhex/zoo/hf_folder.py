@@ -26,6 +26,7 @@ _VOCABULARIES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+_LARGEST = 2**26  # a whole number in a configuration: a vocabulary, a number of positions
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -67,6 +68,14 @@ def load_folder(folder: str) -> Bundle:
     )
 
 
+def broken() -> tuple[type[Exception], ...]:
+    """What transformers raises for files that do not fit together, or hold other types than they should."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    usual = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
+    return (*usual, StrictDataclassError)
+
+
 def _read_config(path: Path) -> Mapping[str, Any]:
     file = path / "config.json"
     if not file.is_file():
@@ -77,11 +86,15 @@ def _read_config(path: Path) -> Mapping[str, Any]:
         raise ArgumentError(f"Expected JSON in {file}, but it cannot be read: {error}.") from error
     if not isinstance(config, dict):
         raise ArgumentError(f"Expected a JSON object in {file}, but got {type(config).__name__}.")
+    huge = [key for key, value in config.items() if isinstance(value, int) and abs(value) > _LARGEST]
+    if huge:
+        raise ArgumentError(f"Expected numbers of a network in {file}, but {huge[0]!r} is {config[huge[0]]}.")
     return config
 
 
 def _task(path: Path, config: Mapping[str, Any]) -> Literal["image", "text"]:
-    architectures = [str(name) for name in config.get("architectures") or ()]
+    listed = config.get("architectures")
+    architectures = [str(name) for name in listed] if isinstance(listed, list) else []
     if any("ForImageClassification" in name for name in architectures):
         return "image"
     if any("ForSequenceClassification" in name for name in architectures):
@@ -118,10 +131,10 @@ def _load_model(transformers: Any, path: Path, task: Literal["image", "text"]) -
         )
     except SafetensorError as error:
         raise ArgumentError(f"The weights in {path} are not safetensors, or damaged: {error}.") from error
-    except (OSError, ValueError, TypeError) as error:
+    except broken() as error:
         raise ArgumentError(
             f"The folder {path} cannot be loaded with the installed transformers {transformers.__version__}; code that "
-            f"comes in a folder is never run. It says: {_one_line(error)}"
+            f"comes in a folder is never run. It says: {one_line(error)}"
         ) from error
     shapes = [f"{name} is {tuple(a)} instead of {tuple(b)}" for name, a, b in sorted(info["mismatched_keys"])]
     if problems := misfit(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]), shapes):
@@ -139,21 +152,28 @@ def load_tokenizer(transformers: Any, path: Path) -> Any:
             "one with tokenizer.save_pretrained."
         )
     try:
-        return transformers.AutoTokenizer.from_pretrained(path, **_LOCAL)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise ArgumentError(f"The tokenizer in {path} cannot be loaded: {_one_line(error)}") from error
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **_LOCAL)
+        tokenizer(["a"])  # what is wrong with its settings shows at the first text
+    except Exception as error:
+        # The tokenizers package raises nothing but Exception itself.
+        if type(error) is not Exception and not isinstance(error, broken()):
+            raise
+        raise ArgumentError(f"The tokenizer in {path} cannot be loaded: {one_line(error)}") from error
+    return tokenizer
 
 
 def _image_preprocess(transformers: Any, path: Path) -> Squash:
     """Size, filter and normalisation of the folder's image processor, without its centre crop."""
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(path, **_LOCAL).to_dict()
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except broken() as error:
         raise ArgumentError(
             f"Expected an image processor in the folder {path}, but none can be loaded; add preprocessor_config.json "
             "with image_processor.save_pretrained."
         ) from error
     size = (processor.get("crop_size") if processor.get("do_center_crop") else None) or processor.get("size") or {}
+    if not isinstance(size, Mapping):
+        raise ArgumentError(f"Expected height and width of an image processor in {path}, but got {size!r}.")
     side = size.get("shortest_edge")
     height, width = size.get("height") or side, size.get("width") or side
     if not height or not width or not processor.get("do_rescale", True):
@@ -162,10 +182,14 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
             f"size={size} and do_rescale={processor.get('do_rescale')}."
         )
     normalise = processor.get("do_normalize", True)
-    mean = processor["image_mean"] if normalise else (0.0, 0.0, 0.0)
-    std = processor["image_std"] if normalise else (1.0, 1.0, 1.0)
-    names = {number: name for name, number in FILTERS.items()}
-    return Squash(height, width, mean, std, names.get(processor.get("resample", 3), "bicubic"))
+    mean = processor.get("image_mean") if normalise else (0.0, 0.0, 0.0)
+    std = processor.get("image_std") if normalise else (1.0, 1.0, 1.0)
+    number, names = processor.get("resample", 3), {number: name for name, number in FILTERS.items()}
+    usual = names.get(number, "bicubic") if isinstance(number, int) else "bicubic"
+    try:
+        return Squash(height, width, mean, std, usual)
+    except ArgumentError as error:
+        raise ArgumentError(f"The image processor in {path} is damaged. {error}") from error
 
 
 @contextmanager
@@ -183,5 +207,6 @@ def quiet(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _one_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+def one_line(error: Exception) -> str:
+    """What an error says first, as a sentence."""
+    return f"{(str(error).strip() or type(error).__name__).splitlines()[0].rstrip('.: ')}."

@@ -18,6 +18,13 @@ from mhex.zoo._squash import Squash
 from mhex.zoo._weights import fill, read_weights
 from mhex.zoo.minilm import load_minilm
 
+_LARGEST = 2**16  # an argument of a network: a width, a depth, a size of images
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("title", "modality", "architecture", "licence", "source", "base"), (str, "a text")),
+    **dict.fromkeys(("arguments", "preprocess", "data", "heads", "answering"), (dict, "a mapping")),
+    **dict.fromkeys(("classes",), (list, "a list")),
+    **dict.fromkeys(("parameters",), (int, "a whole number")),
+}
 _ENTRIES = (
     "title",
     "modality",
@@ -57,7 +64,7 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
         model = _base(card["base"], name, folder)
         weights = {**model.state_dict(), **weights}
     else:
-        model = require("timm").create_model(card["architecture"], pretrained=False, **card["arguments"])
+        model = _network(card, name)
     if "heads" in card:  # the weights hold explainer heads too
         from mhex.heads import attach
 
@@ -80,6 +87,27 @@ def resident_card(name: str) -> dict[str, Any]:
     return _card(name, folder_of(name) or _places.WEIGHTS)
 
 
+def _network(card: Mapping[str, Any], name: str) -> nn.Module:
+    """The network that a card describes, with random weights."""
+    timm, arguments = require("timm"), card["arguments"]
+    # timm would take other names for addresses or folders, and build whatever size it is told.
+    if card["architecture"] not in timm.list_models() or any(
+        isinstance(value, (int, float)) and not abs(value) <= _LARGEST for value in arguments.values()
+    ):
+        raise ArgumentError(
+            f"Expected a timm model with arguments up to {_LARGEST} in the card of {name}, but got "
+            f"{card['architecture']!r} with {arguments}."
+        )
+    try:
+        model: nn.Module = timm.create_model(card["architecture"], pretrained=False, **arguments)
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+        raise ArgumentError(
+            f"Expected arguments that timm builds {card['architecture']} with in the card of {name}, but they are "
+            f"{arguments}, and it says: {type(error).__name__} {str(error).rstrip('.')}."
+        ) from error
+    return model
+
+
 def _base(base: str, name: str, folder: Path) -> nn.Module:
     """The model of the resident that another one's heads belong to: from the same folder, or from the package."""
     beside = folder if base in names_in(folder) else None
@@ -90,6 +118,11 @@ def _base(base: str, name: str, folder: Path) -> nn.Module:
 
 def squash_of(seen: Mapping[str, Any]) -> Squash:
     """The preprocessing that a card's entry `preprocess` describes."""
+    missing = [key for key in ("size", "mean", "std", "interpolation") if key not in seen]
+    if missing:
+        raise ArgumentError(
+            f"Expected size, mean, std and interpolation of photos in a card, but {missing} are missing."
+        )
     return Squash(seen["size"], seen["size"], seen["mean"], seen["std"], seen["interpolation"])
 
 
@@ -136,4 +169,9 @@ def _card(name: str, folder: Path) -> dict[str, Any]:
     missing = [key for key in _ENTRIES if not isinstance(card, dict) or key not in card]
     if missing:
         raise ArgumentError(f"Expected the entries {list(_ENTRIES)} in the card {path}, but {missing} are missing.")
+    for key, (kind, words) in _KINDS.items():
+        if key in card and not isinstance(card[key], kind):
+            raise ArgumentError(f"Expected {words} under {key!r} in the card {path}, but got {card[key]!r}.")
+    if not card["classes"] or not all(isinstance(name, str) for name in card["classes"]):
+        raise ArgumentError(f"Expected names of classes in the card {path}, but got {card['classes']!r}.")
     return dict(card)

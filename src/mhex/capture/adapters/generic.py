@@ -14,6 +14,7 @@ from mhex.capture.adapters.entrance import Call, Entrances
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of, name_of
 from mhex.capture.batch import Batch
 from mhex.capture.ending import activated
+from mhex.capture.failures import model_failures
 from mhex.capture.guard import untouched
 from mhex.capture.outputs import find_scores
 from mhex.capture.tap import FunctionTap
@@ -105,7 +106,7 @@ class _Probe:
         self.spatial = {m for m in model.modules() if any(isinstance(part, _SPATIAL) for part in m.modules())}
 
     def run(self) -> None:
-        with ExitStack() as stack:
+        with model_failures(self.model, self.batch), ExitStack() as stack:
             stack.enter_context(untouched(self.model, self.attention))
             for module in self.model.modules():
                 stack.callback(module.register_forward_pre_hook(of_this_thread(self._enter)).remove)
