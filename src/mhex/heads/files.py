@@ -18,7 +18,7 @@ from mhex.heads.settings import Settings, Source
 from mhex.train.schema import build
 
 _FORMAT = "mhex heads 1"
-_MOST_CLASSES = 2**20
+_LARGEST = 2**20  # number of classes or channels
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,12 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
             f"Expected a width for each junction in {path}, but got {settings.channels} for {settings.junctions}."
         )
     rows = {tensor.shape[:1] for name, tensor in state.items() if name.endswith(".w2.weight")}
-    if not 1 <= settings.num_classes <= _MOST_CLASSES or rows - {(settings.num_classes,)}:  # matrices are made of it
-        raise ArgumentError(f"Expected weights in {path} for the {settings.num_classes} classes of its settings.")
+    sides = (settings.num_classes, *settings.channels)  # matrices are made of these
+    if not all(1 <= side <= _LARGEST for side in sides) or rows - {(settings.num_classes,)}:
+        raise ArgumentError(
+            f"Expected weights in {path} for the {settings.num_classes} classes and the channels {settings.channels} of "
+            "its settings, but they are not so; save the heads again."
+        )
     extras = {name: value for name, value in asdict(build(_Extras, extras, str(path))).items() if name in extras}
     if misplaced := set(extras.get("order", ())) - set(settings.junctions):
         raise ArgumentError(f"{path} gives an order to blocks that it does not have: {sorted(misplaced)}.")
