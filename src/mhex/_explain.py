@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mhex._settle import check_seed, check_target, feature_layer, has_concept, lacks_classifier, names_of, task_of
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, full, observe, unwrap
-from mhex.errors import ArgumentError, NotFiniteError, UnsupportedModelError
+from mhex.errors import NotFiniteError, UnsupportedModelError
 from mhex.explanation import Explanation
 from mhex.inputs import check_image, prepare
 from mhex.registry import Method, get_method
@@ -74,7 +74,7 @@ def explain(
     check_target(spec, target)
     with torch.inference_mode(False):
         prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
-        anatomy, needs = _anatomy(inner, prepared.batch, spec, settings)
+        anatomy, needs = _anatomy(inner, prepared.batch, spec, settings, target)
         if has_concept(target):
             needs = needs.with_latent()
         elif isinstance(anatomy.head, nn.Identity) and not callable(target) and "heads" not in needs.keep:
@@ -136,20 +136,18 @@ def explain(
     )
 
 
-def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any]) -> tuple[Anatomy, Needs]:
+def _anatomy(
+    model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any], target: Target
+) -> tuple[Anatomy, Needs]:
     """Anatomy of the model and what the method reads of it, checked against each other and against the batch."""
     anatomy = find_anatomy(model, batch, attention=spec.needs.blocks or spec.rules is not None)
-    if anatomy.modality != batch.modality:
-        raise ArgumentError(
-            f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
-        )
     if (layer := settings.get("layer")) is not None:
         anatomy = replace(anatomy, features=feature_layer(model, layer))
     needs = spec.needs_with(settings, anatomy)
-    spec.check_serves(anatomy, needs=needs)
     if batch.modality == "image":
         check_image(batch, anatomy)
-    spec.check_serves(anatomy, batch.tokens(anatomy), needs)
+    classes = not callable(target) and not has_concept(target)
+    spec.check_serves(anatomy, batch.tokens(anatomy), needs, classes)
     return anatomy, needs
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from mhex.capture import Anatomy, Composite, Modality, Needs
@@ -76,6 +77,11 @@ class Method:
         return self.needs if self.adapt is None else self.adapt(options, anatomy)
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether it goes back through the model, in the observed pass or in later ones."""
+        return re.search(r"\b(B|t|gradient)\b", self.passes) is not None
+
+    @property
     def options(self) -> Mapping[str, Any]:
         """Options and their defaults. `layer` is common to methods that read feature maps."""
         parameters = inspect.signature(self.function).parameters.values()
@@ -118,6 +124,10 @@ class Method:
             return (
                 "it reads heads, and the model has none: mhex.attach(model, num_classes) attaches some, to be trained"
             )
+        if anatomy.opaque and (part := self._inside(needs, anatomy)):
+            return f"it must see {part}, and {anatomy.opaque} does not show its inside"
+        if self.takes_gradients and anatomy.cuts_gradient:
+            return f"it takes gradients, and the {anatomy.cuts_gradient} of the model passes none on"
         if self.relu and anatomy.activation:
             return f"it is defined for ReLU networks, and this one uses {anatomy.activation}"
         if self.needs.blocks and not anatomy.blocks:
@@ -133,13 +143,36 @@ class Method:
             return f"it serves at most {self.max_tokens} tokens, and there are {tokens}"
         return ""
 
-    def check_serves(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> None:
-        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`."""
+    def _inside(self, needs: Needs, anatomy: Anatomy) -> str:
+        """What it must see of the inside of parts that show none; empty if nothing."""
+        if self.rules is not None:
+            return "every operation"
+        if needs.blocks:
+            return "the blocks of a Transformer"
+        hidden = anatomy.features is None or isinstance(anatomy.features.module, torch.jit.ScriptModule)
+        return "feature maps" if "features" in needs.keep and hidden else ""
+
+    def check_serves(
+        self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
+    ) -> None:
+        """Refuse a model that the method cannot serve, naming methods that can.
+
+        Args:
+            anatomy: Of the model.
+            tokens: As for `refusal`.
+            needs: As for `refusal`.
+            classes: Whether the target is a class; if not, methods that explain nothing else are not named.
+        """
         if reason := self.refusal(anatomy, tokens, needs):
-            able = [m.name for m in all_methods().values() if not m.refusal(anatomy, tokens)]
+            if anatomy.no_scores and classes:  # no other method can either
+                raise UnsupportedModelError(anatomy.no_scores)
+            sure, unsure = _serving(anatomy, tokens, classes)
+            others = (
+                f" Those that can if they have rules for all its operations: {', '.join(unsure)}." if unsure else ""
+            )
             raise UnsupportedModelError(
                 f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
-                f"Methods that can: {', '.join(able) or 'none'}.",
+                f"Methods that can: {', '.join(sure) or 'none'}.{others}",
                 reason,
             )
 
@@ -152,6 +185,17 @@ def _hidden(needs: Needs, anatomy: Anatomy) -> str:
     wanted += ["value_projection", "output_projection"] if needs.projections else []
     lost = (part for part in wanted if any(getattr(block, part) is None for block in anatomy.blocks))
     return next((f"the {part.replace('_', ' ').replace('mlp', 'MLP')}" for part in lost), "")
+
+
+def _serving(anatomy: Anatomy, tokens: int | None, classes: bool) -> tuple[list[str], list[str]]:
+    """Names of the methods that serve a model, and of those that may: if it has no operation without a rule."""
+    able = [
+        method
+        for method in all_methods().values()
+        if not method.refusal(anatomy, tokens, method.needs_with(method.options, anatomy))
+        and (classes or method.target != "class")
+    ]
+    return [m.name for m in able if m.rules is None], [m.name for m in able if m.rules is not None]
 
 
 _METHODS: dict[str, Method] = {}

@@ -88,6 +88,9 @@ class Anatomy:
         activation: The first of its activations, by its class, that is no ReLU; empty if none was seen.
         positions_in_tokens: True if blocks know where a patch is by its token alone, so that others can be left out.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
+        opaque: The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
+        no_scores: Why what it returns holds no class scores; empty if it does, or that is not known.
+        cuts_gradient: The first of its parts that passes no gradient on, by name; empty if none is known.
     """
 
     family: str
@@ -108,6 +111,9 @@ class Anatomy:
     activation: str = ""
     positions_in_tokens: bool = False
     heads: int = 0
+    opaque: str = ""
+    no_scores: str = ""
+    cuts_gradient: str = ""
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patch grid for an image of this size."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from mhex.errors import CaptureError
 
@@ -74,6 +75,28 @@ def _post_hook(see: See) -> Callable[..., Any]:
         )
 
     return hook
+
+
+def before_call(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the forward hooks before a call make of its arguments, where the module's code runs without a call of it."""
+    for key, hook in (*_global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
+        if key in module._forward_pre_hooks_with_kwargs:
+            if (both := hook(module, args, kwargs)) is not None:
+                args, kwargs = both
+        elif (changed := hook(module, args)) is not None:
+            args = changed if isinstance(changed, tuple) else (changed,)
+    return args, kwargs
+
+
+def after_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """What the forward hooks after a call make of its output; see `before_call`."""
+    for key, hook in (*_global_forward_hooks.items(), *module._forward_hooks.items()):
+        named = key in module._forward_hooks_with_kwargs
+        changed = hook(module, args, kwargs, output) if named else hook(module, args, output)
+        output = output if changed is None else changed
+    return output
 
 
 def replace_forward(stack: ExitStack, module: nn.Module, stand_in: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mhex.capture.adapters import known_anatomy
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
+from mhex.capture.calling import call
 from mhex.capture.hooks import hook_each
 from mhex.capture.outputs import read_logits
 from mhex.errors import ArgumentError, CaptureError
@@ -42,14 +43,14 @@ def logits_of(model: nn.Module, batch: Batch) -> Tensor:
         batch: Inputs. Samples that keep as many patches go through the model together.
     """
     if batch.kept is None:
-        return read_logits(model(*batch.args, **batch.kwargs), batch.size)
+        return read_logits(call(model, batch), batch.size)
     anatomy, number = plain_vit(model), batch.kept.sum(1)
     parts, rows = [], []
     for count in dict.fromkeys(number.tolist()):
         own = (number == count).nonzero()[:, 0]
         part = batch.variants(batch.pixels[own], own)
         with _left_out(anatomy, batch.kept[own]):
-            parts.append(read_logits(model(*part.args, **part.kwargs), len(own)))
+            parts.append(read_logits(call(model, part), len(own)))
         rows.append(own)
     return torch.cat(parts)[torch.cat(rows).argsort()]
 

@@ -14,6 +14,7 @@ from mhex.capture.attend import attend
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.block_trace import BlockTrace, check_kept
+from mhex.capture.calling import call
 from mhex.capture.guest import Sighting, guests
 from mhex.capture.hooks import hook_each
 from mhex.capture.needs import OUTER_SITES, Needs
@@ -208,7 +209,7 @@ class Watch:
                 stack.enter_context(self.tap)
             if tapped and self.flow is not None:
                 see_whole(stack, self.written_out, self.flow)
-            output = self.model(*batch.args, **batch.kwargs)
+            output = call(self.model, batch)
         if self.flow is not None and tapped:
             output = self.flow.settled(output)
         if self.guest is not None and not self.asleep:
