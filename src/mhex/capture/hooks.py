@@ -50,6 +50,33 @@ def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tens
         stack.callback(module.register_forward_hook(hook).remove)
 
 
+def straighten_norms(stack: ExitStack, modules: Iterable[nn.Module]) -> None:
+    """Let batch norms of one sample have inputs and gradients of the usual layout; `stack` removes the hooks.
+
+    On a CPU, the gradient of torch's batch norm is wrong where maps of one sample were tokens before, or become tokens
+    after it: one of the two is laid out with channels last then, and taken for one with channels first.
+
+    Args:
+        stack: Owns the hooks.
+        modules: Of the model; others than batch norms are passed over.
+    """
+    for module in modules:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            stack.callback(module.register_forward_pre_hook(_straight_input).remove)
+            stack.callback(module.register_forward_hook(_straight_gradient).remove)
+
+
+def _straight_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    if args and isinstance(args[0], Tensor) and args[0].dim() == 4 and not args[0].is_contiguous() and len(args[0]) == 1:
+        return (args[0].contiguous(), *args[1:])
+    return None
+
+
+def _straight_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    if isinstance(output, Tensor) and output.requires_grad and output.dim() == 4 and len(output) == 1:
+        output.register_hook(Tensor.contiguous)
+
+
 def _pre_hook(see: See) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
     def hook(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -14,6 +14,7 @@ from mhex.capture.anatomy import Anatomy, readout_vector
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched
+from mhex.capture.hooks import straighten_norms
 from mhex.capture.needs import Needs
 from mhex.capture.precision import full
 from mhex.capture.rules import Composite
@@ -49,6 +50,7 @@ def observe(
     """
     with ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
+        straighten_norms(stack, model.modules())
         watch = Watch(model, anatomy, batch, needs, rules)
         stack.callback(watch.clear)
         watch.hook(stack)
