@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-import torch
 from torch import Tensor
 
+from mhex._refusal import refusal
 from mhex.capture import Anatomy, Composite, Modality, Needs
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 
@@ -115,42 +115,7 @@ class Method:
             tokens: How many there will be, if known.
             needs: What it reads with the options given; with the default ones if None.
         """
-        needs = needs or self.needs
-        if anatomy.modality not in self.modalities:
-            return f"it is not defined for {anatomy.modality} models"
-        if "heads" in self.needs.keep and anatomy.heads != 1:
-            if anatomy.heads:
-                return f"it reads the heads of one model, and {anatomy.heads} parts of this one carry some"
-            return (
-                "it reads heads, and the model has none: mhex.attach(model, num_classes) attaches some, to be trained"
-            )
-        if anatomy.opaque and (part := self._inside(needs, anatomy)):
-            return f"it must see {part}, and {anatomy.opaque} does not show its inside"
-        if self.takes_gradients and anatomy.cuts_gradient:
-            return f"it takes gradients, and the {anatomy.cuts_gradient} of the model passes none on"
-        if self.relu and anatomy.activation:
-            return f"it is defined for ReLU networks, and this one uses {anatomy.activation}"
-        if self.needs.blocks and not anatomy.blocks:
-            what = "attention" if "attention" in self.needs.keep else "the blocks of a Transformer"
-            return f"it reads {what}, and {anatomy.no_attention or 'the model has none'}"
-        if hidden := _hidden(needs, anatomy):
-            return f"it reads {hidden} of every block, which this {anatomy.family} does not show"
-        if "features" in self.needs.keep and anatomy.features is None:
-            return "it reads feature maps, and the model shows none; name a submodule with layer="
-        if "input" in self.needs.keep and anatomy.modality == "text" and anatomy.embedding is None:
-            return "it reads word embeddings, and no embedding of the token ids was seen"
-        if self.max_tokens is not None and tokens is not None and tokens > self.max_tokens:
-            return f"it serves at most {self.max_tokens} tokens, and there are {tokens}"
-        return ""
-
-    def _inside(self, needs: Needs, anatomy: Anatomy) -> str:
-        """What it must see of the inside of parts that show none; empty if nothing."""
-        if self.rules is not None:
-            return "every operation"
-        if needs.blocks:
-            return "the blocks of a Transformer"
-        hidden = anatomy.features is None or isinstance(anatomy.features.module, torch.jit.ScriptModule)
-        return "feature maps" if "features" in needs.keep and hidden else ""
+        return refusal(self, anatomy, tokens, needs or self.needs)
 
     def check_serves(
         self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
@@ -175,16 +140,6 @@ class Method:
                 f"Methods that can: {', '.join(sure) or 'none'}.{others}",
                 reason,
             )
-
-
-def _hidden(needs: Needs, anatomy: Anatomy) -> str:
-    """The first thing that a method needs of every block and the model does not show; empty if there is none."""
-    if "tokens" in needs.keep and any(block.unseen_norm for block in anatomy.blocks):
-        return "the normalised tokens that enter the attention"
-    wanted = [site for site in ("attention_output", "mlp_input", "mlp_output") if site in needs.keep]
-    wanted += ["value_projection", "output_projection"] if needs.projections else []
-    lost = (part for part in wanted if any(getattr(block, part) is None for block in anatomy.blocks))
-    return next((f"the {part.replace('_', ' ').replace('mlp', 'MLP')}" for part in lost), "")
 
 
 def _serving(anatomy: Anatomy, tokens: int | None, classes: bool) -> tuple[list[str], list[str]]:

@@ -20,7 +20,13 @@ _VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads
 _NARROW = {"channels": (8, 16, 24, 32)}
 
 # What weights are multiplied by in networks so deep that their scores would have six digits.
-_GAIN = {"timm:levit": 0.5, "timm:starnet": 0.6, "timm:nfnet": 0.7, "torchvision:regnet_x": 0.8}
+_GAIN = {"timm:levit": 0.5, "timm:starnet": 0.6, "timm:nfnet": 0.7, "timm:dla": 0.7, "timm:mobilenetv3": 0.7}
+_GAIN |= {
+    "torchvision:regnet_x": 0.8,
+    "torchvision:regnet_y": 0.8,
+    "torchvision:mnasnet": 0.7,
+    "torchvision:shufflenet": 0.7,
+}
 
 
 @dataclass(frozen=True)
@@ -255,29 +261,29 @@ _TIMM: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "resmlp": (functools.partial(_mixer, "ResBlock", mlp_ratio=2), 32),
     "gmlp": (_gmlp, 32),
     "convmixer": (functools.partial(_timm_class, "convmixer", "ConvMixer", dim=16, depth=2, patch_size=4), 32),
-    "resnet": (functools.partial(_timm, "resnet10t", **_NARROW, stem_width=8), 32),
-    "seresnet": (functools.partial(_timm, "seresnet18", **_NARROW), 32),
+    "resnet": (functools.partial(_timm, "resnet10t", **_NARROW, stem_width=8), 64),
+    "seresnet": (functools.partial(_timm, "seresnet18", **_NARROW), 64),
     "resnetv2": (functools.partial(_timm, "resnetv2_18", **_NARROW), 32),
     "densenet": (
         functools.partial(_timm_class, "densenet", "DenseNet", growth_rate=8, block_config=(1, 1, 1, 1)),
         32,
     ),
-    "convnext": (functools.partial(_timm, "convnext_atto", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)), 32),
-    "convnextv2": (functools.partial(_timm, "convnextv2_atto", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)), 32),
-    "efficientnet": (functools.partial(_timm, "test_efficientnet"), 32),
+    "convnext": (functools.partial(_timm, "convnext_atto", depths=(1, 1, 1, 1), dims=(8, 16, 24, 64)), 64),
+    "convnextv2": (functools.partial(_timm, "convnextv2_atto", depths=(1, 1, 1, 1), dims=(8, 16, 24, 64)), 64),
+    "efficientnet": (functools.partial(_timm, "test_efficientnet"), 64),
     "mobilenetv3": (functools.partial(_timm, "mobilenetv3_small_050"), 32),
     "regnet": (functools.partial(_timm, "regnety_002"), 32),
     "byobnet": (functools.partial(_timm, "test_byobnet"), 32),
     "nfnet": (functools.partial(_timm, "test_nfnet"), 32),
     "mambaout": (functools.partial(_timm, "test_mambaout"), 32),
     "starnet": (functools.partial(_timm, "starnet_s050"), 32),
-    "dla": (functools.partial(_timm, "dla46_c"), 32),
+    "dla": (functools.partial(_timm, "dla46_c"), 64),
 }  # fmt: skip
 
 # Every classifier of torchvision begins like one of these.
 TORCHVISION: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "alexnet": (functools.partial(_tv_other_head, "alexnet", 256), 64),
-    "convnext": (_tv_convnext, 32),
+    "convnext": (_tv_convnext, 64),
     "densenet": (
         functools.partial(
             _tv_class, "densenet", "DenseNet", growth_rate=8, block_config=(1, 1, 1, 1), num_init_features=16
@@ -300,8 +306,8 @@ TORCHVISION: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "mobilenet_v3": (functools.partial(_tv, "mobilenet_v3_small"), 32),
     "regnet_x": (functools.partial(_tv, "regnet_x_400mf"), 32),
     "regnet_y": (functools.partial(_tv, "regnet_y_400mf"), 32),
-    "resnet": (functools.partial(_tv_resnet, "Bottleneck", width_per_group=8), 32),
-    "resnext": (functools.partial(_tv_resnet, "Bottleneck", groups=4, width_per_group=4), 32),
+    "resnet": (functools.partial(_tv_resnet, "Bottleneck", width_per_group=8), 64),
+    "resnext": (functools.partial(_tv_resnet, "Bottleneck", groups=4, width_per_group=4), 64),
     "shufflenet": (functools.partial(_tv, "shufflenet_v2_x0_5"), 32),
     "squeezenet": (functools.partial(_tv, "squeezenet1_1"), 32),
     "swin_t": (functools.partial(_tv_swin, "SwinTransformerBlock"), 32),
@@ -315,7 +321,7 @@ TORCHVISION: dict[str, tuple[Callable[[], nn.Module], int]] = {
         ),
         32,
     ),
-    "wide_resnet": (functools.partial(_tv_resnet, "Bottleneck", width_per_group=16), 32),
+    "wide_resnet": (functools.partial(_tv_resnet, "Bottleneck", width_per_group=16), 64),
 }  # fmt: skip
 
 _TEXT: dict[str, Callable[[], nn.Module]] = {

@@ -67,14 +67,20 @@ def straighten_norms(stack: ExitStack, modules: Iterable[nn.Module]) -> None:
 
 
 def _straight_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    if args and isinstance(args[0], Tensor) and args[0].dim() == 4 and not args[0].is_contiguous() and len(args[0]) == 1:
+    if (
+        args
+        and isinstance(args[0], Tensor)
+        and args[0].dim() == 4
+        and not args[0].is_contiguous()
+        and len(args[0]) == 1
+    ):
         return (args[0].contiguous(), *args[1:])
     return None
 
 
 def _straight_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     if isinstance(output, Tensor) and output.requires_grad and output.dim() == 4 and len(output) == 1:
-        output.register_hook(Tensor.contiguous)
+        output.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
 
 
 def _pre_hook(see: See) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:

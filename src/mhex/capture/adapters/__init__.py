@@ -33,7 +33,15 @@ ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
 _SMOOTH = frozenset(
     (
         *("GELU", "SiLU", "ELU", "SELU", "CELU", "LeakyReLU", "PReLU", "Mish", "Softplus", "Hardswish", "Tanh", "GLU"),
-        *("GELUActivation", "NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "PytorchGELUTanh"),
+        *("LSTM", "GRU", "LSTMCell", "GRUCell"),
+        *(
+            "GELUActivation",
+            "NewGELUActivation",
+            "FastGELUActivation",
+            "QuickGELUActivation",
+            "PytorchGELUTanh",
+            "GELUTanh",
+        ),
     )
 )
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")

@@ -190,9 +190,9 @@ class _Probe:
             self.patch_convolution = module
 
     def _are_ids(self, looked_up: Tensor) -> bool:
-        """True for the token ids of the batch, which the model may have reshaped."""
+        """True for the token ids of the batch, laid out as in it: embeddings are read as (batch, tokens, width)."""
         ids = self.batch.kwargs.get("input_ids")
-        return isinstance(ids, Tensor) and looked_up.numel() == ids.numel() and looked_up.reshape(ids.shape).equal(ids)
+        return isinstance(ids, Tensor) and looked_up.shape == ids.shape and looked_up.equal(ids)
 
     def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
