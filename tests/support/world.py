@@ -310,10 +310,10 @@ TORCHVISION: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "resnext": (functools.partial(_tv_resnet, "Bottleneck", groups=4, width_per_group=4), 64),
     "shufflenet": (functools.partial(_tv, "shufflenet_v2_x0_5"), 32),
     "squeezenet": (functools.partial(_tv, "squeezenet1_1"), 32),
-    "swin_t": (functools.partial(_tv_swin, "SwinTransformerBlock"), 32),
+    "swin": (functools.partial(_tv_swin, "SwinTransformerBlock"), 32),
     "swin_v2": (functools.partial(_tv_swin, "SwinTransformerBlockV2"), 32),
-    "vgg11": (functools.partial(_tv_other_head, "vgg11", 512), 32),
-    "vgg11_bn": (functools.partial(_tv_other_head, "vgg11_bn", 512), 32),
+    "vgg": (functools.partial(_tv_other_head, "vgg11", 512), 32),
+    "vgg_bn": (functools.partial(_tv_other_head, "vgg11_bn", 512), 32),
     "vit": (
         functools.partial(
             _tv_class, "vision_transformer", "VisionTransformer", image_size=32, patch_size=8, num_layers=2,

@@ -27,14 +27,14 @@ USUAL = (
     "timm:vit",
     "timm:dinov3",
     "timm:convnext",
-    "torchvision:resnet",
-    "torchvision:swin_t",
+    "timm:resnet",
+    "torchvision:swin",
     "transformers:bert",
     "transformers:llama",
     "torch:lstm",
 )
 # Where the maps of half precision are compared with those of float32, and how alike they must be.
-ALIKE = {"timm:vit": 0.9, "torchvision:resnet": 0.9, "transformers:bert": 0.9}
+ALIKE = {"timm:vit": 0.9, "timm:resnet": 0.9, "transformers:bert": 0.9}
 SMOOTH = ("gae", "rollout", "input-x-gradient", "layercam", "occlusion", "cdam")
 
 pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")

@@ -220,11 +220,17 @@ def test_hooks_on_modules_inside_of_units(order):
 
 
 def test_hooks_inside_of_units_may_change_what_flows():
+    """As in a plain model, for as long as they are registered: they are not part of the code that was traced."""
     model, batch = host("hf_bert"), inputs("hf_bert")
-    output = model.bert.encoder.layer[0].output
-    output.register_forward_pre_hook(lambda m, args, kwargs: ((2 * args[0], *args[1:]), kwargs), with_kwargs=True)
-    output.register_forward_pre_hook(lambda m, args: (args[0], args[1] + 1))
-    output.register_forward_hook(lambda m, args, kwargs, out: 3 * out, with_kwargs=True)
+    plain, output = run(model, batch), model.bert.encoder.layer[0].output
+    handles = [
+        output.register_forward_pre_hook(lambda m, args, kwargs: ((2 * args[0], *args[1:]), kwargs), with_kwargs=True),
+        output.register_forward_pre_hook(lambda m, args: (args[0], args[1] + 1)),
+        output.register_forward_hook(lambda m, args, kwargs, out: 3 * out, with_kwargs=True),
+    ]
     changed = run(model, batch)
     mhex.attach(model, CLASSES)
     assert torch.equal(run(model, batch), changed)
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(run(model, batch), plain)
