@@ -109,7 +109,7 @@ def explain(
         else:
             reading = with_window(preprocess or bundle.preprocess, window, inputs)
             prepared = prepare(inner, inputs, reading, tokenizer or bundle.tokenizer)
-        anatomy, needs = _anatomy(inner, prepared.batch, spec, settings)
+        anatomy, needs = _anatomy(inner, prepared.batch, spec, settings, target)
         headless = not spec.class_specific and target is None and is_headless(inner, anatomy)
         if has_concept(target) or headless:
             needs = needs.with_latent()
@@ -186,20 +186,18 @@ def _automatic(bundle: Bundle, prepared: Prepared, target: Target, shared: Mappi
     return replace(explain(bundle, prepared, last.name, target, **shared), auto=True)
 
 
-def _anatomy(model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any]) -> tuple[Anatomy, Needs]:
+def _anatomy(
+    model: nn.Module, batch: Batch, spec: Method, settings: Mapping[str, Any], target: Target
+) -> tuple[Anatomy, Needs]:
     """Anatomy of the model and what the method reads of it, checked against each other and against the batch."""
     anatomy = find_anatomy(model, batch, attention=spec.needs.blocks or spec.rules is not None)
-    if anatomy.modality != batch.modality:
-        raise ArgumentError(
-            f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
-        )
     if (layer := settings.get("layer")) is not None:
         anatomy = replace(anatomy, features=feature_layer(model, layer))
     needs = spec.needs_with(settings, anatomy)
-    spec.check_serves(anatomy, needs=needs)
     if batch.modality == "image":
         check_image(batch, anatomy)
-    spec.check_serves(anatomy, batch.tokens(anatomy), needs)
+    classes = not callable(target) and not has_concept(target)
+    spec.check_serves(anatomy, batch.tokens(anatomy), needs, classes)
     return anatomy, needs
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentTypeError
@@ -37,7 +38,9 @@ def as_bundle(model: Any) -> Bundle:
     if isinstance(model, Bundle):
         return model
     if not isinstance(model, nn.Module):
+        hint = "give its module()" if isinstance(model, torch.export.ExportedProgram) else "wrap it in a module"
         raise ArgumentTypeError(
-            f"Expected a torch.nn.Module or a bundle from mhex.load, but got {type(model).__name__}."
+            f"Expected a torch.nn.Module or a bundle from mhex.load, but got {type(model).__name__}"
+            f"{f'; {hint}' if callable(model) else ''}."
         )
     return Bundle("", model)

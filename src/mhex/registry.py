@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from torch import Tensor
 
+from mhex._refusal import refusal
 from mhex.capture import Anatomy, Composite, Modality, Needs
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 
@@ -80,6 +81,11 @@ class Method:
         return self.needs if self.adapt is None else self.adapt(options, anatomy)
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether it goes back through the model, in the observed pass or in later ones."""
+        return re.search(r"\b(B|t|gradient)\b", self.passes) is not None
+
+    @property
     def options(self) -> Mapping[str, Any]:
         """Options and their defaults. `layer` is common to methods that read feature maps."""
         parameters = inspect.signature(self.function).parameters.values()
@@ -132,49 +138,42 @@ class Method:
             tokens: How many there will be, if known.
             needs: What it reads with the options given; with the default ones if None.
         """
-        needs = needs or self.needs
-        if anatomy.modality not in self.modalities:
-            return f"it is not defined for {anatomy.modality} models"
-        if "heads" in self.needs.keep and anatomy.heads != 1:
-            if anatomy.heads:
-                return f"it reads the heads of one model, and {anatomy.heads} parts of this one carry some"
-            return (
-                "it reads heads, and the model has none: mhex.attach(model, num_classes) attaches some, to be trained"
-            )
-        if self.relu and anatomy.activation:
-            return f"it is defined for ReLU networks, and this one uses {anatomy.activation}"
-        if self.needs.blocks and not anatomy.blocks:
-            what = "attention" if "attention" in self.needs.keep else "the blocks of a Transformer"
-            return f"it reads {what}, and {anatomy.no_attention or 'the model has none'}"
-        if hidden := _hidden(needs, anatomy):
-            return f"it reads {hidden} of every block, which this {anatomy.family} does not show"
-        if "features" in self.needs.keep and anatomy.features is None:
-            return "it reads feature maps, and the model shows none; name a submodule with layer="
-        if "input" in self.needs.keep and anatomy.modality == "text" and anatomy.embedding is None:
-            return "it reads word embeddings, and no embedding of the token ids was seen"
-        if self.max_tokens is not None and tokens is not None and tokens > self.max_tokens:
-            return f"it serves at most {self.max_tokens} tokens, and there are {tokens}"
-        return ""
+        return refusal(self, anatomy, tokens, needs or self.needs)
 
-    def check_serves(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> None:
-        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`."""
+    def check_serves(
+        self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
+    ) -> None:
+        """Refuse a model that the method cannot serve, naming methods that can.
+
+        Args:
+            anatomy: Of the model.
+            tokens: As for `refusal`.
+            needs: As for `refusal`.
+            classes: Whether the target is a class; if not, methods that explain nothing else are not named.
+        """
         if reason := self.refusal(anatomy, tokens, needs):
-            able = [m.name for m in all_methods().values() if not m.refusal(anatomy, tokens)]
+            if anatomy.no_scores and classes:  # no other method can either
+                raise UnsupportedModelError(anatomy.no_scores)
+            sure, unsure = _serving(anatomy, tokens, classes)
+            others = (
+                f" Those that can if they have rules for all its operations: {', '.join(unsure)}." if unsure else ""
+            )
             raise UnsupportedModelError(
                 f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
-                f"Methods that can: {', '.join(able) or 'none'}.",
+                f"Methods that can: {', '.join(sure) or 'none'}.{others}",
                 reason,
             )
 
 
-def _hidden(needs: Needs, anatomy: Anatomy) -> str:
-    """The first thing that a method needs of every block and the model does not show; empty if there is none."""
-    if "tokens" in needs.keep and any(block.unseen_norm for block in anatomy.blocks):
-        return "the normalised tokens that enter the attention"
-    wanted = [site for site in ("attention_output", "mlp_input", "mlp_output") if site in needs.keep]
-    wanted += ["value_projection", "output_projection"] if needs.projections else []
-    lost = (part for part in wanted if any(getattr(block, part) is None for block in anatomy.blocks))
-    return next((f"the {part.replace('_', ' ').replace('mlp', 'MLP')}" for part in lost), "")
+def _serving(anatomy: Anatomy, tokens: int | None, classes: bool) -> tuple[list[str], list[str]]:
+    """Names of the methods that serve a model, and of those that may: if it has no operation without a rule."""
+    able = [
+        method
+        for method in all_methods().values()
+        if not method.refusal(anatomy, tokens, method.needs_with(method.options, anatomy))
+        and (classes or method.target != "class")
+    ]
+    return [m.name for m in able if m.rules is None], [m.name for m in able if m.rules is not None]
 
 
 @functools.cache

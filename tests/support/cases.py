@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -138,6 +139,12 @@ def quick(method: str, inputs: Any) -> dict[str, Any]:
     first = inputs[0] if isinstance(inputs, list) else inputs
     text = isinstance(first, str) or (isinstance(inputs, Mapping) and "pixel_values" not in inputs)
     return {**QUICK.get(method, {}), **(QUICK_TEXTS if text else QUICK_IMAGES).get(method, {})}
+
+
+def named_methods(message: str) -> tuple[set[str], set[str]]:
+    """Methods that a refusal names as able, and those that may be."""
+    sure, unsure = re.search(r"Methods that can: ([^.]*)\.(?: Those that can if .*: ([^.]*)\.)?$", message).groups()
+    return set(sure.split(", ")) - {"none"}, set((unsure or "").split(", ")) - {""}
 
 
 def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], blocks: tuple[int, int] | None) -> Any:

@@ -146,7 +146,7 @@ def enliven(model: nn.Module, seed: int = 1) -> nn.Module:
         last = name.rsplit(".", 1)[-1]
         if parameter.dim() == 1 and last in ("weight", "gamma", "lambda1"):  # norms and LayerScale
             parameter.copy_(1 + 0.2 * noise(parameter))
-        elif parameter.dim() == 1:
+        elif parameter.dim() <= 1:
             parameter.copy_(0.2 * noise(parameter))
         elif "embed" in name or "token" in name or last in ("latent", "probe"):
             parameter.copy_(noise(parameter) * (0.2 if parameter.dim() == 4 else 0.7))

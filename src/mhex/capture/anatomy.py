@@ -92,6 +92,9 @@ class Anatomy:
         positions_in_tokens: True if blocks know where a patch is by its token alone, so that others can be left out.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
         ending: How it makes probabilities of its logits; None if it returns logits, or nobody has asked.
+        opaque: The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
+        no_scores: Why what it returns holds no class scores; empty if it does, or that is not known.
+        cuts_gradient: The first of its parts that passes no gradient on, by name; empty if none is known.
     """
 
     family: str
@@ -113,6 +116,9 @@ class Anatomy:
     positions_in_tokens: bool = False
     heads: int = 0
     ending: Ending | None = None
+    opaque: str = ""
+    no_scores: str = ""
+    cuts_gradient: str = ""
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patch grid for an image of this size."""

@@ -28,9 +28,9 @@ _CHILD = "mhex_gate"  # name of a planted module inside its unit
 def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
     """Route the additions of these junctions through `join`.
 
-    The code of a unit is the one that was traced: flags that its forward reads off itself are taken as they are now,
-    and children whose code became part of it (the two output modules of a Hugging Face `BertLayer`, which hold its
-    additions) are not called any more, so that hooks on them do not fire.
+    The code of a unit is the one that was traced: flags that its forward reads off itself are taken as they are now.
+    Children whose code became part of it (of a Hugging Face `BertLayer`, those around its additions) are not called;
+    their forward hooks fire all the same, their backward hooks do not.
 
     Args:
         model: Changed in place; `ungraft` undoes it.

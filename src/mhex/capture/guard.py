@@ -17,6 +17,8 @@ from mhex.errors import CaptureError
 # What the attributes of modules are while a model is watched.
 _SETTINGS = {"training": False, "grad_checkpointing": False, "_compiled_call_impl": None}
 
+_KERNEL = "_attn_implementation_internal"  # of Hugging Face configurations
+
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside `torch.compile`, `DataParallel` and `DistributedDataParallel` wrappers."""
@@ -46,8 +48,10 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         attention: Whether attention must be seen. If so, models that can write out their softmax or not use torch's
             `scaled_dot_product_attention` meanwhile, which computes the same.
     """
-    modules = list(model.modules())  # walked once: it takes a millisecond on a large model
-    parameters = [p for module in modules for p in module._parameters.values() if p is not None]
+    everything = list(model.modules())  # walked once: it takes a millisecond on a large model
+    scripted = [m for m in everything if isinstance(m, torch.jit.ScriptModule)]
+    modules = [m for m in everything if not isinstance(m, torch.jit.ScriptModule)] if scripted else everything
+    parameters = [p for module in everything for p in module._parameters.values() if p is not None]
     if any(p.is_inference() for p in parameters):
         raise CaptureError(
             "The model's parameters were made under torch.inference_mode, so no gradient can be taken through it; "
@@ -69,17 +73,18 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
             stack.enter_context(guest.aside())
         stack.enter_context(_frozen([p for p in parameters if p.requires_grad]))
         stack.enter_context(_swapped(modules, _SETTINGS))
+        stack.enter_context(_in_evaluation(scripted))
         if any("_orig_mod" in module._modules for module in modules):  # a compiled submodule
             stack.enter_context(_without_compiling())
         stack.enter_context(unchanged(modules, parameters))
-        if not attention:
-            yield
-            return
-        stack.enter_context(_swapped(modules, {"fused_attn": True}))  # timm's choice of a kernel
         # Hugging Face's choice. Models that know only their own attention build their masks for it: left alone.
         able = [m for m in modules if getattr(type(m), "_supports_sdpa", False)]
         configs = list({id(config): config for m in able if (config := m.__dict__.get("config")) is not None}.values())
-        stack.enter_context(_swapped(configs, {"_attn_implementation_internal": "sdpa"}))
+        if attention:
+            stack.enter_context(_swapped(modules, {"fused_attn": True}))  # timm's choice of a kernel
+        else:  # flexible attention alone must give way: it has no gradient on every device
+            configs = [c for c in configs if c.__dict__.get(_KERNEL) == "flex_attention"]
+        stack.enter_context(_swapped(configs, {_KERNEL: "sdpa"}))
         yield
 
 
@@ -107,6 +112,19 @@ def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def _in_evaluation(scripted: list[torch.jit.ScriptModule]) -> Iterator[None]:
+    """Evaluation mode for parts in TorchScript; those that were frozen have no mode."""
+    training = [module for module in scripted if getattr(module, "training", False)]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 @contextmanager

@@ -48,5 +48,6 @@ class Guest(Protocol):
 
 def guests(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, Guest]]:
     """Hosts among `modules`, each with its guest."""
-    found = ((module, module._modules.get(GUEST)) for module in modules)
+    # TorchScript, whose children are no dictionary, carries none.
+    found = ((m, m._modules.get(GUEST)) for m in modules if isinstance(m._modules, dict))
     return [(host, guest) for host, guest in found if guest is not None and isinstance(guest, Guest)]

@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from mhex.capture.turns import of_this_thread
 from mhex.errors import CaptureError
@@ -51,6 +52,39 @@ def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tens
         stack.callback(module.register_forward_hook(of_this_thread(hook)).remove)
 
 
+def straighten_norms(stack: ExitStack, modules: Iterable[nn.Module]) -> None:
+    """Let batch norms of one sample have inputs and gradients of the usual layout; `stack` removes the hooks.
+
+    On a CPU, the gradient of torch's batch norm is wrong where maps of one sample were tokens before, or become tokens
+    after it: one of the two is laid out with channels last then, and taken for one with channels first.
+
+    Args:
+        stack: Owns the hooks.
+        modules: Of the model; others than batch norms are passed over.
+    """
+    for module in modules:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            stack.callback(module.register_forward_pre_hook(_straight_input).remove)
+            stack.callback(module.register_forward_hook(_straight_gradient).remove)
+
+
+def _straight_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    if (
+        args
+        and isinstance(args[0], Tensor)
+        and args[0].dim() == 4
+        and not args[0].is_contiguous()
+        and len(args[0]) == 1
+    ):
+        return (args[0].contiguous(), *args[1:])
+    return None
+
+
+def _straight_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    if isinstance(output, Tensor) and output.requires_grad and output.dim() == 4 and len(output) == 1:
+        output.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+
+
 def _pre_hook(see: See) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
     def hook(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -76,6 +110,28 @@ def _post_hook(see: See) -> Callable[..., Any]:
         )
 
     return hook
+
+
+def before_call(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the forward hooks before a call make of its arguments, where the module's code runs without a call of it."""
+    for key, hook in (*_global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
+        if key in module._forward_pre_hooks_with_kwargs:
+            if (both := hook(module, args, kwargs)) is not None:
+                args, kwargs = both
+        elif (changed := hook(module, args)) is not None:
+            args = changed if isinstance(changed, tuple) else (changed,)
+    return args, kwargs
+
+
+def after_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """What the forward hooks after a call make of its output; see `before_call`."""
+    for key, hook in (*_global_forward_hooks.items(), *module._forward_hooks.items()):
+        named = key in module._forward_hooks_with_kwargs
+        changed = hook(module, args, kwargs, output) if named else hook(module, args, output)
+        output = output if changed is None else changed
+    return output
 
 
 def replace_forward(stack: ExitStack, module: nn.Module, stand_in: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ from mhex.capture.batch import Batch
 from mhex.capture.ending import Ending, Outputs, find_ending
 from mhex.capture.failures import model_failures
 from mhex.capture.guard import untouched
+from mhex.capture.hooks import straighten_norms
 from mhex.capture.needs import Needs
 from mhex.capture.precision import full
 from mhex.capture.rules import Composite
@@ -54,6 +55,7 @@ def observe(
     """
     with model_failures(model, batch), ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
+        straighten_norms(stack, model.modules())
         first = stack.enter_context(ExitStack())
         watch, trace = _watched(first, model, anatomy, batch, needs, rules, progress)
         if outputs != "logits" and (ending := _ending(model, watch, trace, outputs)) is not None:

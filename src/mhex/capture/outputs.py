@@ -10,6 +10,13 @@ from torch import Tensor
 
 from mhex.errors import UnsupportedModelError
 
+SECTION = "'Models that are no classifiers' in docs/explain.md"
+# By the number of axes of what is returned.
+_EXAMPLES = {
+    3: " (of a language model those of the next word, model(...).logits[:, -1]; of tokens or boxes those of one)",
+    4: " (of a segmentation those of one region, model(...).mean((2, 3)) over its pixels)",
+}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -82,12 +89,21 @@ def read_logits(output: Any, batch: int | None = None) -> Tensor:
     found = find_scores(output)
     fits = found is not None and found.is_floating_point() and found.dim() in (1, 2) and found.numel() > 0
     if found is None or not fits or (batch is not None and found.shape[0] != batch):
-        shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
         raise UnsupportedModelError(
             f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "
-            f"'logits' in a dictionary, but {type(output).__name__} holds {shape}; wrap the model to return them."
+            f"'logits' in a dictionary, but {type(output).__name__} holds {_instead(output, found)}; wrap the model in "
+            f"a module that returns such scores{_EXAMPLES.get(0 if found is None else found.dim(), '')}, see {SECTION}."
         )
     return found[:, None] if found.dim() == 1 else found
+
+
+def _instead(output: Any, found: Tensor | None) -> str:
+    """What a model returns in place of class scores, for a message."""
+    if found is not None:
+        return f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
+    items = output.items() if isinstance(output, Mapping) else ()
+    tensors = [f"{name} of shape {tuple(t.shape)}" for name, t in items if isinstance(t, Tensor)]
+    return " and ".join(tensors) or "nothing of that kind"
 
 
 def find_scores(output: Any) -> Tensor | None:
@@ -99,7 +115,9 @@ def find_scores(output: Any) -> Tensor | None:
     if isinstance(output, Mapping):
         if isinstance(logits := output.get("logits", output.get("out")), Tensor):
             return logits
-        output = tuple(output.values())
+        # By other names, one alone can be told: the start and the end of an answer are not classes of a text.
+        tables = [t for t in output.values() if isinstance(t, Tensor) and t.dim() == 2]
+        return tables[0] if len(tables) == 1 else None
     if isinstance(output, (tuple, list)):
         # A loss may stand first (a scalar), so the first two-dimensional tensor is taken.
         return next((t for t in output if isinstance(t, Tensor) and t.dim() == 2), None)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
-from torch import fx, nn
+from torch import nn
 
 from mhex.capture.junctions import ROOT, Junction, first_line
 from mhex.capture.masks import MASKS
@@ -51,7 +51,7 @@ def _of_modes(unit: nn.Module, calls: Calls, given: Iterable[str]) -> Forward:
     """The forward of a way through the code, in both modes."""
     name = next(iter(calls)).unit or ROOT
     try:
-        codes = {training: _code(unit, trace_unit(unit, training, given), calls) for training in (True, False)}
+        codes = {training: _code(unit, training, given, calls) for training in (True, False)}
     except UNTRACEABLE as error:
         raise UnsupportedModelError(
             f"{name} cannot be rewritten ({first_line(error)}); leave it out with where=[...]."
@@ -62,11 +62,12 @@ def _of_modes(unit: nn.Module, calls: Calls, given: Iterable[str]) -> Forward:
     return forward
 
 
-def _code(unit: nn.Module, graph: fx.Graph, calls: Calls) -> _Code:
+def _code(unit: nn.Module, training: bool, given: Iterable[str], calls: Calls) -> _Code:
     """Source of a forward with its additions replaced, and the names that it uses."""
+    found = meetings(unit, trace_unit(unit, training, given)).found
+    graph = trace_unit(unit, training, given, hooked=True)
     nodes = {node.name: node for node in graph.nodes}
     masks = {str(n.target): n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS}
-    found = meetings(unit, graph).found
     for junction, (target, first) in calls.items():
         # Names of nodes depend on the way through the code; the number of an addition does not.
         meeting = found[junction.number] if junction.number < len(found) else None
@@ -75,12 +76,12 @@ def _code(unit: nn.Module, graph: fx.Graph, calls: Calls) -> _Code:
                 f"{junction.unit or ROOT} adds its shortcut elsewhere in training or with a mask than without, so no "
                 "head fits there; leave it out with where=[...]."
             )
-        addition = nodes[meeting.addition]
+        addition = nodes[meeting.addition]  # hooks are no additions, so it has the same name among them
+        shortcut, branch = reversed(addition.args) if meeting.branch_first else addition.args
         with graph.inserting_before(addition):
-            call = graph.call_module(target, (*first, nodes[meeting.shortcut], nodes[meeting.branch], masks))
+            call = graph.call_module(target, (*first, shortcut, branch, masks))
         addition.replace_all_uses_with(call)
         graph.erase_node(addition)
-        nodes[meeting.addition] = call  # a later shortcut may be this very sum
     code = graph.python_code("self")
     return re.sub(rf"\b{EXTRA} = (\w+)", r"**\1", code.src), code.globals
 

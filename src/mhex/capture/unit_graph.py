@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import inspect
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx, nn
+
+from mhex.capture.hooks import after_call, before_call
 
 ADDING_METHODS = {"add", "add_"}
 # What tracing code that was not written for it may raise; anything else is a mistake of ours.
@@ -33,11 +35,36 @@ _NO_STEPS = {"EXTENDED_ARG", "CACHE", "NOT_TAKEN", "NOP", "RESUME"}
 
 
 class UnitTracer(fx.Tracer):
-    """Traces one module's own forward; its children stay calls, apart from those named in `inline`."""
+    """Traces one module's own forward; its children stay calls, apart from those named in `inline`.
 
-    def __init__(self, inline: tuple[str, ...] = ()) -> None:
+    Args:
+        inline: Names of children whose code becomes part of the graph.
+        hooked: Whether their hooks become part of it too.
+    """
+
+    def __init__(self, inline: tuple[str, ...] = (), hooked: bool = False) -> None:
         super().__init__()
-        self.inline = inline
+        self.inline, self.hooked = inline, hooked
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call of a child, between its hooks if its own code is traced."""
+        name = self.path_of_module(m)
+        if name not in self.inline:
+            return super().call_module(m, forward, args, kwargs)
+        if not self.hooked:
+            return super().call_module(m, m.forward, args, kwargs)  # without its hooks, which are for tensors
+        child = self.create_proxy("get_attr", name, (), {})
+        shown = {key: value for key, value in kwargs.items() if key != EXTRA}
+        taken: Any = self.create_proxy("call_function", before_call, (child, args, shown), {})
+        # What is no tensor has decided the way through the code, so a hook cannot change it.
+        args = tuple(taken[0][place] if isinstance(x, fx.Proxy) else x for place, x in enumerate(args))
+        kwargs |= {key: taken[1][key] for key, x in shown.items() if isinstance(x, fx.Proxy)}
+        result = super().call_module(m, m.forward, args, kwargs)
+        shown = {key: value for key, value in kwargs.items() if key != EXTRA}
+        returned: Any = self.create_proxy("call_function", after_call, (child, args, shown, result), {})
+        return tuple(returned[k] for k in range(len(result))) if isinstance(result, tuple) else returned
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Everything is a black box, whatever package it comes from."""
@@ -48,13 +75,14 @@ class UnitTracer(fx.Tracer):
         return [EXTRA] if obj.node.op == "placeholder" and str(obj.node.target).startswith("**") else super().keys(obj)
 
 
-def trace_unit(unit: nn.Module, training: bool, given: Iterable[str] = ()) -> fx.Graph:
+def trace_unit(unit: nn.Module, training: bool, given: Iterable[str] = (), hooked: bool = False) -> fx.Graph:
     """The graph of a module's own forward.
 
     Args:
         unit: The module; left as it is.
         training: Whether in training or in evaluation mode.
         given: Arguments that are tested for None and are not None. All others are None.
+        hooked: Whether the graph calls the hooks of children whose code became part of it.
 
     Raises:
         UNTRACEABLE: The forward cannot be traced, or does not do the same every time.
@@ -63,7 +91,7 @@ def trace_unit(unit: nn.Module, training: bool, given: Iterable[str] = ()) -> fx
     unit.training = training
     try:
         with _no_dice():
-            graph, again = _traced(unit, set(given)), _traced(unit, set(given))
+            graph, again = (_traced(unit, set(given), hooked) for _ in range(2))
     finally:
         unit.training = before
     if graph.python_code("self").src != again.python_code("self").src:
@@ -71,12 +99,12 @@ def trace_unit(unit: nn.Module, training: bool, given: Iterable[str] = ()) -> fx
     return graph
 
 
-def _traced(unit: nn.Module, given: set[str]) -> fx.Graph:
+def _traced(unit: nn.Module, given: set[str], hooked: bool) -> fx.Graph:
     # What is compared with None decides the way through the code, so it is fixed.
     fixed = {name: None for name in compared_arguments(unit) if name not in given}
     own = dict(vars(unit))
     try:
-        graph = UnitTracer(inlined(unit)).trace(unit, concrete_args=fixed or None)
+        graph = UnitTracer(inlined(unit), hooked).trace(unit, concrete_args=fixed or None)
     finally:
         written = [name for name, value in vars(unit).items() if name not in own or own[name] is not value]
         vars(unit).clear()

@@ -41,11 +41,18 @@ def _prepare(
     if isinstance(inputs, str) or (
         isinstance(inputs, (list, tuple)) and inputs and all(isinstance(i, str) for i in inputs)
     ):
+        if tokenizer is None and preprocess is not None:
+            raise ArgumentError(
+                "The data are texts, and this model reads photos; choose data of photos, or a model of texts. (A photo "
+                "is given as PIL.Image.open(path), not by its path.)"
+            )
         strings = [inputs] if isinstance(inputs, str) else list(inputs)
         return texts(model, strings, tokenizer, _numbers(ids, strings))
     if isinstance(inputs, (list, tuple)) and not inputs:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
     if _is_picture(inputs) or (isinstance(inputs, (list, tuple)) and all(map(_is_picture, inputs))):
+        if preprocess is None and tokenizer is not None:
+            raise ArgumentError("The data are photos, and this model reads texts; choose texts, or a model of photos.")
         pictures = [inputs] if _is_picture(inputs) else list(inputs)
         return photos(model, pictures, preprocess, _numbers(ids, pictures))
     if isinstance(inputs, Mapping):
@@ -54,7 +61,10 @@ def _prepare(
             return images(model, inputs["pixel_values"], rest, preprocess=preprocess)
         if "input_ids" in inputs or "inputs_embeds" in inputs:
             return token_inputs(model, inputs, tokenizer)
-        raise ArgumentError(f"Expected 'pixel_values' or 'input_ids' in the inputs, but got the keys {list(inputs)}.")
+        hint = "; sound is not explained" if {"input_values", "input_features"} & inputs.keys() else ""
+        raise ArgumentError(
+            f"Expected 'pixel_values' or 'input_ids' in the inputs, but got the keys {list(inputs)}{hint}."
+        )
     if isinstance(inputs, Tensor):
         if inputs.dim() == 2 and not inputs.is_floating_point():
             return token_inputs(model, {"input_ids": inputs}, tokenizer)

@@ -72,9 +72,10 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
     check_batch(x, "images")
     if x.dim() != 4:
-        hint = "; add a batch axis with x[None]" if x.dim() == 3 else ""
+        single = x.dim() == 3 and x.shape[1] > 1  # sound is (batch, 1, time)
+        hint = "add a batch axis with x[None]" if single else "sound, video and tables of numbers are not explained"
         raise ArgumentError(
-            f"Expected images of shape (batch, channels, height, width), but got {tuple(x.shape)}{hint}."
+            f"Expected images of shape (batch, channels, height, width), but got {tuple(x.shape)}; {hint}."
         )
     if x.numel() == 0:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")

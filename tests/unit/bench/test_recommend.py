@@ -161,3 +161,18 @@ def _singles(pieces: Pieces) -> Any:
         for n in range(len(piece.ids)):
             yield _part(piece, slice(n, n + 1))
         place += 1
+
+
+def test_data_of_the_other_kind_are_told_in_a_sentence() -> None:
+    from PIL import Image
+
+    from mhex.bundle import Bundle
+
+    photo = Image.new("RGB", (8, 8))
+    reads_photos = Bundle("", Linear(), preprocess=lambda picture: torch.zeros(1, 8, 8))
+    reads_texts = Bundle("", Linear(), tokenizer=lambda texts, **options: {})
+    for call in (mhex.recommend, mhex.explain):
+        with pytest.raises(ArgumentError, match=r"^The data are texts, and this model reads photos; choose data of"):
+            call(reads_photos, [{"text": "a cat"}] if call is mhex.recommend else ["a cat"])
+        with pytest.raises(ArgumentError, match=r"^The data are photos, and this model reads texts; choose texts"):
+            call(reads_texts, [{"image": photo}] if call is mhex.recommend else [photo])

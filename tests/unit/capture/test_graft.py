@@ -192,14 +192,45 @@ def test_a_unit_that_adds_in_evaluation_only_is_refused():
 # --- hooks ---------------------------------------------------------------------------------------------------------
 
 
-def test_hooks_on_modules_inside_of_units():
-    """Those of BERT whose code became part of the layer are not called; all others are. Documented."""
+INSIDE = ("attention", "attention.self", "attention.output", "attention.output.dense", "intermediate", "output")
+
+
+@pytest.mark.parametrize("order", ["hooks first", "heads first"])
+def test_hooks_on_modules_inside_of_units(order):
+    """All of them fire, those of modules whose code became part of the layer too, as often as in a plain model."""
     model, batch, seen = host("hf_bert"), inputs("hf_bert"), []
-    mhex.attach(model, CLASSES)
+    plain = run(model, batch)
+    if order == "heads first":
+        mhex.attach(model, CLASSES)
     layer = model.bert.encoder.layer[0]
-    names = ("attention.self", "attention.output.dense", "attention.output", "intermediate", "output.dense", "output")
-    for name in names:
-        layer.get_submodule(name).register_forward_hook(lambda *_, name=name: seen.append(name))
-    layer.register_forward_hook(lambda *_: seen.append("layer"))
-    run(model, batch)
-    assert seen == ["attention.self", "attention.output.dense", "intermediate", "output.dense", "layer"]
+    for name in INSIDE:
+        module = layer.get_submodule(name)
+        module.register_forward_pre_hook(lambda m, args, name=name: seen.append(("before", name, m, len(args))))
+        module.register_forward_hook(lambda m, args, out, name=name: seen.append(("after", name, m, len(args))))
+    expected = []
+    if order == "hooks first":
+        run(model, batch)
+        expected, seen[:] = list(seen), []
+        mhex.attach(model, CLASSES)
+    assert torch.equal(run(model, batch), plain)
+    assert {(when, name) for when, name, *_ in seen} == {(when, n) for n in INSIDE for when in ("before", "after")}
+    assert len(seen) == 2 * len(INSIDE)
+    assert all(m is layer.get_submodule(name) for _, name, m, _ in seen)
+    assert not expected or seen == expected
+
+
+def test_hooks_inside_of_units_may_change_what_flows():
+    """As in a plain model, for as long as they are registered: they are not part of the code that was traced."""
+    model, batch = host("hf_bert"), inputs("hf_bert")
+    plain, output = run(model, batch), model.bert.encoder.layer[0].output
+    handles = [
+        output.register_forward_pre_hook(lambda m, args, kwargs: ((2 * args[0], *args[1:]), kwargs), with_kwargs=True),
+        output.register_forward_pre_hook(lambda m, args: (args[0], args[1] + 1)),
+        output.register_forward_hook(lambda m, args, kwargs, out: 3 * out, with_kwargs=True),
+    ]
+    changed = run(model, batch)
+    mhex.attach(model, CLASSES)
+    assert torch.equal(run(model, batch), changed)
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(run(model, batch), plain)

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from mhex.capture.adapters import cnn, generic, hf_text, hf_vision, swin, timm_vit, torchvision_vit
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
+from mhex.capture.failures import name_of_class
 from mhex.capture.guest import guests
+from mhex.errors import ArgumentError
 
 ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
     timm_vit.anatomy,
@@ -30,9 +33,18 @@ ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
 _SMOOTH = frozenset(
     (
         *("GELU", "SiLU", "ELU", "SELU", "CELU", "LeakyReLU", "PReLU", "Mish", "Softplus", "Hardswish", "Tanh", "GLU"),
-        *("GELUActivation", "NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "PytorchGELUTanh"),
+        *("LSTM", "GRU", "LSTMCell", "GRUCell"),
+        *(
+            "GELUActivation",
+            "NewGELUActivation",
+            "FastGELUActivation",
+            "QuickGELUActivation",
+            "PytorchGELUTanh",
+            "GELUTanh",
+        ),
     )
 )
+_QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 
 def known_anatomy(model: nn.Module) -> Anatomy | None:
@@ -49,8 +61,22 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
         attention: Whether attention will be read; if not, an unknown model keeps its own kernel in that pass.
     """
     found = known_anatomy(model) or generic.anatomy(model, batch, attention)
+    if found.modality != batch.modality:
+        raise ArgumentError(
+            f"Expected {found.modality} inputs for this {found.family}, but got {batch.modality} inputs."
+        )
     modules = list(model.modules())
-    return replace(found, heads=len(guests(modules)), activation=next(filter(None, map(_smooth, modules)), ""))
+
+    def first(name: Callable[[nn.Module], str]) -> str:
+        return next(filter(None, map(name, modules)), "")
+
+    return replace(
+        found,
+        heads=len(guests(modules)),
+        activation=first(_smooth),
+        opaque=first(_scripted),
+        cuts_gradient=first(_quantised),
+    )
 
 
 def _smooth(module: nn.Module) -> str:
@@ -60,3 +86,15 @@ def _smooth(module: nn.Module) -> str:
         return "" if name == "relu" else name
     name = type(module).__name__
     return name if name in _SMOOTH else ""
+
+
+def _scripted(module: nn.Module) -> str:
+    """Name of a module of TorchScript; empty for other modules."""
+    return name_of_class(module) if isinstance(module, torch.jit.ScriptModule) else ""
+
+
+def _quantised(module: nn.Module) -> str:
+    """Name of a layer that computes in whole numbers; empty for other modules, and for tables of such numbers."""
+    kind = type(module)
+    whole = kind.__module__.startswith(_QUANTISED) and "Embedding" not in kind.__name__
+    return f"quantised layer {kind.__name__}" if whole else ""

@@ -14,12 +14,12 @@ from mhex.capture.adapters.entrance import Call, Entrances
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of, name_of
 from mhex.capture.batch import Batch
 from mhex.capture.ending import activated
-from mhex.capture.failures import model_failures
+from mhex.capture.failures import model_failures, name_of_class
 from mhex.capture.guard import untouched
-from mhex.capture.outputs import find_scores
+from mhex.capture.outputs import find_scores, read_logits
 from mhex.capture.tap import FunctionTap
 from mhex.capture.turns import of_this_thread
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, UnsupportedModelError
 
 # Modules whose outputs of four axes are feature maps. Dropout and LayerNorm are not among them: Transformers use them
 # on attention matrices and heads, which have four axes too.
@@ -27,6 +27,7 @@ _SPATIAL = (
     nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
     nn.AdaptiveMaxPool2d, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish,
 )  # fmt: skip
+_LATENT = "Expected a latent vector that a last linear layer reads, but "
 
 
 def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
@@ -45,16 +46,20 @@ def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
         batch: Checked inputs.
         attention: Whether attention must be seen (see `untouched`).
     """
+    if isinstance(model, torch.jit.ScriptModule):
+        hidden = "TorchScript shows nothing of its inside"
+        return Anatomy(name_of_class(model), batch.modality, no_latent=f"{_LATENT}{hidden}.", no_attention=hidden)
     seen = _Probe(model, batch, attention)
     seen.run()
     found = Anatomy(
-        family=type(model).__name__,
+        family=name_of_class(model),
         modality=batch.modality,
         channels=None if seen.first_convolution is None else seen.first_convolution.in_channels,
         features=seen.features(),
         embedding=seen.embedding,
         head=seen.head,
         no_latent=seen.no_latent,
+        no_scores=seen.no_scores,
         no_attention="no block of it calls torch's scaled_dot_product_attention exactly once, over all tokens",
     )
     blocks = seen.attending_blocks()
@@ -100,7 +105,7 @@ class _Probe:
         self.entrances = Entrances()
         self.linear: tuple[nn.Linear, Tensor] | None = None  # the last one, and what it gave
         self.head: nn.Linear | None = None
-        self.no_latent = ""
+        self.no_latent = self.no_scores = ""
         lists = [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential))]
         self.numbered = {child for parent in lists for child in parent.children()}
         self.spatial = {m for m in model.modules() if any(isinstance(part, _SPATIAL) for part in m.modules())}
@@ -108,12 +113,16 @@ class _Probe:
     def run(self) -> None:
         with model_failures(self.model, self.batch), ExitStack() as stack:
             stack.enter_context(untouched(self.model, self.attention))
-            for module in self.model.modules():
+            for module in (m for m in self.model.modules() if not isinstance(m, torch.jit.ScriptModule)):
                 stack.callback(module.register_forward_pre_hook(of_this_thread(self._enter)).remove)
                 stack.callback(module.register_forward_hook(of_this_thread(self._leave)).remove)
             stack.enter_context(torch.no_grad())
             stack.enter_context(FunctionTap(self._attend))
             output = self.model(*self.batch.args, **self.batch.kwargs)
+        try:
+            read_logits(output)
+        except UnsupportedModelError as error:
+            self.no_scores = str(error)
         scores = find_scores(output)
         if self.linear is None or scores is None or scores.shape != self.linear[1].shape:
             return
@@ -121,8 +130,8 @@ class _Probe:
             self.head = self.linear[0]
         else:
             self.no_latent = (
-                f"Expected a linear layer to give the scores of this {type(self.model).__name__}, but they are changed "
-                "after it, so the latent vector cannot be told; wrap the model to return that vector."
+                f"{_LATENT}the scores of this {type(self.model).__name__} are changed after its last linear layer; "
+                "wrap the model to return that vector."
             )
 
     def features(self) -> FeatureLayer | None:
@@ -183,9 +192,9 @@ class _Probe:
             self.patch_convolution = module
 
     def _are_ids(self, looked_up: Tensor) -> bool:
-        """True for the token ids of the batch, which the model may have reshaped."""
+        """True for the token ids of the batch, laid out as in it: embeddings are read as (batch, tokens, width)."""
         ids = self.batch.kwargs.get("input_ids")
-        return isinstance(ids, Tensor) and looked_up.numel() == ids.numel() and looked_up.reshape(ids.shape).equal(ids)
+        return isinstance(ids, Tensor) and looked_up.shape == ids.shape and looked_up.equal(ids)
 
     def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
