@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mhex._files import write_tensors
 from mhex._json import read_json
+from mhex._schema import build, setting
 from mhex.errors import ArgumentError
-from mhex.train.schema import build, setting
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -109,6 +109,8 @@ if features.check("avif"):
 
 def photo(mode: str = "RGB", side: int = 12) -> Image.Image:
     noise = np.random.default_rng(1).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    if mode == "I;16":  # all of its bits in use, so that its range is known
+        return Image.fromarray(noise[..., 0].astype(np.uint16) * 257)
     return Image.fromarray(noise).convert(mode)
 
 

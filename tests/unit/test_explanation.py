@@ -192,7 +192,7 @@ def test_files_without_pictures_and_lengths_are_read(tmp_path):
         ({"pictures.0": torch.zeros(1, 9999, 3, dtype=torch.uint8)}, {}, "at most 640 pixels"),
         ({"pictures.7": torch.zeros(4, 4, 3, dtype=torch.uint8)}, {}, "none for sample 0"),
         ({"pictures./etc/passwd": torch.zeros(4, 4, 3, dtype=torch.uint8)}, {}, "none for sample 0"),
-        ({"pictures": torch.zeros(1)}, {}, "newer"),
+        ({"pictures": torch.zeros(1)}, {}, "tensors of an explanation"),
         ({}, {"__class__": "1"}, "newer"),
         ({}, {"seed": "{"}, "damaged"),
     ],

@@ -15,17 +15,14 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
         "heads",
         "viz",
         "errors",
-        "_correlation",
-        "_files",
-        "_progress",
-        "_optional",
+        *("_correlation", "_files", "_json", "_misfit", "_optional", "_printable", "_progress", "_schema"),
     },  # its results draw themselves
     "inputs": {"capture", "inputs", "errors", "_photo"},
     "perturb": {"capture", "inputs", "perturb", "errors", "_correlation", "_progress", "_words"},
     "metrics": {"inputs", "metrics", "perturb", "errors", "_correlation", "_words"},
     "bench": {
         *("bench", "capture", "heads", "inputs", "metrics", "perturb", "registry", "bundle", "errors"),
-        *("_explain", "_files", "_progress", "_settle", "targets"),
+        *("_explain", "_files", "_json", "_printable", "_progress", "_schema", "_settle", "targets"),
         *("data", "zoo", "train"),  # suites name data and models, and are read as strictly as recipes
         *("explanation", "viz", "_markup", "_photo"),  # pages of reports
     },
@@ -33,7 +30,7 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
         *("viz", "explanation", "registry", "errors"),
         *("_files", "_markup", "_optional", "_photo", "_printable", "_words"),
     },
-    "data": {"data", "errors", "_optional", "_photo"},
+    "data": {"data", "errors", "_json", "_optional", "_photo"},
 }
 
 

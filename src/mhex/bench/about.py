@@ -57,9 +57,29 @@ def read(folder: Path) -> list[dict[str, Any]]:
         found = read_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it is no JSON; delete it.") from error
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(found, list) or not all(map(_is_call, found)):
         raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it holds something else; delete it.")
     return found
+
+
+def _is_call(entry: Any) -> bool:
+    """Whether an entry of the file is the description of a call that `note` writes."""
+    if not isinstance(entry, dict):
+        return False
+    names = [entry.get(key, []) for key in ("methods", "metrics")]
+    counts = [entry.get(key) for key in ("samples", "done")]
+    return (
+        all(isinstance(group, list) and all(isinstance(name, str) for name in group) for group in names)
+        and all(count is None or type(count) is int for count in counts)
+        and are_losses(entry.get("lost") or {})
+    )
+
+
+def are_losses(lost: Any) -> bool:
+    """Whether something is numbers of samples, as JSON has them, and why they were lost."""
+    return isinstance(lost, dict) and all(
+        number.isdecimal() and isinstance(reason, str) for number, reason in lost.items()
+    )
 
 
 def versions() -> dict[str, str]:

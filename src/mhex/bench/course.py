@@ -25,7 +25,7 @@ def broken_off(calls: Sequence[Call], rows: Any) -> str:
         wanted = call.get("samples")
         if wanted is not None and whole >= wanted:
             continue
-        methods, metrics = len(call["methods"]), len(call["metrics"])
+        methods, metrics = len(call.get("methods", [])), len(call.get("metrics", []))
         of = f"of {wanted} samples" if wanted is not None else f"of {begun} samples so far"
         return (
             f"Broken off, or still running: {whole} {of} {'is' if whole == 1 else 'are'} judged by all of {methods} "
@@ -54,7 +54,7 @@ def _covers(other: Call, call: Call) -> bool:
     """Whether another call came to its end, and did all that this one was to do."""
     if other.get("done") is None or (call.get("samples") or 0) > other["done"]:
         return False
-    return set(call["methods"]) <= set(other["methods"]) and set(call["metrics"]) <= set(other["metrics"])
+    return all(set(call.get(key, [])) <= set(other.get(key, [])) for key in ("methods", "metrics"))
 
 
 def _counts(call: Call, rows: Any) -> tuple[int, int]:

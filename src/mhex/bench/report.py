@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._json import read_json
 from mhex.bench import about, course, store
 from mhex.bench.cells import cells_of, compared, per_image
 from mhex.bench.gathering import curves_of, numbers_of, presence_of
@@ -251,9 +252,7 @@ class Report:
             calls = about.read(path)
             lost, broken = course.lost_in(calls), course.broken_off(calls, rows)
             return cls(rows, store.read(path, store.CURVES), lost, broken)
-        facts = json.loads((rows.schema.metadata or {}).get(_FACTS, b"{}"))
-        lost = {int(number): reason for number, reason in facts.get("lost", {}).items()}
-        return cls(rows, None, lost, facts.get("broken", ""))
+        return cls(rows, None, *_facts((rows.schema.metadata or {}).get(_FACTS, b"{}"), path))
 
     def merge(self, *others: Report) -> Report:
         """One report of several: samples are paired by number and digest, and what disagrees is refused.
@@ -273,3 +272,15 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({len(self.methods)} methods, {len(self.metrics)} metrics, {self.rows.num_rows} rows)"
+
+
+def _facts(text: bytes, path: Path) -> tuple[dict[int, str], str]:
+    """Samples that were lost, and a sentence on a run that was broken off, from the header of a file of rows."""
+    try:
+        facts = read_json(text.decode())
+    except ValueError as error:
+        raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header is damaged: {error}.") from error
+    lost, broken = (facts.get("lost", {}), facts.get("broken", "")) if isinstance(facts, dict) else (facts, "")
+    if not about.are_losses(lost) or not isinstance(broken, str):
+        raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header holds something else.")
+    return {int(number): reason for number, reason in lost.items()}, broken

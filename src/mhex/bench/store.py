@@ -97,7 +97,7 @@ def _checked(table: Any, file: Path, kind: Kind) -> Any:
         listed = ", ".join(kind.columns)
         raise ArgumentError(f"Expected the columns {listed} in {file.name!r}: it is no report of mhex.")
     try:
-        table = table.cast(kind.schema())
+        table = table.cast(kind.schema()).replace_schema_metadata(table.schema.metadata)
         table.validate(full=True)
         for name in kind.columns:
             if name != "value" and table.column(name).null_count:

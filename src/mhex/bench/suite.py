@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mhex._schema import setting
 from mhex.bench.plan import MethodGiven, label
 from mhex.bench.suite_papers import ClaimPart, PublishedPart
 from mhex.errors import ArgumentError
-from mhex.train.schema import setting
 
 All = Literal["all"]
 EVERY: All = "all"  # in the place of names: each method that serves the model

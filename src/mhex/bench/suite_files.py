@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mhex._schema import build
 from mhex.bench.suite import Suite
 from mhex.bench.suite_check import check_suite
 from mhex.train.named_files import NamedFiles
-from mhex.train.schema import build
 
 _SUITES = NamedFiles("suite", "mhex.bench", "suites", "mhex bench --list")
 

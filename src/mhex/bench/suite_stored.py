@@ -7,11 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mhex._schema import build
 from mhex.bench.report import Report
 from mhex.bench.suite import Suite
 from mhex.bench.suite_run import TOLD, SuiteResult, told_in
 from mhex.errors import ArgumentError
-from mhex.train.schema import build
 
 
 def stored_result(folder: str | PathLike[str], suite: Suite | None = None) -> SuiteResult:

@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mhex._files import write_tensors, writing
+from mhex._schema import build
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads
 from mhex.heads.settings import Settings, Source
-from mhex.train.schema import build
 
 _FORMAT = "mhex heads 1"
 _LARGEST = 2**20  # number of classes or channels

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mhex._misfit import misfit_of
 from mhex.capture.ending import Ending, ending_in_graph
 from mhex.capture.guest import GUEST
 from mhex.capture.hooks import see_each
@@ -23,7 +24,6 @@ from mhex.heads.calls import Call, Recording, Token
 from mhex.heads.freeze import hold_buffers
 from mhex.heads.reading import Reading
 from mhex.heads.settings import Settings, Source
-from mhex.zoo._weights import misfit_of
 
 PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
 

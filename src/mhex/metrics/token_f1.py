@@ -157,8 +157,9 @@ class TokenF1(PerImage):
         rows = zip(given, case.ids, texts, strict=True)
         rationale = [marked_words(row, f"sample {i}", text) for row, i, text in rows]
         units = text_units(case.subject, case.saliency, "word", self.protocol.words, self.protocol.pooling)
-        assert units.counted is not None
-        return (WordScores(tuple(case.ids), units.scores, units.counted, rationale),)
+        counted = units.counted
+        assert counted is not None
+        return (WordScores(tuple(case.ids), units.scores, counted, rationale),)
 
     def score(self, words: WordScores) -> Tensor:
         """Per text."""

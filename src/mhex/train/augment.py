@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mhex._schema import setting
 from mhex.errors import ArgumentError
-from mhex.train.schema import setting
 from mhex.train.view import per_channel
 
 

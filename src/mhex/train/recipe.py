@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from mhex._schema import setting
 from mhex.errors import ArgumentError
 from mhex.train.augment import Augment
 from mhex.train.recipe_heads import FitPart, HeadsPart
 from mhex.train.recipe_unlabelled import UnlabelledPart
-from mhex.train.schema import setting
 from mhex.train.view import IMAGENET_MEAN, IMAGENET_STD, View
 
 SMOKE_SAMPLES = 16

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from mhex._schema import build
 from mhex.errors import ArgumentError
 from mhex.train.named_files import SUFFIXES, NamedFiles
 from mhex.train.recipe import Recipe
-from mhex.train.schema import build
 from mhex.train.strict_yaml import Shallow, read_yaml
 
 _RECIPES = NamedFiles("recipe", "mhex.train", "recipes", "mhex train --list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mhex.train.schema import setting
+from mhex._schema import setting
 
 
 @dataclass(frozen=True)

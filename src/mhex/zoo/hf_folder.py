@@ -10,11 +10,11 @@ from typing import Any, Literal
 import torch
 
 from mhex._json import read_json
+from mhex._misfit import misfit
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError
 from mhex.zoo._squash import FILTERS, Squash
-from mhex.zoo._weights import misfit
 
 # Without one of these files transformers makes a tokenizer of five words, and says nothing.
 _VOCABULARIES = (

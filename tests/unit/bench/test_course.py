@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import mhex
+from mhex._schema import build
 from mhex.bench import judging, page_of
 from mhex.bench.suite import Suite
 from mhex.bench.suite_page import suite_page
 from mhex.bench.suite_run import SuiteResult, missing_models
-from mhex.train.schema import build
 from support.suites import suite_dict
 from support.tiny import pictures, tiny
 
