@@ -50,7 +50,9 @@ def answer(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any
         message = str(error)
         assert re.match(r"[A-Z].*[.?]$", message, re.DOTALL), message
         assert re.search(
-            r"expected|unknown|without|not finite|means nothing|itself fails|cannot be read", message, re.IGNORECASE
+            r"expected|unknown|without|not finite|means nothing|itself fails|cannot be read|does not say",
+            message,
+            re.IGNORECASE,
         ), message
         return None
 
