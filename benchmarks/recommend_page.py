@@ -23,7 +23,9 @@ by two-sided flips of signs of paired differences, with Holm's correction, at 0.
 
 What was looked at before: `balanced` went from 5 to 3 steps after a look at 16 photos of pets whose split was not
 noted, and the rules of the race were tried by replaying rows of test photos of an older `pets-vit`. The benchmark and
-the races below are of a newer network, and the race has not been changed since.
+the races below are of a newer network. Since then the race has changed in one thing, how it measures what methods cost:
+waiting for other programs counts little. `lrp`, `partial-lrp`, `attnlrp` and `vit-cx` have other defaults than when the
+race was made, and so other places. Each race had two cores of a machine of sixteen for itself; five ran at a time.
 
 A race gives its first round some twelve photos per method, so that it flags methods as not shown to be above random
 maps which 400 photos tell from them: such flags are called false below."""
