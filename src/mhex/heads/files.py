@@ -76,7 +76,7 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
     sides = (settings.num_classes, *settings.channels)  # matrices are made of these
     if not all(1 <= side <= _LARGEST for side in sides) or rows - {(settings.num_classes,)}:
         raise ArgumentError(
-            f"Expected weights in {path} for the {settings.num_classes} classes and the channels {settings.channels} of "
+            f"Expected weights in {path} for the {settings.num_classes} classes and channels {settings.channels} of "
             "its settings, but they are not so; save the heads again."
         )
     extras = {name: value for name, value in asdict(build(_Extras, extras, str(path))).items() if name in extras}
