@@ -19,7 +19,9 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
     """A batch from a normalised image tensor (B, C, H, W); `kwargs` are handed on to the model."""
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
-    check_batch(x, "images")
+    for name, value in {"images": x, **kwargs}.items():
+        if isinstance(value, Tensor):
+            check_batch(value, str(name))
     if x.dim() != 4:
         hint = "; add a batch axis with x[None]" if x.dim() == 3 else ""
         raise ArgumentError(
@@ -106,7 +108,7 @@ def check_image(batch: Batch, anatomy: Anatomy) -> None:
         raise ArgumentError(
             f"Expected images of {anatomy.channels} channels for this {anatomy.family}, but got {channels}."
         )
-    fits_any_size = bool(batch.kwargs.get("interpolate_pos_encoding"))
+    fits_any_size = batch.kwargs.get("interpolate_pos_encoding") is True
     if anatomy.image_size is not None and not fits_any_size and (height, width) != anatomy.image_size:
         wanted = "x".join(map(str, anatomy.image_size))
         raise ArgumentError(
