@@ -102,7 +102,7 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
     "list": list,
     "dictionary": lambda x: {"pixel_values": x},
 }
-SIDES = st.sampled_from([0, 1, 2, 3, 8, WIDTH])
+SIDES = st.sampled_from([0, 1, 2, 3, 8, 16])
 SHAPES = st.one_of(
     st.sampled_from([(2, 3, HEIGHT, WIDTH)] * 2 + [(1, 3, 1, 1), (1, 3, HEIGHT, 0), (2, 1, HEIGHT, WIDTH)]),
     st.lists(SIDES, max_size=5).map(tuple),

@@ -244,16 +244,22 @@ def _check_batches(unread: Mapping[int, str]) -> None:
 
 def check_lengths(parts: Parts) -> None:
     """Refuse a batch with more or fewer labels, masks or arguments than inputs, or with tensors that are not dense."""
+    _check_tensors(parts)
+    count = length(parts["inputs"])
+    own = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()
+    for name, value in (*((name, parts[name]) for name in BESIDE), *own):
+        if value is None or (name not in BESIDE and not _is_column(value)):
+            continue
+        if not _is_column(value) or len(value) != count:
+            came = len(value) if _is_column(value) else f"1 {type(value).__name__}"
+            raise ArgumentError(f"Expected a {name} for each of {count} samples, but got {came}.")
+
+
+def _check_tensors(parts: Parts) -> None:
     for name, value in parts.items():
         for part in value.values() if isinstance(value, Mapping) else [value]:
             if isinstance(part, Tensor):
                 check_dense(part, name)
-    count = length(parts["inputs"])
-    own = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()
-    for name, value in (*((name, parts[name]) for name in BESIDE), *own):
-        given = len(value) if _is_column(value) else 1
-        if given != count and (name in BESIDE or _is_column(value)) and value is not None:
-            raise ArgumentError(f"Expected a {name} for each of {count} samples, but got {given}.")
 
 
 def _cut(parts: Parts, size: int) -> Iterator[Parts]:
@@ -279,6 +285,7 @@ def _gathered(items: Iterable[Parts], size: int) -> Iterator[Parts]:
     """Items in batches; one whose tensors have another shape begins a batch of its own."""
     held: list[Parts] = []
     for parts in items:
+        _check_tensors(parts)
         if held and (len(held) == size or _shapes(parts["inputs"]) != _shapes(held[0]["inputs"])):
             yield _joined(held)
             held = []
@@ -299,7 +306,12 @@ def _joined(items: list[Parts]) -> Parts:
     """A batch of items: inputs stacked, and the rest as lists."""
     rest = {name: [item[name] for item in items] for name in BESIDE}
     ids = [item["place"] for item in items] if "place" in items[0] else None
-    return {"inputs": _stacked([item["inputs"] for item in items]), **rest, "ids": ids}
+    try:
+        return {"inputs": _stacked([item["inputs"] for item in items]), **rest, "ids": ids}
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise ArgumentTypeError(
+            f"Expected samples of one kind, such as tensors or strings, but they cannot be put together: {error}."
+        ) from error
 
 
 def _stacked(values: list[Any]) -> Any:

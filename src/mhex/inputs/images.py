@@ -70,7 +70,9 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
     """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
-    check_batch(x, "images")
+    for name, value in {"images": x, **kwargs}.items():
+        if isinstance(value, Tensor):
+            check_batch(value, str(name))
     if x.dim() != 4:
         single = x.dim() == 3 and x.shape[1] > 1  # sound is (batch, 1, time)
         hint = "add a batch axis with x[None]" if single else "sound, video and tables of numbers are not explained"
@@ -202,7 +204,7 @@ def check_image(batch: Batch, anatomy: Anatomy) -> None:
         raise ArgumentError(
             f"Expected images of {anatomy.channels} channels for this {anatomy.family}, but got {channels}."
         )
-    fits_any_size = bool(batch.kwargs.get("interpolate_pos_encoding"))
+    fits_any_size = batch.kwargs.get("interpolate_pos_encoding") is True
     if anatomy.image_size is not None and not fits_any_size and (height, width) != anatomy.image_size:
         wanted = "x".join(map(str, anatomy.image_size))
         raise ArgumentError(

@@ -91,7 +91,7 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
             "tokenize with return_tensors='pt'."
         )
     check_batch(main, "token ids")
-    if main.dtype not in _INDEX and not main.is_floating_point():
+    if main.dtype not in _INDEX and (main is inputs.get("input_ids") or not main.is_floating_point()):
         raise ArgumentTypeError(f"Expected whole numbers as token ids, but got {main.dtype}.")
     if main.dim() != (3 if main.is_floating_point() else 2):
         raise ArgumentError(f"Expected token ids of shape (batch, tokens), but got {tuple(main.shape)}.")
