@@ -25,7 +25,14 @@ from mhex._settle import (
 from mhex.auto import AUTO, methods_for
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Anatomy, Batch, Needs, Outputs, Trace, check_outputs, find_anatomy, full, observe, unwrap
-from mhex.errors import ArgumentError, CaptureError, NotFiniteError, NotFiniteOutputError, UnsupportedModelError
+from mhex.errors import (
+    ArgumentError,
+    CaptureError,
+    ModelInUseError,
+    NotFiniteError,
+    NotFiniteOutputError,
+    UnsupportedModelError,
+)
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.registry import Method, get_method
@@ -97,7 +104,8 @@ def explain(
             )
         shared = {"task": task, "outputs": outputs, "class_names": class_names, "seed": seed, "progress": progress}
         with torch.inference_mode(False):
-            prepared = prepare(inner, inputs, preprocess or bundle.preprocess, tokenizer or bundle.tokenizer)
+            reading = with_window(preprocess or bundle.preprocess, window, inputs)
+            prepared = prepare(inner, inputs, reading, tokenizer or bundle.tokenizer)
             return _automatic(bundle, prepared, target, shared)
     spec = get_method(method)
     settings = spec.check_options(options)
@@ -181,6 +189,8 @@ def _automatic(bundle: Bundle, prepared: Prepared, target: Target, shared: Mappi
     for spec in methods:
         try:
             return replace(explain(bundle, prepared, spec.name, target, **shared), auto=True)
+        except (NotFiniteOutputError, ModelInUseError):
+            raise  # no other method would do better
         except (UnsupportedModelError, CaptureError):
             continue
     return replace(explain(bundle, prepared, last.name, target, **shared), auto=True)

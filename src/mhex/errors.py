@@ -55,6 +55,10 @@ class CaptureError(MhexError):
     """The forward pass did not show what the model's family promises."""
 
 
+class ModelInUseError(CaptureError):
+    """Another thread runs or changes the model while it is to be explained."""
+
+
 class NotFiniteError(CaptureError):
     """A method gave scores that are NaN or infinite, for some samples at least.
 

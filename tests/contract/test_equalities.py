@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from support.cases import CORE, METHODS, TEXTS, assert_same, cases, explain, one_per_family
-from support.models import CLASSES, LENGTHS, LONGEST_TEXT, Family, call, fused_calls
+from support.models import CLASSES, FAMILIES, LENGTHS, LONGEST_TEXT, Family, call, fused_calls
 
 
 def pick(scores: Tensor, index: int, family: Family) -> Tensor:
@@ -27,6 +27,15 @@ def test_batch_equals_singles(method: str, family: Family) -> None:
         alone = explain(model, family.sample(inputs, index), method)
         assert int(alone.target[0]) == int(together.target[index])
         assert_same(pick(together.scores, index, family), alone.scores, method)
+
+
+@pytest.mark.parametrize("method", ["lrp", "attnlrp", "abslrp", "conservative-lrp", "input-x-gradient", "gradcam"])
+def test_one_sample_with_channels_last_is_a_row_of_a_batch(method: str) -> None:
+    family = FAMILIES["timm_resnet"]
+    model, inputs = family.model(), family.inputs(2).contiguous(memory_format=torch.channels_last)
+    together = explain(model, inputs, method)
+    alone = explain(model, inputs[:1].contiguous(memory_format=torch.channels_last), method, target=together.target[:1])
+    assert_same(together.scores[:1], alone.scores, method)
 
 
 @cases(TEXTS)

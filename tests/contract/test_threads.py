@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import mhex
+from mhex.capture import turns
 from mhex.capture.guard import untouched
 from mhex.capture.turns import Shared, turn
 from mhex.errors import CaptureError
@@ -245,3 +246,39 @@ def test_threads_that_would_wait_for_each_other_are_refused() -> None:
     thread.join(LATE)
     with turn([second], []):
         pass
+
+
+class Asking(Net):
+    """A network that explains itself."""
+
+    def why(self, x: Tensor) -> Tensor:
+        return mhex.explain(self, x, "gradcam", 1).scores
+
+
+def test_threads_explain_through_a_method_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_PATIENCE", 2.0)
+    model, x = Asking().eval(), torch.rand(2, 3, 8, 8)
+    wanted = model.why(x)
+    with ThreadPoolExecutor(3) as pool:
+        for scores in pool.map(model.why, [x] * 9):
+            assert torch.equal(scores, wanted)
+
+
+def test_a_backward_pass_of_another_model_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_PATIENCE", 0.2)
+    inside, over = threading.Event(), threading.Event()
+    weight = torch.ones(3, requires_grad=True)
+
+    def hold(gradient: Tensor) -> None:
+        inside.set()
+        over.wait(LATE)
+
+    weight.register_hook(hold)
+    thread = threading.Thread(target=lambda: (weight * 2).sum().backward())
+    thread.start()
+    try:
+        assert inside.wait(LATE)
+        assert mhex.explain(Net().eval(), torch.rand(1, 3, 8, 8), "gradcam", 1).scores.shape[0] == 1
+    finally:
+        over.set()
+        thread.join(LATE)

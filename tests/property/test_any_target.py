@@ -104,7 +104,7 @@ def test_a_name_of_two_classes_means_neither(target: str) -> None:
 @COUNTS
 def test_what_functions_return(factor: int) -> None:
     def body(returned: Any) -> None:
-        e = answer(mhex.explain, CNN.model(), CNN.inputs(1), "occlusion", target=lambda logits: returned, window=16)
+        e = answer(mhex.explain, CNN.model(), CNN.inputs(1), "occlusion", target=lambda logits: returned, patch=16)
         assert e is None or bool(torch.isfinite(e.scores).all())
 
     search(body, anything, 60 * factor)

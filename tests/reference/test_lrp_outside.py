@@ -223,6 +223,29 @@ def test_attnlrp_of_a_vit_is_the_published_recipe() -> None:
     close(ours, (x * gradient).sum(1), 1e-9)
 
 
+def test_projections_are_known_whatever_stands_between_softmax_and_values() -> None:
+    class Attention(nn.Module):
+        def __init__(self, between: Any) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embed = nn.Conv2d(3, 8, 4, 4)
+            self.q, self.k, self.v, self.out, self.head = (nn.Linear(8, 8) for _ in range(5))
+            self.between = between
+            self.double().eval()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.embed(x).flatten(2).mT
+            weights = (self.q(x) @ self.k(x).mT).softmax(-1)
+            return self.head((x + self.out(self.between(weights) @ self.v(x))).mean(1))
+
+    x = torch.rand(2, 3, 8, 8, dtype=torch.float64)
+    plain = mhex.explain(Attention(lambda weights: weights), x, "attnlrp", 1).scores
+    for between in (torch.clone, lambda weights: weights * 1.0, lambda weights: weights.reshape(weights.shape)):
+        close(mhex.explain(Attention(between), x, "attnlrp", 1).scores, plain, 1e-9)
+    gamma = mhex.explain(Attention(torch.clone), x, "attnlrp", 1, projections="gamma").scores
+    assert not torch.allclose(gamma, plain, rtol=1e-3)
+
+
 def test_conservative_lrp_of_its_paper_detaches_attention_and_norms_alone() -> None:
     """Gradient times input of the same network with constant queries, keys and sigmas; GELU keeps its slope."""
     family = FAMILIES["tv_vit"]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import mhex
 from mhex.auto import TABLE, kind_of
 from mhex.capture import find_anatomy
-from mhex.errors import ArgumentError, UnsupportedModelError
+from mhex.errors import ArgumentError, ModelInUseError, UnsupportedModelError
 from mhex.inputs import prepare
 from mhex.registry import all_methods, get_method
+from mhex.zoo._squash import Squash
 from support.models import FAMILIES, enliven, with_heads
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
@@ -167,3 +170,30 @@ def test_an_explanation_without_a_target_is_drawn_and_saved(tmp_path: Any) -> No
     e.save(tmp_path / "e.safetensors")
     again = mhex.Explanation.load(tmp_path / "e.safetensors")
     assert (again.method, again.auto, again.target, again.values) == ("rollout", True, None, None)
+
+
+def test_a_model_that_is_in_use_is_no_reason_for_another_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        raise ModelInUseError("Another thread changed the model.")
+
+    monkeypatch.setattr("mhex._explain.observe", refuse)
+    with pytest.raises(ModelInUseError):
+        mhex.explain(FAMILIES["timm_resnet"].model(), FAMILIES["timm_resnet"].inputs(1))
+    assert len(calls) == 1
+
+
+def test_the_default_sees_photos_through_the_window() -> None:
+    """A photo of 12 bits, explained with and without the name of the method."""
+    family = FAMILIES["timm_resnet"]
+    size = family.inputs(1).shape[-2:]
+    values = torch.arange(size[0] * size[1]).reshape(size) % 4096
+    photo = Image.fromarray(values.numpy().astype(np.uint16))
+    preprocess = Squash(*size, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+    options: Any = {"preprocess": preprocess, "window": (0, 4095)}
+    named = mhex.explain(family.model(), [photo], "gradcam", **options)
+    torch.testing.assert_close(mhex.explain(family.model(), [photo], **options).logits, named.logits)
+    with pytest.raises(ArgumentError, match="window"):
+        mhex.explain(family.model(), [photo], preprocess=preprocess, window="bad")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._json import read_json
 from mhex._photo import BROKEN
 from mhex.bench.controls import is_control
 from mhex.bench.plan import Judged, label
@@ -135,7 +136,7 @@ def drawn_from(photos: Any, maps: Any) -> dict[int, dict[str, Explanation]]:
 
 def _explanation(row: dict[str, Any], picture: Any) -> Explanation:
     """A map as `mhex.viz` draws it: a batch of one sample with one class."""
-    beside = json.loads(row["tokens"]) if row["tokens"] else {}
+    beside = read_json(row["tokens"]) if row["tokens"] else {}
     is_text = "tokens" in beside
     scores = torch.tensor(row["scores"]).view(1, row["height"], row["width"])
     control = is_control(row["method"])

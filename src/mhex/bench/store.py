@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mhex._files import replacing, write_text, writing
+from mhex._json import read_json
 from mhex.errors import ArgumentError
 
 Key = tuple[Any, ...]
@@ -102,7 +102,7 @@ def _checked(table: Any, file: Path, kind: Kind) -> Any:
         for name in kind.columns:
             if name != "value" and table.column(name).null_count:
                 raise ValueError(f"the column {name} has empty places")
-            if name in _JSON and not all(isinstance(json.loads(text), dict) for text in _different(table, name)):
+            if name in _JSON and not all(isinstance(read_json(text), dict) for text in _different(table, name)):
                 raise ValueError(f"the column {name} should hold mappings")
     except (pa.ArrowException, ValueError) as error:
         what = f"Expected {kind.what} of mhex in {file.name!r}, but it holds something else"

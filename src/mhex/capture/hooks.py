@@ -8,7 +8,11 @@ from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.nn.modules.module import (
+    _global_forward_hooks,
+    _global_forward_hooks_with_kwargs,
+    _global_forward_pre_hooks,
+)
 
 from mhex.capture.turns import of_this_thread
 from mhex.errors import CaptureError
@@ -128,7 +132,7 @@ def before_call(
 def after_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """What the forward hooks after a call make of its output; see `before_call`."""
     for key, hook in (*_global_forward_hooks.items(), *module._forward_hooks.items()):
-        named = key in module._forward_hooks_with_kwargs
+        named = key in module._forward_hooks_with_kwargs or key in _global_forward_hooks_with_kwargs
         changed = hook(module, args, kwargs, output) if named else hook(module, args, output)
         output = output if changed is None else changed
     return output

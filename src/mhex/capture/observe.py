@@ -55,7 +55,8 @@ def observe(
     """
     with model_failures(model, batch), ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        straighten_norms(stack, model.modules())
+        if rules is None or rules.partial:  # rules have gradients of their own, and know layers by their very tensors
+            straighten_norms(stack, model.modules())
         first = stack.enter_context(ExitStack())
         watch, trace = _watched(first, model, anatomy, batch, needs, rules, progress)
         if outputs != "logits" and (ending := _ending(model, watch, trace, outputs)) is not None:

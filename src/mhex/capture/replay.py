@@ -86,7 +86,7 @@ class Again:
                 self._drop(stack, drop)
                 try:
                     return watch.forward(batch)
-                except UnsupportedModelError as error:
+                except RuntimeError as error:
                     reason = "its blocks cannot run with a token less (they count them: rotary or relative positions)"
                     raise UnsupportedModelError(
                         f"Expected to take tokens out of this {watch.anatomy.family}, but {reason}; hide them by a "

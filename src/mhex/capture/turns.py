@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
@@ -16,13 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
-from mhex.errors import CaptureError, MhexError
+from mhex.errors import MhexError, ModelInUseError
 
 _FREE = threading.Condition()
 _HOLDERS: dict[int, int] = {}  # the thread that explains, by id of a module or parameter
 _BACKWARD = _engine_run_backward.__code__
 _PATIENCE = 60.0  # seconds
 _PAUSE = 0.0005
+_CALLS = ("_call_impl", "forward")  # of a module, as torch and as models name them
 _TRAINED = (
     "Another thread changed the model while it was explained, as training does, so the explanation would be of no one "
     "model; explain between two steps, or explain a copy (copy.deepcopy)."
@@ -40,7 +42,9 @@ def turn(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> It
     keys = {id(part) for part in (*modules, *parameters)}
     with _FREE:
         if not _is_free(keys, thread) and thread in _HOLDERS.values():  # two such threads could wait for each other
-            raise CaptureError("Another thread explains a model that is wanted while this thread explains another one.")
+            raise ModelInUseError(
+                "Another thread explains a model that is wanted while this thread explains another one."
+            )
         _FREE.wait_for(lambda: _is_free(keys, thread))
         fresh = keys - _HOLDERS.keys()
         _HOLDERS.update(dict.fromkeys(fresh, thread))
@@ -62,7 +66,7 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
     is refused.
 
     Raises:
-        CaptureError: Such gradients were taken meanwhile, or another thread does not come out of the model.
+        ModelInUseError: Such gradients were taken meanwhile, or another thread does not come out of the model.
     """
     if threading.active_count() == 1:
         yield
@@ -76,10 +80,10 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
             if parameter.requires_grad:
                 react = partial(_wait, id(parameter)) if parameter.is_cpu else lost.set
                 stack.enter_context(_gradient_hook(parameter, react))
-        _wait_for_calls({id(module) for module in modules})
+        _wait_for_calls({id(part) for part in (*modules, *parameters)})
         yield
     if lost.is_set():
-        raise CaptureError(_TRAINED)
+        raise ModelInUseError(_TRAINED)
 
 
 @contextmanager
@@ -87,7 +91,7 @@ def unchanged(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) 
     """Refuse a result if another thread changed weights or modes meanwhile. To be entered when all is set.
 
     Raises:
-        CaptureError: It did; also in the place of an error of torch that came of it.
+        ModelInUseError: It did; also in the place of an error of torch that came of it.
     """
     if threading.active_count() == 1:
         yield
@@ -101,10 +105,10 @@ def unchanged(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) 
         yield
     except (RuntimeError, MhexError) as error:
         if state() != before:
-            raise CaptureError(_TRAINED) from error
+            raise ModelInUseError(_TRAINED) from error
         raise
     if state() != before:
-        raise CaptureError(_TRAINED)
+        raise ModelInUseError(_TRAINED)
 
 
 def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,11 +160,11 @@ def _wait(key: int) -> None:
 
 
 def _wait_for_calls(keys: set[int]) -> None:
-    """Wait until all other threads are outside of the model and of backward passes, or wait here themselves."""
+    """Wait until all other threads are outside of the model and of its backward passes, or wait here themselves."""
     until = time.monotonic() + _PATIENCE
     while any(_is_inside(frame, keys) for thread, frame in sys._current_frames().items() if thread != get_ident()):
         if time.monotonic() > until:
-            raise CaptureError(
+            raise ModelInUseError(
                 f"Another thread has run the model for {_PATIENCE:g} seconds without an end; explain a copy "
                 "(copy.deepcopy)."
             )
@@ -168,15 +172,35 @@ def _wait_for_calls(keys: set[int]) -> None:
 
 
 def _is_inside(frame: FrameType | None, keys: set[int]) -> bool:
+    """Whether the calls of a thread, the innermost first, are in the model or take gradients of its parameters."""
     while frame is not None:
-        if frame.f_code is _wait.__code__:
+        code = frame.f_code
+        if code in _WAITING:
             return False
-        if frame.f_code is _BACKWARD:
-            return True
-        if frame.f_code.co_varnames[:1] == ("self",) and id(frame.f_locals.get("self")) in keys:
+        if code is _BACKWARD:
+            return _reaches(frame.f_locals.get("t_outputs", ()), keys)
+        if code.co_name in _CALLS and id(frame.f_locals.get("self")) in keys:
             return True
         frame = frame.f_back
     return False
+
+
+def _reaches(outputs: Sequence[Tensor], keys: set[int]) -> bool:
+    """Whether gradients of outputs are taken through to one of the parameters."""
+    nodes, seen = [output.grad_fn for output in outputs], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if id(getattr(node, "variable", None)) in keys:
+            return True
+        nodes += [below for below, _ in node.next_functions]
+    return False
+
+
+# Code in which a thread waits for its turn: whatever it does above, it does not go on.
+_WAITING = frozenset((_wait.__code__, inspect.unwrap(turn).__code__))
 
 
 def _wait_to_run(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mhex._files import write_tensors, writing
+from mhex._json import read_json
 from mhex._schema import build
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads
@@ -85,7 +86,7 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
 
 def _entries(header: Mapping[str, str], name: str, path: Path) -> dict[str, Any]:
     try:
-        entries = json.loads(header.get(name, ""))
+        entries = read_json(header.get(name, ""))
     except ValueError as error:
         raise ArgumentError(f"Expected JSON under {name!r} in the header of {path}, but it is damaged.") from error
     if not isinstance(entries, dict):

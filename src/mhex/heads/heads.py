@@ -88,10 +88,13 @@ class Heads(nn.Module):
             for matrix in ("w1", "w2"):
                 if f"blocks.{number}.{matrix}.weight" not in state:
                     setattr(block, matrix, None)
-        problems = misfit_of(self, state)
-        if problems:
-            raise ArgumentError(f"The weights of the heads do not fit their settings: {problems}; save them again.")
-        self.load_state_dict(dict(state), strict=True)
+        try:
+            self.load_state_dict(dict(state), strict=True)
+        except RuntimeError as error:
+            problems = misfit_of(self, state)
+            raise ArgumentError(
+                f"The weights of the heads do not fit their settings: {problems}; save them again."
+            ) from error
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ def _word_indices(inputs: Any, real: Tensor) -> list[list[int | None]] | None:
 
 def _lengths(inputs: Any, real: Tensor) -> list[int] | None:
     """Tokens of each text with those that were cut off, which a fast tokenizer keeps beside the others."""
-    if not getattr(inputs, "is_fast", False):
+    if not getattr(inputs, "is_fast", False) or len(inputs.encodings) != len(real):
         return None
     cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding in inputs.encodings]
     return [kept + rest for kept, rest in zip(real.sum(1).tolist(), cut, strict=True)]

@@ -66,7 +66,9 @@ class Flow(Books):
             args = tuple(map(self.current, args))
             kwargs = {name: self.current(value) for name, value in kwargs.items()}
         if not any_in_graph((*args, *kwargs.values())):
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            follow(name_of_operation(OUT_OF_PLACE.get(function, function)), args, result)
+            return result
         operation = OUT_OF_PLACE.get(function, function)
         written = operation is not function
         if kwargs.get("inplace"):  # torch hands it on by its name, however it was given

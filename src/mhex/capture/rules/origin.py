@@ -76,7 +76,7 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
     """
     if name not in _FOLLOWED:
         return
-    inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING]
+    inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING or origin_of(x) is not None]
     origins = [origin_of(x) for x in inputs]
     layers = frozenset[Mark]().union(*(origin.layers for origin in origins if origin is not None))
     if name == "attention" or (name == "matmul" and any(is_from(x, "weights") for x in inputs)):
