@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexWarning
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,6 +25,7 @@ MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
 _USUAL, _DENSEST = 4_000_000, 20_000  # pixels of any file, and pixels for each byte of a larger one
 _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
+_LITTLE = 0.1  # share of the pixels between black and white below which a window is warned of
 _CHUNKS = 1000  # of a PNG file are looked at, at most
 
 
@@ -51,9 +53,10 @@ def check_window(window: Any) -> Window | None:
         low, high = map(float, ends)
         if math.isfinite(low) and math.isfinite(high) and low < high:
             return low, high
+    hint = " The size of occlusion's patches is patch=." if isinstance(window, int) else ""
     raise ArgumentError(
         "Expected window= to be two numbers, the value that is black and a larger one that is white, such as "
-        f"(0, 4095), but got {window!r}; the size of occlusion's patches is patch=."
+        f"(0, 4095), but got {window!r}.{hint}"
     )
 
 
@@ -219,7 +222,24 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
             f"black and white; {window_hint(float(values.min()), float(values.max()))}."
         )
     light = scaled(values, known)
+    if window is not None:
+        _check_clipping(light, float(values.min()), float(values.max()), window, name)
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
+
+
+def _check_clipping(light: Any, low: float, high: float, window: Window, name: str) -> None:
+    """Refuse a window with nothing of the photo between its ends, and warn of one with little."""
+    inside = float(((light > 0) & (light < 1)).mean())
+    ends, values = f"window=({window[0]:g}, {window[1]:g})", f"from {low:g} to {high:g}"
+    if high < window[0] or low > window[1]:
+        raise ArgumentError(f"{name} holds values {values}, all of them outside of {ends}; give a window that fits.")
+    if inside < _LITTLE and high > low:
+        warnings.warn(
+            f"{name} holds values {values}, and only {inside:.0%} of its pixels lie between the ends of {ends}: the "
+            "others are black or white.",
+            MhexWarning,
+            stacklevel=2,
+        )
 
 
 def window_hint(low: float, high: float) -> str:

@@ -12,7 +12,7 @@ from PIL import Image
 
 import mhex
 from mhex._photo import check_window, plain_rgb, upright_rgb
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.zoo._squash import Squash
 from support.models import FAMILIES
 
@@ -271,3 +271,12 @@ def test_evaluate_names_a_sample_by_its_number_in_the_data():
         mhex.evaluate(bundle(), photos, ["gradcam"], ["deletion"], batch_size=2, controls=False)
     with pytest.raises(ArgumentError, match="Photo 3 holds"):
         mhex.Concept.from_examples(bundle(), photos, batch_size=2)
+
+
+def test_a_window_with_nothing_of_the_photo_is_refused() -> None:
+    deep = Image.fromarray((np.arange(64, dtype=np.uint16) * 40).reshape(8, 8))  # from 0 to 2520
+    for window in ((5000, 9000), (-10, -1)):
+        with pytest.raises(ArgumentError, match="outside of window"):
+            upright_rgb(deep, window)
+    with pytest.warns(MhexWarning, match="of its pixels lie between the ends of window"):
+        upright_rgb(deep, (0, 90))

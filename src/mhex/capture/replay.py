@@ -87,6 +87,8 @@ class Again:
                 try:
                     return watch.forward(batch)
                 except RuntimeError as error:
+                    if isinstance(error, torch.OutOfMemoryError):
+                        raise
                     reason = "its blocks cannot run with a token less (they count them: rotary or relative positions)"
                     raise UnsupportedModelError(
                         f"Expected to take tokens out of this {watch.anatomy.family}, but {reason}; hide them by a "

@@ -12,7 +12,7 @@ import typer
 
 from mhex._files import write_text
 from mhex._printable import one_line
-from mhex.cli._console import LOSSES, Step, beginning, busy, complain, say, show_table, steps, stopping
+from mhex.cli._console import LOSSES, Step, beginning, busy, complain, show_table, steps, stopping
 from mhex.cli._output import output_folder, unique_labels, writing
 from mhex.cli._parse import (
     OUTPUTS,
@@ -169,7 +169,8 @@ def explain(
                 continue
             heads = _columns(outcome.explanations[0], wish)
             rows += _save(item, outcome, wish)
-            said += [line for explanation in outcome.explanations for line in _diagnostics(item, explanation)]
+            asked = [explanation for explanation in outcome.explanations if not explanation.auto]
+            said += [line for explanation in asked for line in _diagnostics(item, explanation)]
             if cut := outcome.explanations[0].cut(0):
                 said.append(f"{item.label}: {cut}, all that the model can read")
             left_out |= {name: why for name, why in outcome.left_out.items() if name not in outcome.failed}
@@ -182,10 +183,10 @@ def explain(
     for why, names in group_by_reason(left_out).items():
         complain(f"left out {', '.join(names)}: {why}")
     show_table(bundle.name, ("input", "method", *heads, "file"), rows)
-    for line in said:
-        say(line)
+    for line in said:  # beside the table, which other programs may read
+        complain(line)
     if sections:
-        say(f"Page: {_write_page(bundle, sections, out)}")
+        complain(f"Page: {_write_page(bundle, sections, out)}.")
     if lost:
         for name, reason in lost.items():
             complain(f"not explained: {reason}" if name in str(reason) else f"not explained: {name}: {reason}")

@@ -144,7 +144,7 @@ def test_the_completeness_gap_is_told(run: Run, zoo: Path, cat: Path, tmp_path: 
     asked = ("--method", "cdam,cdam-integrated", "--target", "Pug,Beagle", "--out", tmp_path / "o")
     result = run("explain", cat, *asked, "--option", "steps=2", "--option", "rule=left")
     assert result.exit_code == 0, result.output
-    (line,) = [line for line in result.stdout.splitlines() if "completeness gap" in line]
+    (line,) = [line for line in result.stderr.splitlines() if "completeness gap" in line]
     with Image.open(cat) as photo:
         e = mhex.explain(mhex.load("zoo:pets-vit"), photo, "cdam-integrated", ["Pug", "Beagle"], steps=2, rule="left")
     gaps = e.diagnostics["completeness_gap"][0].tolist()
