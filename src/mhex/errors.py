@@ -86,7 +86,7 @@ class NotFiniteOutputError(UnsupportedModelError):
     def __init__(self, samples: Sequence[int], count: int) -> None:
         self.samples, self.count = tuple(samples), count
         which = f"{'sample' if len(self.samples) == 1 else 'samples'} {', '.join(map(str, self.samples))} of this batch"
-        others = "; leave them out" if len(self.samples) < count else ""
+        others = f"; leave {'it' if len(self.samples) == 1 else 'them'} out" if len(self.samples) < count else ""
         super().__init__(
             f"The model's scores are not finite for {which if count > 1 else 'this input'}, so there is nothing to "
             f"explain{others}.",

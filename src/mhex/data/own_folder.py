@@ -9,7 +9,7 @@ import torch
 from mhex._photo import Window
 from mhex.data.folder import DataMissingError
 from mhex.data.imagenet import class_photos
-from mhex.data.photo_files import Fit, MaskFiles, PhotoFiles, object_mask
+from mhex.data.photo_files import PHOTO_SUFFIXES, Fit, MaskFiles, PhotoFiles, object_mask
 from mhex.data.photo_sets import PhotoSet
 from mhex.data.table import pick_rows
 from mhex.errors import ArgumentError
@@ -83,7 +83,11 @@ def _no_split(root: Path, split: str, parts: list[str]) -> ArgumentError:
 
 
 def _nothing(root: Path) -> DataMissingError:
+    flat = sum(path.suffix.lower() in PHOTO_SUFFIXES for path in root.iterdir())
+    state = (
+        f"The photos in {str(root)!r} ({flat}) are in no folder of a class" if flat else f"No photos in {str(root)!r}"
+    )
     return DataMissingError(
-        f"There are no photos in {str(root)!r}: place them there with a folder for each class, as CLASS/photo.jpg, or "
-        "with splits, as train/CLASS/photo.jpg and test/CLASS/photo.jpg."
+        f"{state}: place them with a folder for each class, as CLASS/photo.jpg, or with splits, as train/CLASS/photo.jpg "
+        "and test/CLASS/photo.jpg. Photos without classes are given to mhex.evaluate and mhex.recommend as a list."
     )

@@ -33,6 +33,14 @@ def write_csv(path, rows):
         csv.writer(stream).writerows(rows)
 
 
+def test_photos_without_folders_of_classes_are_told_apart_from_none(tmp_path):
+    with pytest.raises(DataMissingError, match="There are no photos"):
+        load_folder(tmp_path)
+    save(tmp_path / "a.png", 1)
+    with pytest.raises(DataMissingError, match="None of the photos is in a folder of its class"):
+        load_folder(tmp_path)
+
+
 def test_a_folder_for_each_class(tmp_path):
     for place, name in enumerate(("ant", "bee")):
         for k in range(3):
