@@ -83,11 +83,10 @@ def _no_split(root: Path, split: str, parts: list[str]) -> ArgumentError:
 
 
 def _nothing(root: Path) -> DataMissingError:
-    flat = sum(path.suffix.lower() in PHOTO_SUFFIXES for path in root.iterdir())
-    state = (
-        f"The photos in {str(root)!r} ({flat}) are in no folder of a class" if flat else f"No photos in {str(root)!r}"
-    )
+    flat = [path for path in root.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES] if root.is_dir() else []
+    state = "None of the photos is in a folder of its class" if flat else "There are no photos"
     return DataMissingError(
-        f"{state}: place them with a folder for each class, as CLASS/photo.jpg, or with splits, as train/CLASS/photo.jpg "
-        "and test/CLASS/photo.jpg. Photos without classes are given to mhex.evaluate and mhex.recommend as a list."
+        f"{state} in {str(root)!r}: place them with a folder for each class, as CLASS/photo.jpg, or with splits, as "
+        "train/CLASS/photo.jpg and test/CLASS/photo.jpg. A list of photos without classes serves mhex.evaluate and "
+        "mhex.recommend too."
     )
