@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Anatomy, BlockTrace, Box, Composite, Needs, Separate, Trace, full, relevance_rules
-from mhex.errors import ArgumentError, CaptureError, MhexWarning
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
 _WORTH_TELLING = 0.5  # of the relevance
@@ -54,9 +54,16 @@ def read_relevance(trace: Trace, y: Tensor, strict: bool, max_gap: float, signed
     """Relevance where the method reads, summed over channels: tokens (B, N), or a map of pixels (B, H, W)."""
     tokens = bool(trace.blocks and trace.blocks[0].shows("block_input"))
     at = trace.blocks[0].site("block_input") if tokens else trace.input
-    (found,) = trace.relevance(y, at, signed=signed)
+    (relevance,) = trace.relevance(y, at, signed=signed)
+    if not bool(relevance.isfinite().flatten(1).all(1).any()):
+        reason = "relevance grows beyond all numbers on the way, divided by sums of the model that are near 0"
+        raise UnsupportedModelError(
+            f"Expected relevance that stays finite, but {reason}; take positive contributions alone (lrp with "
+            "rule='alphabeta'), or conservative-lrp.",
+            reason,
+        )
     check_gap(trace, strict, max_gap)
-    return found.sum(1) if not tokens and trace.batch.modality == "image" else found.sum(-1)
+    return relevance.sum(1) if not tokens and trace.batch.modality == "image" else relevance.sum(-1)
 
 
 def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
