@@ -48,7 +48,7 @@ def test_texts_and_names_of_classes(run: Run, bert_folder: Path, tmp_path: Path)
     asked = ("--text", f"a fine {TITLE} film", "--model", f"hf:{folder}", "--target", "0,2", "--out", tmp_path / "o")
     result = run("explain", *asked, "--method", "integrated-gradients", "--option", "steps=2")
     assert result.exit_code == 0, result.output
-    assert "completeness gap" in result.stdout
+    assert "completeness gap" in result.stderr
     assert f"bad{WRITTEN}" in result.stdout
     _safe(result.stdout, result.stderr, (tmp_path / "o" / "index.html").read_text(encoding="utf-8"))
     _safe(one_sentence(run("explain", *asked[:4], "--target", f"{TITLE}\u202e")))
@@ -74,7 +74,10 @@ def test_warnings_are_one_line_each(run: Run, bert_folder: Path, tmp_path: Path)
     asked = ("--model", f"hf:{bert_folder}", "--method", "gae,attention,rollout", "--out", tmp_path / "o")
     result = run("explain", "--text", "a fine film " * 20, *asked)
     assert result.exit_code == 0, result.output
-    assert result.stderr == "mhex: warning: Texts of up to 62 tokens were cut to 24.\n"
+    warning, cut, page = result.stderr.splitlines()
+    assert warning == "mhex: warning: Texts of up to 62 tokens were cut to 24."
+    assert cut == "mhex: text-1: cut after 24 of 62 tokens, all that the model can read"
+    assert page.endswith("index.html.")
 
 
 def test_each_sentence_is_told_once_and_other_warnings_as_usual(capsys: pytest.CaptureFixture[str]) -> None:
