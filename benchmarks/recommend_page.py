@@ -25,7 +25,9 @@ What was looked at before: `balanced` went from 5 to 3 steps after a look at 16 
 noted, and the rules of the race were tried by replaying rows of test photos of an older `pets-vit`. The benchmark and
 the races below are of a newer network. Since then the race has changed in one thing, how it measures what methods cost:
 waiting for other programs counts little. `lrp`, `partial-lrp`, `attnlrp` and `vit-cx` have other defaults than when the
-race was made, and so other places. Each race had two cores of a machine of sixteen for itself; five ran at a time.
+race was made, and so other places. Each race had two cores of a machine of sixteen for itself; five ran at a time, each
+seed begun by itself and not by the one command below, which runs them in turn with the same functions. The code of the
+benchmark and of the races was a little older than that of this page, with the same defaults of all methods.
 
 A race gives its first round some twelve photos per method, so that it flags methods as not shown to be above random
 maps which 400 photos tell from them: such flags are called false below."""
