@@ -113,7 +113,8 @@ def names_of(page: Path, place: int) -> dict[str, Any]:
         made = {"attention": mhex.explain(model, images(), "attention"), "cdam": mhex.explain(model, images(), "cdam")}
         names |= {**made, "dots": mhex.Concept.from_examples(backbone := vit(0), images(3), name="dots")}
         names |= {"backbone": backbone}
-        names["model"] = vit(2) if place == 1 else model
+        names |= {"model": vit(2) if place == 2 else model, "Image": Image}
+        names["slices"] = torch.randint(-1000, 1000, (COUNT, 3, SIDE, SIDE), dtype=torch.int16)
     if page.stem == "evaluate":
         names |= {"maps": mhex.explain(model, images(), "gae").scores, "classes": labels()}
         judged = mhex.evaluate(model, names["data"], ["gae", "rollout"], ["deletion"])
@@ -155,6 +156,7 @@ def test_blocks_run(page: Path, place: int, tmp_path: Path, monkeypatch: pytest.
     (zoo / "blood-vit.json").write_bytes((zoo / "pets-vit.json").read_bytes())
     (zoo / "blood-vit.safetensors").write_bytes((zoo / "pets-vit.safetensors").read_bytes())
     Image.new("RGB", (40, 30), "red").save("cat.jpg")
+    Image.fromarray((torch.arange(1200).reshape(30, 40) * 3).to(torch.uint16).numpy()).save("scan.png")
     for kind in ("cat", "dog"):
         for folder in ("photos", "masks"):
             (tmp_path / folder / kind).mkdir(parents=True)
