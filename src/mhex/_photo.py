@@ -214,7 +214,7 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
 
     values = np.asarray(photo, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ArgumentError(f"{name} holds values that are not numbers.")
+        raise ArgumentError(f"{name} holds values that are not finite; save it with numbers in their place.")
     known = window or _known_range(values, photo.mode, depth)
     if known is None:
         raise ArgumentError(

@@ -151,7 +151,7 @@ class Explanation:
         return [self._class_name(number) for number in self.target[sample].reshape(-1).tolist()]
 
     def _class_name(self, number: int) -> str:
-        if self.class_names and number < len(self.class_names):
+        if self.class_names and 0 <= number < len(self.class_names):
             return self.class_names[number]
         return f"{'output' if self.task == 'regression' else 'class'} {number}"
 

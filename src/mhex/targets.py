@@ -252,6 +252,11 @@ def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:
         raise ArgumentError(
             f"Expected the target function to return one score per sample, ({logits.shape[0]},), but got {got}."
         )
+    if scores.device != logits.device or not scores.is_floating_point() or scores.element_size() == 1:
+        raise ArgumentError(
+            f"Expected the target function to return scores as {logits.dtype} on {logits.device}, as the logits are, "
+            f"but got {scores.dtype} on {scores.device}."
+        )
     if logits.requires_grad and not scores.requires_grad:
         raise ArgumentError(
             "Expected the target function to be differentiable, but its scores have no gradient; do not detach."

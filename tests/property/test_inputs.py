@@ -50,7 +50,7 @@ def answer(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any
         message = str(error)
         assert re.match(r"[A-Z].*[.?]$", message, re.DOTALL), message
         assert re.search(
-            r"expected|unknown|without|not finite|means nothing|itself fails|cannot be read|does not say",
+            r"expected|choose|unknown|without|not finite|means nothing|itself fails|cannot be read|does not say",
             message,
             re.IGNORECASE,
         ), message
@@ -94,7 +94,7 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
     "quantised": lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.quint8),
     "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
     "every second": lambda x: x.repeat_interleave(2, -1)[..., ::2],
-    "negative view": lambda x: torch._neg_view(x),
+    "negative view": lambda x: torch._neg_view(x.float()),
     "conjugate": lambda x: torch.complex(x, x).conj().imag,
     "subclass": lambda x: x.as_subclass(Photographs),
     "stretched": _stretched,

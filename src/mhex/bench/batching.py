@@ -216,11 +216,19 @@ def readable(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
             element = data[place]
             for value in element.values() if isinstance(element, Mapping) else _listed(element):
                 if is_photo(value):
-                    value.load()  # PIL reads a file when it is needed, and finds out then that it is damaged
+                    _load(value)
         except _UNREADABLE as error:
             unread[place] = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             continue
         yield place, element
+
+
+def _load(photo: Any) -> None:
+    """Read a PIL image now: PIL reads a file when it is needed, and finds out then that it is damaged or closed."""
+    try:
+        photo.load()
+    except ValueError as error:
+        raise ArgumentError(f"the photo cannot be read ({error})") from error
 
 
 def _listed(element: Any) -> Iterable[Any]:

@@ -43,8 +43,8 @@ def _prepare(
     ):
         if tokenizer is None and preprocess is not None:
             raise ArgumentError(
-                "The data are texts, and this model reads photos; choose data of photos, or a model of texts. (A photo "
-                "is given as PIL.Image.open(path), not by its path.)"
+                "The data are texts, and this model reads photos; choose data of photos, or a model of texts. A photo "
+                "is given as PIL.Image.open(path), not by its path."
             )
         strings = [inputs] if isinstance(inputs, str) else list(inputs)
         return texts(model, strings, tokenizer, _numbers(ids, strings))

@@ -14,6 +14,11 @@ from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs._common import Prepared, check_batch, finite, place_of
 
+_WHOLE_NUMBERS = {
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+}
+
 
 @dataclass(frozen=True)
 class Ranged:
@@ -152,8 +157,8 @@ def _decoded(picture: Any, name: str, window: Window | None, whole: bool) -> Any
 
 def _normalised(x: Tensor, preprocess: Any) -> Tensor:
     """Whole numbers (B, C, H, W) as the network wants them: scaled by the range, then normalised."""
-    if x.is_complex():
-        raise ArgumentTypeError(f"Expected images of real numbers, but got {x.dtype}.")
+    if x.dtype not in _WHOLE_NUMBERS:
+        raise ArgumentTypeError(f"Expected images of real numbers, but got {x.dtype}; convert them to float32.")
     values, scale = x.double(), _scale(preprocess, x.shape[1])
     low, high = float(values.min()), float(values.max())
     if not isinstance(preprocess, Ranged) or scale is None:
