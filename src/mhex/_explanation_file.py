@@ -21,7 +21,7 @@ _TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "sp
 _GROUPS = ("layers", "diagnostics")  # dictionaries of tensors; in a file, their names are prefixes
 _PLAIN = ("method", "auto", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
 _WORDS = ("class_names", "tokens", "words", "lengths", "cost")
-_PICTURES = "pictures"  # (H, W, 3) each, uint8, since they differ in size
+_PICTURE_NAMES = "pictures"  # (H, W, 3) each, uint8, since they differ in size
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def write_fields(explanation: Any, path: str | PathLike[str]) -> None:
     """Write the fields of an explanation, pictures as they are drawn."""
     named = {n: t for n in _TENSORS if (t := getattr(explanation, n)) is not None}
     named |= {f"{group}.{name}": one for group in _GROUPS for name, one in getattr(explanation, group).items()}
-    named |= {f"{_PICTURES}.{n}": _pixels(picture) for n, picture in enumerate(_listed(explanation.pictures))}
+    named |= {f"{_PICTURE_NAMES}.{n}": _pixels(picture) for n, picture in enumerate(_listed(explanation.pictures))}
     metadata = {name: json.dumps(getattr(explanation, name), default=str) for name in (*_PLAIN, *_WORDS)}
     write_tensors(named, path, metadata)
 
@@ -71,11 +71,11 @@ def read_fields(path: str | PathLike[str]) -> dict[str, Any]:
     if "scores" not in tensors or "method" not in metadata:
         raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
     fields = _plain(metadata, path)
-    for group in (*_GROUPS, _PICTURES):
+    for group in (*_GROUPS, _PICTURE_NAMES):
         inside = [name for name in tensors if name.startswith(f"{group}.")]
         fields[group] = {name.removeprefix(f"{group}."): tensors.pop(name) for name in inside}
     _check_tensors(tensors, fields, path)
-    fields[_PICTURES] = _read_pictures(fields[_PICTURES], len(tensors["scores"]), path)
+    fields[_PICTURE_NAMES] = _read_pictures(fields[_PICTURE_NAMES], len(tensors["scores"]), path)
     return {"target": None, "probabilities": None, **tensors, **fields}
 
 

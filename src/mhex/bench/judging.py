@@ -24,7 +24,7 @@ from mhex.bench.gaps import Gaps, warn_of, warn_of_lost
 from mhex.bench.gathering import unjudged_in
 from mhex.bench.plan import Judge, Judged, MethodGiven, MetricGiven, fingerprint, judged, judges
 from mhex.bench.report import Report
-from mhex.bench.rows import curve_keys_of, curves_of, empty_curves, empty_rows, keys_of, rows_of
+from mhex.bench.rows import curve_keys_of, curve_rows_of, empty_curves, empty_rows, keys_of, rows_of
 from mhex.bench.samples import ALL, Samples, in_samples, look_for
 from mhex.bench.shown import Shown, check_pictures
 from mhex.bench.store import CURVES, Parts
@@ -278,7 +278,7 @@ def _judge(
     for metric in wanted:
         say(f"{method.label}: {metric.label}")
         if run.curves is not None:
-            curves += curves_of(case, gaps, marks, method, metric)
+            curves += curve_rows_of(case, gaps, marks, method, metric)
         rows += rows_of(case, gaps, marks, method, metric, seconds)
     if run.curves is not None:
         run.curves.add(curves)

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from mhex._json import read_json
-from mhex.bench import about, course, store
+from mhex.bench import course, store
+from mhex.bench.about import are_losses, read
 from mhex.bench.cells import cells_of, compared, per_image
 from mhex.bench.gathering import curves_of, numbers_of, presence_of
 from mhex.bench.merging import merged
@@ -249,7 +250,7 @@ class Report:
         path = Path(path)
         rows = store.read(path)
         if path.is_dir():
-            calls = about.read(path)
+            calls = read(path)
             lost, broken = course.lost_in(calls), course.broken_off(calls, rows)
             return cls(rows, store.read(path, store.CURVES), lost, broken)
         return cls(rows, None, *_facts((rows.schema.metadata or {}).get(_FACTS, b"{}"), path))
@@ -281,6 +282,6 @@ def _facts(text: bytes, path: Path) -> tuple[dict[int, str], str]:
     except ValueError as error:
         raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header is damaged: {error}.") from error
     lost, broken = (facts.get("lost", {}), facts.get("broken", "")) if isinstance(facts, dict) else (facts, "")
-    if not about.are_losses(lost) or not isinstance(broken, str):
+    if not are_losses(lost) or not isinstance(broken, str):
         raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header holds something else.")
     return {int(number): reason for number, reason in lost.items()}, broken

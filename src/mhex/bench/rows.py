@@ -67,7 +67,7 @@ def empty_curves(ids: Iterable[int], marks: Iterable[str], method: Judged, metri
             yield {**_whose(image, mark, method, metric), "order": order, "points": []}
 
 
-def curves_of(
+def curve_rows_of(
     case: Case, gaps: Gaps, marks: tuple[str, ...], method: Judged, metric: Judge
 ) -> Iterator[dict[str, Any]]:
     """A row for each sample and order that a metric reads; nothing of a metric that reads no sweep."""

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mhex.bench import about, store
+from mhex.bench import about
+from mhex.bench.store import numbered
 from mhex.bench.controls import is_control
 from mhex.bench.gathering import explain_seconds
 from mhex.bench.report import Report
@@ -66,7 +67,7 @@ def evaluations(folder: Path) -> list[Evaluation]:
     if not folder.is_dir():
         raise ArgumentError(f"Expected a folder with evaluations, but there is none at {str(folder)!r}.")
     inside = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    found = [_evaluation(path, folder) for path in inside if store.numbered(path)]
+    found = [_evaluation(path, folder) for path in inside if numbered(path)]
     if not found:
         raise ArgumentError(
             f"Expected an evaluation in {str(folder)!r} or in a folder below, but there are no rows (part-*.parquet); "

@@ -12,7 +12,7 @@ from mhex.bench.tables import Cell
 from mhex.perturb.correlation import rank_correlation
 
 _FEW = 3  # methods, below which an order says nothing
-_COLUMNS = 2  # of ours in one table; each has a published one beside it
+_OUR_COLUMNS = 2  # of ours in one table; each has a published one beside it
 
 
 def beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
@@ -29,7 +29,7 @@ def beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
     columns = [name for name in asked if any(column == name for _, column in place)]
     if not methods or not columns:
         return ""
-    tables = [_table(published, columns[at : at + _COLUMNS], methods, place) for at in range(0, len(columns), _COLUMNS)]
+    tables = [_table(published, columns[at : at + _OUR_COLUMNS], methods, place) for at in range(0, len(columns), _OUR_COLUMNS)]
     orders = [_order(published, column, methods, place) for column in columns]
     head = f"### Beside {published.paper}, {published.table}"
     note = (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mhex.cli.demo import Photo
     from mhex.explanation import Explanation
 
-MODEL = "zoo:pets-mhex-resnet10t"
+HEADED = "zoo:pets-mhex-resnet10t"
 METHODS = ("mhex", "gradcam", "layercam")
 
 

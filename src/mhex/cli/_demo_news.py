@@ -13,7 +13,7 @@ from mhex.errors import ArgumentError
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
 
-MODEL = "zoo:agnews-mhex-minilm"
+READER = "zoo:agnews-mhex-minilm"
 # Made up, so that nobody's text is used; each could stand under two headings.
 TEXTS = (
     "The software company Lumenfold bought the football club Harrow Vale, and its engineers now count every pass "
@@ -21,7 +21,7 @@ TEXTS = (
     "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
 )
 # Methods of many passes, with fewer of them.
-QUICK: dict[str, dict[str, Any]] = {"rise": {"n": 100}, "shap": {"max_evals": 100}, "smoothgrad": {"n": 10}}
+QUICK_TEXTS: dict[str, dict[str, Any]] = {"rise": {"n": 100}, "shap": {"max_evals": 100}, "smoothgrad": {"n": 10}}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Read
     if bundle.tokenizer is None:
         raise ArgumentError(f"Expected a model that reads texts, but {bundle.name} does not.")
     outcome = explain_by(
-        bundle, text, methods, "top2", lambda what: step(f"news, {bundle.name}: {what}"), options=QUICK, pass_over=True
+        bundle, text, methods, "top2", lambda what: step(f"news, {bundle.name}: {what}"), options=QUICK_TEXTS, pass_over=True
     )
     opinions = head_opinions(bundle, bundle.tokenizer(text, return_tensors="pt"))
     return Reading(bundle, text, opinions, outcome)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mhex._files import write_text
-from mhex.cli import _demo_heads, _demo_news
 from mhex.cli._console import Step, busy, say, steps
-from mhex.cli._demo_heads import look_into, top_classes
-from mhex.cli._demo_news import read_news
+from mhex.cli._demo_heads import HEADED, METHODS, look_into, top_classes
+from mhex.cli._demo_news import READER, TEXTS, read_news
 from mhex.cli._output import output_folder
 from mhex.cli._run import Outcome, explain_by
 from mhex.errors import ArgumentError
@@ -96,10 +95,10 @@ def demo(
 
         photos = demo_photos()
         bundles = [mhex.load(name) for name in MODELS]
-        headed, reader = mhex.load(_demo_heads.MODEL), mhex.load(_demo_news.MODEL)
+        headed, reader = mhex.load(HEADED), mhex.load(READER)
         methods = list(all_methods())
-    texts = _demo_news.TEXTS
-    work = (len(photos) * len(bundles) + len(texts)) * len(methods) + len(_demo_heads.METHODS)
+    texts = TEXTS
+    work = (len(photos) * len(bundles) + len(texts)) * len(methods) + len(METHODS)
     with steps(work) as step:
         looks = [look(bundle, photo, methods, step) for photo in photos for bundle in bundles]
         # The network under the heads is the last of the models, so its favourite classes are the same.

@@ -12,7 +12,7 @@ from mhex.viz._sheet import MARGIN, Sheet, drawable, font, wrap
 from mhex.viz.grid import check_same_input
 
 _SIDE = 4.2
-_DOT = "#c4662b"
+_MARK = "#c4662b"
 _MOST = 20_000  # dots; more only make the file larger
 
 
@@ -52,7 +52,7 @@ def scatter(first: Explanation, second: Explanation, *, title: str = "") -> Shee
         sheet.write(MARGIN, MARGIN + 0.14 + 0.22 * number, line, 12, bold=True)
     width, height = sheet.get_size_inches()
     axes = sheet.add_axes((0.85 / width, 1 - (top + _SIDE) / height, _SIDE / width, _SIDE / height), label="scatter")
-    axes.scatter(along[shown], up[shown], s=7, color=_DOT, alpha=0.3, linewidths=0, zorder=2)
+    axes.scatter(along[shown], up[shown], s=7, color=_MARK, alpha=0.3, linewidths=0, zorder=2)
     axes.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
     axes.axvline(0, color=MUTED, linewidth=0.8, zorder=1)
     for side in ("top", "right"):

@@ -12,7 +12,7 @@ import torch
 from cli_helpers import Run, one_sentence
 
 import mhex
-from mhex.cli import _demo_news, demo
+from mhex.cli import demo
 from mhex.cli._demo_heads import look_into
 from mhex.registry import all_methods
 
@@ -47,8 +47,8 @@ def test_the_page_shows_photos_heads_and_news(
         "integrated-gradients": {"steps": 2},
         "smoothgrad": {"n": 2},
     }
-    for part in (demo, _demo_news):
-        monkeypatch.setattr(part, "QUICK", {**part.QUICK, **few})
+    for name in ("QUICK", "QUICK_TEXTS"):
+        monkeypatch.setattr(demo, name, {**getattr(demo, name), **few})
     result = run("demo", "--out", tmp_path / "o")
     assert result.exit_code == 0, result.output
     assert [file.name for file in (tmp_path / "o").iterdir()] == ["index.html"]
@@ -86,7 +86,7 @@ def test_the_page_shows_photos_heads_and_news(
         ("the network", "16.7 %"),
     ]
     assert "fitted in closed form" in sections[0]
-    for section, text in zip(sections[1:], _demo_news.TEXTS, strict=True):
+    for section, text in zip(sections[1:], demo.TEXTS, strict=True):
         assert text in section
         assert "<td>bert.encoder.layer.2</td><td>30.0 %</td>" in section
         said = html.unescape(section)

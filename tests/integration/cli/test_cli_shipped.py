@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mhex
-from mhex.cli import _demo_heads, _demo_news, demo
+from mhex.cli import demo
 from mhex.zoo import list_models
 from mhex.zoo._places import WEIGHTS
 
@@ -13,7 +13,7 @@ NAMES = sorted(f"zoo:{file.stem}" for file in WEIGHTS.glob("*.safetensors"))
 
 
 def test_the_demos_models_ship() -> None:
-    assert {*demo.MODELS, _demo_heads.MODEL, _demo_news.MODEL} <= set(NAMES)
+    assert {*demo.MODELS, demo.HEADED, demo.READER} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

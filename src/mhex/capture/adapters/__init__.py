@@ -12,7 +12,13 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from mhex.capture.adapters import cnn, generic, hf_text, hf_vision, swin, timm_vit, torchvision_vit
+from mhex.capture.adapters.cnn import cnn_anatomy
+from mhex.capture.adapters.generic import generic_anatomy
+from mhex.capture.adapters.hf_text import text_anatomy
+from mhex.capture.adapters.hf_vision import vision_anatomy
+from mhex.capture.adapters.swin import swin_anatomy
+from mhex.capture.adapters.timm_vit import timm_anatomy
+from mhex.capture.adapters.torchvision_vit import torchvision_anatomy
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
 from mhex.capture.failures import name_of_class
@@ -20,12 +26,12 @@ from mhex.capture.guest import guests
 from mhex.errors import ArgumentError
 
 ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
-    timm_vit.anatomy,
-    hf_vision.anatomy,
-    hf_text.anatomy,
-    torchvision_vit.anatomy,
-    swin.anatomy,
-    cnn.anatomy,
+    timm_anatomy,
+    vision_anatomy,
+    text_anatomy,
+    torchvision_anatomy,
+    swin_anatomy,
+    cnn_anatomy,
 )
 
 
@@ -60,7 +66,7 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
         batch: Checked inputs.
         attention: Whether attention will be read; if not, an unknown model keeps its own kernel in that pass.
     """
-    found = known_anatomy(model) or generic.anatomy(model, batch, attention)
+    found = known_anatomy(model) or generic_anatomy(model, batch, attention)
     if found.modality != batch.modality:
         raise ArgumentError(
             f"Expected {found.modality} inputs for this {found.family}, but got {batch.modality} inputs."

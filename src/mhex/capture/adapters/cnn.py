@@ -17,7 +17,7 @@ _FAMILIES = (
 )
 
 
-def anatomy(model: nn.Module) -> Anatomy | None:
+def cnn_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a known convolutional classifier, or None."""
     for package, name, family, stage in _FAMILIES:
         if is_a(model, package, name):

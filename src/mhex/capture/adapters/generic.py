@@ -30,7 +30,7 @@ _SPATIAL = (
 _LATENT = "Expected a latent vector that a last linear layer reads, but "
 
 
-def anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
+def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
     """What a forward pass shows of an unknown model.
 
     Blocks are the numbered children (of a `ModuleList` or `Sequential`) inside which attention ran, provided that

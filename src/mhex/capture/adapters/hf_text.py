@@ -16,7 +16,7 @@ _CLASSES = (
 _BARE = ("BertModel", "RobertaModel", "DistilBertModel")  # without a classifier, to be explained by concepts
 
 
-def anatomy(model: nn.Module) -> Anatomy | None:
+def text_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a BERT-like sequence classifier, or of one without its classifier, or None."""
     if not is_a(model, "transformers.models", *_CLASSES, *_BARE):
         return None

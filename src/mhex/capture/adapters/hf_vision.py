@@ -23,7 +23,7 @@ _READOUTS: dict[str, Readout] = {
 }
 
 
-def anatomy(model: nn.Module) -> Anatomy | None:
+def vision_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a Hugging Face ViT-like image classifier, or of one without its classifier, or None."""
     if not is_a(model, "transformers.models", *_READOUTS):
         return None

@@ -8,7 +8,7 @@ from mhex.capture.adapters.cnn import classifier, image_channels
 from mhex.capture.anatomy import Anatomy, FeatureLayer, first_of, is_a
 
 
-def anatomy(model: nn.Module) -> Anatomy | None:
+def swin_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a Swin Transformer, or None. Its feature maps have channels last."""
     is_timm = is_a(model, "timm.models", "SwinTransformer", "SwinTransformerV2")
     if not is_timm and not is_a(model, "torchvision.models", "SwinTransformer"):

@@ -10,14 +10,14 @@ from mhex.capture.adapters.cnn import image_channels
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Projection, Readout, is_a, is_stock, linear_rows
 
 
-def anatomy(model: nn.Module) -> Anatomy | None:
+def timm_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a timm `VisionTransformer`, or None."""
     if not is_a(model, "timm.models", "VisionTransformer"):
         return None
     stock: Any = model
     # Blocks of several attentions side by side (ParallelThingsBlock) cannot be read one by one.
     several = any(isinstance(getattr(module, "attns", None), nn.ModuleList) for module in stock.blocks)
-    blocks = () if several else tuple(_block(module) for module in stock.blocks)
+    blocks = () if several else tuple(_timm_block(module) for module in stock.blocks)
     embed = stock.patch_embed
     rows, columns = embed.feat_ratio(as_scalar=False)  # the patch size, or the stride of a convolutional stem
     image_size = None if getattr(stock, "dynamic_img_size", False) else getattr(embed, "img_size", None)
@@ -52,7 +52,7 @@ def _readout(model: nn.Module) -> Readout:
     return "mean" if pool == "avg" and not getattr(model, "pool_include_prefix", False) else "measured"
 
 
-def _block(module: nn.Module) -> Block:
+def _timm_block(module: nn.Module) -> Block:
     attention = getattr(module, "attn", None)
     mlp = getattr(module, "mlp", None)
     key, value, output = _projections(attention)

@@ -20,11 +20,11 @@ from mhex.capture.anatomy import (
 )
 
 
-def anatomy(model: nn.Module) -> Anatomy | None:
+def torchvision_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a torchvision `VisionTransformer`, or None."""
     if not is_a(model, "torchvision.models", "VisionTransformer"):
         return None
-    blocks = tuple(_block(layer) for layer in first_of(model, ("encoder.layers",)).children())
+    blocks = tuple(_torchvision_block(layer) for layer in first_of(model, ("encoder.layers",)).children())
     stock: Any = model
     norm = first_of(blocks[-1].module, ("ln_1",))
     return Anatomy(
@@ -42,7 +42,7 @@ def anatomy(model: nn.Module) -> Anatomy | None:
     )
 
 
-def _block(layer: nn.Module) -> Block:
+def _torchvision_block(layer: nn.Module) -> Block:
     attention = first_of(layer, ("self_attention",))
     return Block(
         module=layer,
