@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mhex.bench import about
+from mhex.bench.about import read
 from mhex.bench.store import numbered
 from mhex.bench.controls import is_control
 from mhex.bench.gathering import explain_seconds
@@ -82,4 +82,4 @@ def _evaluation(path: Path, top: Path) -> Evaluation:
     if not report.rows.num_rows:
         raise ArgumentError(f"Expected rows in {str(path)!r}, but its files are empty; run the evaluation again.")
     told = json.loads(report.rows.column("run")[0].as_py())
-    return Evaluation(name, report, told, about.read(path), kept(path))
+    return Evaluation(name, report, told, read(path), kept(path))
