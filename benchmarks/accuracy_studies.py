@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from mhex.train.recipe import Recipe
-from mhex.train.recipe_files import find_recipe, read_recipe
+from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe_files import find_recipe, read_recipe
 
 HEADS = {
     "plain": {},

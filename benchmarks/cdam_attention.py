@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 import mhex
-from mhex.perturb.correlation import rank_correlation
+from mhex.stats.correlation import rank_correlation
 from study_page import Interval, interval_of
 
 TENTHS = 10

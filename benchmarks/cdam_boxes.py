@@ -9,9 +9,9 @@ from PIL import Image
 from torch import Tensor
 
 import mhex
-from mhex.bench.controls import control
-from mhex.metrics.box_sensitivity import box_sensitivity
-from mhex.perturb import BoxSweep, Subject
+from mhex.judge.controls import control
+from mhex.metrics.box_sensitivity import BoxSweep, box_sensitivity
+from mhex.perturb import Subject
 from study_charts import stacked
 
 METHODS = ("cdam", "cdam-smooth", "cdam-integrated", "attention", "gae", "transformer-attribution", "input-x-gradient")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import mhex
-from mhex.data import load_pets
+from mhex.lab.datasets import load_pets
 
 MODELS = ("zoo:pets-vit-simclr-probe", "zoo:pets-vit")
 SIGMAS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)

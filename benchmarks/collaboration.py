@@ -18,14 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import mhex
-from mhex.data import ImageSet, load_blood
-from mhex.heads.correlation import CONFIDENCE, Correlation, Study
+from mhex.heads.collaboration import CONFIDENCE, Correlation, Study
+from mhex.lab.datasets import ImageSet, load_blood
 from mhex.viz import overlay
-from mhex.viz._colour import blend
-from mhex.viz._labels import Legend
-from mhex.viz._panels import Panel, Row, draw_rows
-from mhex.viz._sheet import Sheet
+from mhex.viz.colour import blend
 from mhex.viz.overlay import photo_pixels
+from mhex.viz.panels import Panel, Row, draw_rows
+from mhex.viz.sheet import Legend, Sheet
 from study_page import made_by, parser_of, save_picture, save_samples, table, write_page
 
 MODELS = ("zoo:blood-mhex-resnet18", "zoo:blood-mhex-resnet18-full")

@@ -23,19 +23,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import mhex
-from mhex.data.folder import data_file
-from mhex.data.pets import load_pets
-from mhex.data.table import read_columns
 from mhex.heads import Scaffold
 from mhex.heads.block import channel_axis, pool
-from mhex.heads.fitting.linear import Linear, Options
-from mhex.heads.fitting.logistic import fit_logistic
-from mhex.heads.fitting.moments import Moments
-from mhex.heads.fitting.ridge import fit_ridge
-from mhex.heads.fitting.scoring import accuracy
-from mhex.heads.fitting.split import Split
-from mhex.heads.passes import watched
-from mhex.train.view import View
+from mhex.heads.fit.linear import Linear, Options, accuracy
+from mhex.heads.fit.logistic import fit_logistic
+from mhex.heads.fit.ridge import Moments, fit_ridge
+from mhex.heads.fit.rows import Split
+from mhex.heads.predictors import watched
+from mhex.inputs.preprocess import View
+from mhex.lab.datasets.pets import load_pets
+from mhex.lab.datasets.sets import data_file
+from mhex.lab.datasets.tables import read_columns
 
 Batches = Iterator[tuple[Any, Tensor]]
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import mhex
-from mhex.bench.tables import Cell
+from mhex.judge.tables import Cell
 from study_charts import Band, band_figure
 from study_page import save_picture
 

@@ -20,9 +20,9 @@ from torch import Tensor
 import mhex
 from gradtoken_depth import depth_part
 from mhex.capture import Needs, find_anatomy, observe, unwrap
-from mhex.data import load_pets
 from mhex.inputs import prepare
-from mhex.perturb.correlation import rank_correlation
+from mhex.lab.datasets import load_pets
+from mhex.stats.correlation import rank_correlation
 from mhex.viz import comparison
 from study_page import Interval, interval_of, made_by, parser_of, save_samples, table, write_page
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import mhex
 from accuracy_studies import STUDIES, folder_of, recipe_of
 from mhex.heads.block import Relu
-from mhex.train.checkpoint import load_weights
-from mhex.train.measure import make_objective
-from mhex.train.samples import load_samples, load_test, make_feed
+from mhex.lab.train.checkpoint import load_weights
+from mhex.lab.train.run import make_objective
+from mhex.lab.train.samples import load_samples, load_test, make_feed
 from mhex_accuracy import batches
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "head-maps.md"

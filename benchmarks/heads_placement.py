@@ -24,11 +24,10 @@ from typing import Any
 import torch
 
 import mhex
-from mhex.data import load_blood
-from mhex.train.feeds import Feed
-from mhex.train.recipe import Recipe
-from mhex.train.run import train
-from mhex.train.samples import load_samples, load_test, make_feed
+from mhex.lab.config.recipe import Recipe
+from mhex.lab.datasets import load_blood
+from mhex.lab.train.run import train
+from mhex.lab.train.samples import Feed, load_samples, load_test, make_feed
 from mhex_accuracy import batches
 from placement_page import page
 from placement_studies import FITTED, PLAIN_NAME, VARIANTS, Budget, folder_of, recipe_of

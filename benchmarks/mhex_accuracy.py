@@ -23,15 +23,13 @@ from torch import Tensor, nn
 import mhex
 from accuracy_page import page
 from accuracy_studies import CLOSED, HEADS, STUDIES, folder_of, recipe_of
-from mhex.heads.passes import watched
-from mhex.train.checkpoint import load_weights
-from mhex.train.feeds import Feed, row_batches
-from mhex.train.measure import make_objective
-from mhex.train.recipe import Recipe
-from mhex.train.recipe_files import find_recipe, read_recipe
-from mhex.train.report import read_finished
-from mhex.train.run import train
-from mhex.train.samples import load_samples, load_test, make_feed
+from mhex.heads.predictors import watched
+from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe_files import find_recipe, read_recipe
+from mhex.lab.train.card import read_finished
+from mhex.lab.train.checkpoint import load_weights
+from mhex.lab.train.run import make_objective, train
+from mhex.lab.train.samples import Feed, load_samples, load_test, make_feed, row_batches
 
 ROWS = "rows.json"
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "mhex-accuracy.md"

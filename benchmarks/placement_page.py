@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.bench.about import versions
+from mhex.judge.report import versions
 from placement_studies import BASE, FITTED, OTHERS, PLACEMENTS, PLAIN_NAME, RECIPE, Budget
 from study_page import Interval, interval_of, table
 

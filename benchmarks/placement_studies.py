@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mhex.train.recipe import Recipe
-from mhex.train.recipe_files import find_recipe, read_recipe
+from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe_files import find_recipe, read_recipe
 
 RECIPE, PLAIN = "blood-mhex-resnet18", "blood-resnet18-narrow"
 BASE = "all blocks"

@@ -16,8 +16,8 @@ from skimage import data
 
 import mhex
 from mhex.viz import comparison
-from mhex.viz._colour import INK, MUTED
-from mhex.viz._sheet import MARGIN, Sheet, font, text_width, wrap
+from mhex.viz.colour import INK, MUTED
+from mhex.viz.sheet import MARGIN, Sheet, font, text_width, wrap
 from recommend_rating import Full
 from study_page import DOCS, save_picture
 

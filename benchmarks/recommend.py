@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 import mhex
-from mhex.bench import about
-from mhex.data import data_entry
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, MissingExtraError, UnsupportedModelError
+from mhex.judge import report as about
+from mhex.lab.datasets import data_entry
 from mhex.registry import all_methods
 from recommend_page import page
 from recommend_rating import Full, judged

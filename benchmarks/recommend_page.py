@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy import stats
 
-from mhex.metrics.statistics import p_text
+from mhex.stats.paired_tests import p_text
 from recommend_rating import Full, Judgement, judged
 
 _INTRO = """# Recommendations beside a full benchmark

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import mhex
-from mhex.bench import about, store
-from mhex.bench.controls import RANDOM, is_control
-from mhex.bench.outcome import Difference, Outcome, above, outcome_of
-from mhex.bench.scoring import Score, score_of
 from mhex.errors import ArgumentError
+from mhex.judge import report as about
+from mhex.judge import store
+from mhex.judge.controls import RANDOM, is_control
+from mhex.recommend.score import Difference, Outcome, Score, above, outcome_of, score_of
 
 
 @dataclass(frozen=True)

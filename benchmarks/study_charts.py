@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.viz._colour import INK, MUTED
-from mhex.viz._sheet import MARGIN, Sheet, font, text_width, wrap
-from mhex.viz.svg import looks
+from mhex.viz.colour import INK, MUTED
+from mhex.viz.plots import looks
+from mhex.viz.sheet import MARGIN, Sheet, font, text_width, wrap
 from study_page import interval_of
 
 _HEIGHT = 3.0

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from mhex.bench.about import versions
-from mhex.metrics.statistics import bootstrap
-from mhex.viz._sheet import render
+from mhex.judge.report import versions
+from mhex.stats.paired_tests import bootstrap
+from mhex.viz.sheet import render
 
 DOCS = Path(__file__).parents[1] / "docs"
 OF_DATA = Path("out") / "studies"  # pictures that show samples of a data set stay on the machine

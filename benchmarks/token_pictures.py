@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import mhex
-from mhex.data import TextSet, load_ag_news
-from mhex.perturb.correlation import rank_correlation
+from mhex.lab.datasets import TextSet, load_ag_news
+from mhex.stats.correlation import rank_correlation
 from mhex.viz import comparison
 from study_page import Interval, interval_of, made_by, parser_of, save_picture, table, write_page
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from serving import support_page
 from usage import usage
 
-from mhex.data import CATALOGUE, DataEntry
+from mhex.lab.datasets import CATALOGUE, DataEntry
 from mhex.metrics.registry import MetricSpec, all_metrics
 from mhex.registry import Method, all_methods
-from mhex.zoo._places import WEIGHTS
+from mhex.zoo.places import WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

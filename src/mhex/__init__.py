@@ -3,21 +3,23 @@
 The public names are loaded on first use, so that `import mhex` and `mhex --help` are quick.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mhex.errors import MhexError
 
 if TYPE_CHECKING:
-    from mhex._explain import explain
-    from mhex.bench import Recommendation, Report, evaluate, recommend
     from mhex.bundle import Bundle
     from mhex.concept import Concept
+    from mhex.explain import explain
     from mhex.explanation import Explanation
-    from mhex.heads import Scaffold
-    from mhex.heads.attach import attach
-    from mhex.metrics.registry import list_metrics
+    from mhex.heads import Scaffold, attach
+    from mhex.judge import Report, evaluate
+    from mhex.metrics import list_metrics
+    from mhex.recommend import Recommendation, recommend
     from mhex.registry import list_methods
     from mhex.zoo import load
 
@@ -48,20 +50,29 @@ _HOMES = {
     "Bundle": "mhex.bundle",
     "Concept": "mhex.concept",
     "Explanation": "mhex.explanation",
+    "Recommendation": "mhex.recommend",
+    "Report": "mhex.judge",
     "Scaffold": "mhex.heads",
     "attach": "mhex.heads",
-    "Recommendation": "mhex.bench",
-    "Report": "mhex.bench",
-    "evaluate": "mhex.bench",
-    "recommend": "mhex.bench",
-    "list_metrics": "mhex.metrics.registry",
-    "explain": "mhex._explain",
+    "evaluate": "mhex.judge",
+    "explain": "mhex.explain",
     "list_methods": "mhex.registry",
+    "list_metrics": "mhex.metrics",
     "load": "mhex.zoo",
+    "recommend": "mhex.recommend",
 }
-
-
 _ROOMS = ("data", "metrics", "perturb", "tuning", "viz")  # of use to users, and loaded on first use too
+
+
+class _Package(ModuleType):
+    """`mhex.explain` is the function, also after the module of the same name was imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

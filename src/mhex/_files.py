@@ -1,8 +1,9 @@
-"""Files that appear whole or not at all: written beside their place, and renamed when they are done."""
+"""JSON of strangers: what is nested too deeply is refused like any other damage."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mhex.errors import ArgumentError
 
@@ -133,3 +134,32 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+_DEEPEST = 64  # levels; Python gives up at about a thousand, in whatever code comes first
+
+
+def read_json(text: str) -> Any:
+    """Plain values from JSON.
+
+    Args:
+        text: Of a whole file.
+
+    Raises:
+        json.JSONDecodeError: It is not JSON, or its lists and objects are nested too deeply. It is a `ValueError`.
+    """
+    too_deep = json.JSONDecodeError(f"lists and objects are nested more than {_DEEPEST} levels deep", text[:1], 0)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    level, depth = [value], 0
+    while level := [child for parent in level for child in _children(parent)]:
+        depth += 1
+        if depth > _DEEPEST:
+            raise too_deep
+    return value
+
+
+def _children(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []

@@ -1,7 +1,8 @@
-"""Text of strangers made safe to print: names and texts may hold signs that a terminal obeys."""
+"""Text of strangers inside HTML and SVG."""
 
 from __future__ import annotations
 
+import html
 import re
 
 # Control signs (a terminal obeys them), signs that turn the direction of writing (a name then reads as another), line
@@ -25,3 +26,8 @@ def printable(text: object) -> str:
 def one_line(text: object) -> str:
     """Printable text without line breaks and tabs: white space becomes one space."""
     return printable(" ".join(str(text).split()))
+
+
+def escaped(text: str) -> str:
+    """The text with nothing in it that a browser takes for markup, obeys, or turns around."""
+    return html.escape(printable(text))

@@ -16,8 +16,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from torch import Tensor
 
 from mhex._refusal import refusal
-from mhex.capture import Anatomy, Composite, Modality, Needs
+from mhex.capture import Anatomy, Modality, Needs
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
+from mhex.relevance import Composite
 
 _LARGEST = 1e30  # of a number with a fraction: float32 holds it, and a few of its multiples
 TargetKind = Literal["score", "scores", "class"]

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex._explain import explain
 from mhex._progress import track
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Batch, Outcome, Outputs, find_ending, logits_of, untouched, unwrap
 from mhex.errors import ArgumentError, MhexWarning
+from mhex.explain import explain
 from mhex.explanation import Explanation
 from mhex.inputs import in_batches, prepare, with_window
 from mhex.targets import ResolvedTarget, Task

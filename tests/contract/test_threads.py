@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import mhex
-from mhex.capture import turns
+from mhex.capture import threads as turns
 from mhex.capture.guard import untouched
-from mhex.capture.turns import Shared, turn
+from mhex.capture.threads import Shared, turn
 from mhex.errors import CaptureError
 from support.cases import assert_same, explain
 from support.models import FAMILIES

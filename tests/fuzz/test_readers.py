@@ -33,14 +33,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import mhex
-from mhex.bench import Report, about
-from mhex.bench.cache import Cache
-from mhex.bench.plan import Judged
-from mhex.bench.runs import evaluations
-from mhex.bench.suite_files import read_suite
-from mhex.bench.suite_run import told_in
 from mhex.cli._photos import open_photo
-from mhex.data import (
+from mhex.errors import MhexError
+from mhex.heads.files import read_heads
+from mhex.heads.heads import Heads
+from mhex.judge import Report
+from mhex.judge import report as about
+from mhex.judge.cases import Cache
+from mhex.judge.plan import Judged
+from mhex.judge.report import evaluations
+from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe_files import read_recipe, restore_recipe
+from mhex.lab.config.suite_files import read_suite
+from mhex.lab.datasets import (
     load_ag_news_full,
     load_camvid,
     load_cifar10,
@@ -51,19 +56,20 @@ from mhex.data import (
     load_movies,
     load_photos,
 )
-from mhex.data.imagenet_multi import _annotations
-from mhex.data.photo_files import MaskFiles, PhotoFiles, object_mask
-from mhex.errors import MhexError
-from mhex.heads.files import read_heads
-from mhex.heads.heads import Heads
-from mhex.train.checkpoint import read_facts, write_tensors
-from mhex.train.recipe import Recipe
-from mhex.train.recipe_files import read_recipe, restore_recipe
-from mhex.train.report import read_finished
-from mhex.train.resume import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
+from mhex.lab.datasets.imagenet import _annotations
+from mhex.lab.datasets.photo_files import MaskFiles, PhotoFiles, object_mask
+from mhex.lab.suites.run import told_in
+from mhex.lab.train.card import read_finished
+from mhex.lab.train.checkpoint import (
+    Progress,
+    latest_checkpoint,
+    load_checkpoint,
+    read_facts,
+    save_checkpoint,
+    write_tensors,
+)
 from mhex.zoo import list_models
-from mhex.zoo._packed import pack
-from mhex.zoo._weights import fill, read_weights
+from mhex.zoo.files import fill, pack, read_weights
 from mhex.zoo.residents import load_resident
 from support.collaboration import Net
 from support.suites import suite_dict, write_models

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.bundle import Bundle
-from mhex.zoo._squash import Squash
+from mhex.inputs.preprocess import Squash
 from support.models import enliven
 from support.suites import write_pets
 from support.zoo_standins import write_zoo
@@ -149,7 +149,7 @@ def test_blocks_run(page: Path, place: int, tmp_path: Path, monkeypatch: pytest.
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
     zoo = write_zoo(tmp_path / "zoo")
-    monkeypatch.setattr("mhex.zoo._places.WEIGHTS", zoo)
+    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", zoo)
     monkeypatch.setenv("MHEX_DATA", str(write_pets(tmp_path)))
     reviews = [
         {"text": "a film", "label": 1, "evidence": [[0, 1]], "split": split} for split in ("train", "val", "test")
@@ -169,4 +169,4 @@ def test_blocks_run(page: Path, place: int, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(timm, "create_model", create)
     # The readme says in a comment that the model is called between these two lines.
     block = blocks(page)[place].replace("loss = scaffold.loss(labels)", "model(images); loss = scaffold.loss(labels)")
-    exec("from mhex.data import load_csv, load_folder\n" + block, names)
+    exec("from mhex.lab.datasets import load_csv, load_folder\n" + block, names)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import mhex
 from mhex.errors import MhexError
-from mhex.zoo._squash import Squash
+from mhex.inputs.preprocess import Squash
 from support.models import CLASSES, FAMILIES
 from support.tiny_text import PIECES, SPECIAL, WORDS, bert, tokenizer
 

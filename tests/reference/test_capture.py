@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex.capture import Anatomy, Batch, Composite, Needs, Trace, find_anatomy, observe
-from mhex.capture.rules.elementwise import passed
+from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, observe
 from mhex.inputs import prepare
+from mhex.relevance import Composite
+from mhex.relevance.elementwise import passed
 from support.formulas import written_out_attention
 from support.models import FAMILIES, Family, call, enliven
 from support.state import Snapshot

@@ -12,7 +12,7 @@ import torchvision
 import transformers
 from torch import Tensor, nn
 
-from mhex.heads.passes import watched
+from mhex.heads.predictors import watched
 from support.collaboration import CLASSES, Net, calm, matrix_cosine, matrix_cosines, matrix_gradients, with_heads
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}

@@ -7,7 +7,8 @@ from mhex.capture import Batch, logits_of
 from mhex.errors import ArgumentError, CaptureError
 from mhex.metrics.case import Case
 from mhex.metrics.deletion import Deletion
-from mhex.perturb import GroupPass, PerturbationSweep, Subject, counts
+from mhex.metrics.saco import GroupPass
+from mhex.perturb import PerturbationSweep, Subject, counts
 from support.models import FAMILIES, call
 from support.state import Snapshot
 

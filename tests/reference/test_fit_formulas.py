@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from mhex.heads.fitting.linear import Options
-from mhex.heads.fitting.logistic import STRENGTHS as LOGISTIC_STRENGTHS
-from mhex.heads.fitting.logistic import Rows, fit_logistic
-from mhex.heads.fitting.moments import Moments
-from mhex.heads.fitting.ridge import STRENGTHS, fit_ridge, held_out_errors, solve
-from mhex.heads.fitting.scoring import fitted_scale
+from mhex.heads.fit.linear import Options, fitted_scale
+from mhex.heads.fit.logistic import STRENGTHS as LOGISTIC_STRENGTHS
+from mhex.heads.fit.logistic import Rows, fit_logistic
+from mhex.heads.fit.ridge import STRENGTHS, Moments, fit_ridge, held_out_errors, solve
 from support.probes import features, pictures, probe
 
 

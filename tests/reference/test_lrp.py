@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
-from mhex.capture import gradient_rules
+from mhex.relevance import gradient_rules
 from support.cases import assert_same
 from support.models import CLASSES, FAMILIES, PlainViT, enliven
 from support.ruled import handed_down

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import mhex
-from mhex.capture import AlphaBeta, Epsilon, find_anatomy, gradient_rules, observe, relevance_rules
+from mhex.capture import find_anatomy, observe
 from mhex.inputs import prepare
 from mhex.methods._relevance import TOKENS
 from mhex.registry import get_method
+from mhex.relevance import AlphaBeta, Epsilon, gradient_rules, relevance_rules
 from support.cases import METHODS, assert_same
 from support.formulas import _on_grid, view
 from support.formulas_lrp import at_first_block, attention_relevance, one_hot, partial_rules, tape_of

@@ -8,9 +8,9 @@ import torch
 import mhex
 from mhex.errors import ArgumentError
 from mhex.metrics import Case, get_metric
-from mhex.metrics.balanced import runner_up
-from mhex.perturb import PerturbationSweep, SteadyPass, Subject
-from mhex.perturb.correlation import rank_correlation
+from mhex.metrics.balanced import SteadyPass, runner_up
+from mhex.perturb import PerturbationSweep, Subject
+from mhex.stats.correlation import rank_correlation
 from support.tiny import pictures, tiny
 from support.tiny_text import bert, tokenizer
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from mhex.errors import ArgumentError
-from mhex.metrics.box_sensitivity import BoxSensitivity, box_area, box_sensitivity
+from mhex.metrics.box_sensitivity import BoxSensitivity, BoxSweep, box_area, box_sensitivity
 from mhex.metrics.case import Case
-from mhex.perturb import BoxSweep, Subject
-from mhex.perturb.correlation import correlation, mean_ranks, rank_correlation
+from mhex.perturb import Subject
+from mhex.stats.correlation import correlation, mean_ranks, rank_correlation
 from support.fixtures_metrics import additive
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.metrics.box_sensitivity import BoxSensitivity, box_sensitivity
+from mhex.metrics.box_sensitivity import BoxSensitivity, BoxSweep, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.class_discrimination import ClassDiscrimination, class_discrimination
 from mhex.metrics.fidelity import fidelity
-from mhex.perturb import BoxSweep, PerturbationSweep, Subject
+from mhex.perturb import PerturbationSweep, Subject
 from support.fixtures_metrics import additive, two4
 
 

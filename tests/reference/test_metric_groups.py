@@ -5,8 +5,8 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
-from mhex.metrics.saco import SaCo, saco
-from mhex.perturb import GroupPass, GroupResult, Subject
+from mhex.metrics.saco import GroupPass, GroupResult, SaCo, saco
+from mhex.perturb import Subject
 from support.fixtures_metrics import Additive, bin4, fix10
 from support.hosts import HOSTS
 

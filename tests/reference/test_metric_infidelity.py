@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mhex.metrics.case import Case
-from mhex.metrics.infidelity import Infidelity, infidelity, squared_errors
-from mhex.perturb import NoisePass, Subject
+from mhex.metrics.infidelity import Infidelity, NoisePass, infidelity, squared_errors
+from mhex.perturb import Subject
 from support.curved import Curved, gradient, images
 from support.fixtures_metrics import Additive, lin4
 

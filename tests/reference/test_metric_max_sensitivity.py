@@ -7,8 +7,8 @@ import torch
 
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.case import Case
-from mhex.metrics.max_sensitivity import MaxSensitivity, max_sensitivity
-from mhex.perturb import NeighbourPass, Subject
+from mhex.metrics.max_sensitivity import MaxSensitivity, NeighbourPass, max_sensitivity
+from mhex.perturb import Subject
 from support.curved import Curved, Normalised, gradient, images, input_x_gradient
 from support.fixtures_metrics import Additive
 

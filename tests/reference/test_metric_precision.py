@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.metrics._precision import average_precision
+from mhex.metrics._maps import average_precision
 from mhex.metrics.segmentation import segmentation
 from mhex.metrics.segmentation_classes import class_agreement, class_confusion
 from support.located import large, near, random_case

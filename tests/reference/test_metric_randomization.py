@@ -12,11 +12,17 @@ from mhex.metrics.box_sensitivity import BoxSensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.infidelity import Infidelity
 from mhex.metrics.max_sensitivity import MaxSensitivity
-from mhex.metrics.randomization import Randomization, randomization
+from mhex.metrics.randomization import (
+    Randomization,
+    RandomizedPass,
+    layers_with_weights,
+    randomization,
+    randomize,
+    restored,
+)
 from mhex.metrics.road import ROAD
 from mhex.metrics.saco import SaCo
-from mhex.perturb import RandomizedPass, Subject
-from mhex.perturb.weights import layers_with_weights, randomize, restored
+from mhex.perturb import Subject
 from support.curved import Curved, images, input_x_gradient
 from support.hosts import HOSTS
 

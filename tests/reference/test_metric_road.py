@@ -13,7 +13,8 @@ from mhex.errors import ArgumentError
 from mhex.metrics.aopc import AOPC
 from mhex.metrics.case import Case
 from mhex.metrics.road import ROAD, road
-from mhex.perturb import PerturbationSweep, Subject, imputation, imputed
+from mhex.perturb import PerturbationSweep, Subject, imputed
+from mhex.perturb import references as imputation
 from support.fixtures_metrics import Additive, fix10, sweep_of
 
 

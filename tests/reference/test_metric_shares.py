@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
+from mhex.metrics._shares import SharePasses
 from mhex.metrics.case import Case
 from mhex.metrics.comprehensiveness import Comprehensiveness, comprehensiveness
 from mhex.metrics.sufficiency import Sufficiency, sufficiency
-from mhex.perturb import PerturbationSweep, SharePasses, Subject, counts
+from mhex.perturb import PerturbationSweep, Subject, counts
 from support.fixtures_metrics import Additive, bin4, fix10
 from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
 

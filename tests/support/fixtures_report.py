@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.bench import Report, store
+from mhex.judge import Report, store
 from mhex.metrics import get_metric
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex import Scaffold, attach
-from mhex.heads.passes import watched
+from mhex.heads.predictors import watched
 
 
 class Unit(nn.Module):

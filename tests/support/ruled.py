@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhex.capture import (
+from mhex.capture.hooks import FunctionTap
+from mhex.relevance import (
     AlphaBeta,
     Box,
     Composite,
     Epsilon,
+    Flow,
     Gamma,
     Separate,
     absolute_rules,
     gradient_rules,
     relevance_rules,
 )
-from mhex.capture.rules import Flow
-from mhex.capture.tap import FunctionTap
 from support import rules_abslrp, rules_lrp
 from support.rules_lrp import dense
 from support.tape import Rule, Tape

@@ -60,7 +60,7 @@ def write_zoo(folder: Path) -> Path:
 def write_demo_zoo(folder: Path) -> Path:
     """`write_zoo`, heads for its residual network, and a classifier with heads on the real MiniLM."""
     import mhex
-    from mhex.zoo.minilm import load_minilm
+    from mhex.zoo.hugging_face import load_minilm
 
     write_zoo(folder)
     card = json.loads((folder / "pets-resnet10t.json").read_text(encoding="utf-8"))

@@ -34,12 +34,12 @@ PROGRAM = """
 import torch
 from mhex import Concept, MhexError
 from mhex.capture import Batch, Outcome
-from mhex.heads.map_settings import settle
+from mhex.heads.saliency import settle
 from mhex.metrics import get_metric
 from mhex.metrics._base import changed
 from mhex.metrics.protocols import Protocol
-from mhex.perturb.groups import GroupPass
-from mhex.train.recipe import FitPart, Recipe
+from mhex.metrics.saco import GroupPass
+from mhex.lab.config.recipe import FitPart, Recipe
 
 class Odd(Protocol):
     passes = [1]

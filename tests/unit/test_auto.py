@@ -11,12 +11,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 import mhex
-from mhex.auto import TABLE, kind_of
 from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, ModelInUseError, UnsupportedModelError
+from mhex.explain import TABLE, kind_of
 from mhex.inputs import prepare
+from mhex.inputs.preprocess import Squash
 from mhex.registry import all_methods, get_method
-from mhex.zoo._squash import Squash
 from support.models import FAMILIES, enliven, with_heads
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
@@ -179,7 +179,7 @@ def test_a_model_that_is_in_use_is_no_reason_for_another_method(monkeypatch: pyt
         calls.append(1)
         raise ModelInUseError("Another thread changed the model.")
 
-    monkeypatch.setattr("mhex._explain.observe", refuse)
+    monkeypatch.setattr("mhex.explain.observe", refuse)
     with pytest.raises(ModelInUseError):
         mhex.explain(FAMILIES["timm_resnet"].model(), FAMILIES["timm_resnet"].inputs(1))
     assert len(calls) == 1

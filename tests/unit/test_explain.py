@@ -121,7 +121,7 @@ def test_deep_and_turned_photos_are_seen_as_people_see_them():
     import numpy as np
     from PIL import Image
 
-    from mhex.zoo._squash import Squash
+    from mhex.inputs.preprocess import Squash
 
     squash = Squash(8, 8, (0.0,) * 3, (1.0,) * 3)
     ramp = np.linspace(0, 65535, 64).reshape(8, 8)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mhex._json import read_json
+from mhex._files import read_json
 
 
 def test_values_are_those_of_the_standard_library() -> None:

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 import mhex
-from mhex._photo import check_window, plain_rgb, upright_rgb
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
-from mhex.zoo._squash import Squash
+from mhex.inputs.photos import check_window, plain_rgb, upright_rgb
+from mhex.inputs.preprocess import Squash
 from support.models import FAMILIES
 
 TWELVE = np.array([[0, 1001], [2048, 4095]], np.uint16)  # right-aligned, as cameras and CT write it

@@ -4,9 +4,9 @@ import pytest
 from torch import rand
 
 from mhex._printable import one_line, printable
-from mhex.bench.recommendation import Line, Recommendation
-from mhex.heads.fitting.report import BlockFit, FitReport
+from mhex.heads.fit.report import BlockFit, FitReport
 from mhex.heads.summary import Row, Summary
+from mhex.recommend.answer import Line, Recommendation
 from support.fixtures_report import report_of
 
 TITLE = "\x1b]0;title\x07"  # sets the title of a terminal's window

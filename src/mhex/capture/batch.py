@@ -12,6 +12,11 @@ from mhex.capture.anatomy import Anatomy, Modality
 from mhex.errors import ArgumentError, ArgumentTypeError
 
 
+def full(tensor: Tensor) -> Tensor:
+    """The tensor in at least float32; its graph, if it has one, goes on."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 @dataclass(frozen=True)
 class Batch:
     """What the model is called with, and the roles of its tokens.

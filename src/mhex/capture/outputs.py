@@ -1,14 +1,31 @@
-"""Finding the class scores in whatever a model returns."""
+"""Models that return probabilities: the activation that they end in, and the logits before it.
+
+What goes into a last sigmoid or softmax are the logits. Passes over such a model leave that one call out, so that
+targets, maps and metrics are those of the model without it. Probabilities that were made in another way are turned
+back by the inverse of the activation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
 
-from mhex.errors import UnsupportedModelError
+from mhex.capture.batch import Batch, full
+from mhex.capture.operations import Function, name_of_operation
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 
 SECTION = "'Models that are no classifiers' in docs/explain.md"
 # By the number of axes of what is returned.
@@ -122,3 +139,290 @@ def find_scores(output: Any) -> Tensor | None:
         # A loss may stand first (a scalar), so the first two-dimensional tensor is taken.
         return next((t for t in output if isinstance(t, Tensor) and t.dim() == 2), None)
     return None
+
+
+Outputs = Literal["logits", "probabilities"]
+Kind = Literal["sigmoid", "softmax", "log_softmax"]
+Call = tuple[tuple[int, ...], int]  # sizes of the argument but for the first axis; the first call like it is 1
+
+_FORMS: dict[Kind, tuple[Function, ...]] = {
+    "sigmoid": (
+        *(torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigmoid),
+        *(Tensor.sigmoid, Tensor.sigmoid_),
+    ),
+    "softmax": (torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax),
+    "log_softmax": (torch.log_softmax, torch.special.log_softmax, F.log_softmax, Tensor.log_softmax),
+}
+_KINDS: dict[Function, Kind] = {function: kind for kind, forms in _FORMS.items() for function in forms}
+# Operations that change no number: after them a probability is still the one that the activation made.
+_VIEWS = frozenset(
+    (
+        *("reshape", "view", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "contiguous", "clone"),
+        *("to", "type_as", "float", "double", "half", "bfloat16", "__getitem__", "select", "narrow"),
+    )
+)
+_NODES: dict[str, Kind] = {
+    "SigmoidBackward": "sigmoid",
+    "SoftmaxBackward": "softmax",
+    "LogSoftmaxBackward": "log_softmax",
+}
+_VIEW_NODES = frozenset(
+    f"{name}Backward" for name in ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Clone", "ToCopy")
+)
+_AFFINE = frozenset(("linear", "convolution", "matmul", "batch_norm", "layer_norm"))  # they give no probabilities
+_LINEAR = _AFFINE | {"add", "pool"}  # these may mix probabilities, which then sum to 1
+_UNTOLD = frozenset(("multiply", "divide", "subtract", "negate", "concatenate", "route", None))  # logits or not
+_TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
+_SUM = 1e-4  # how far from 1 probabilities of a sample may add up, if they are not rounded more coarsely
+_SAY = "Give outputs='probabilities' to confirm it, or outputs='logits' to read the outputs as they are."
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a model makes probabilities of its logits.
+
+    Attributes:
+        kind: The activation. Several outputs of a sigmoid are classes judged one by one.
+        call: Which call of it is the last operation of the model; None if the model was not seen to call it, and its
+            outputs are turned back instead.
+    """
+
+    kind: Kind
+    call: Call | None = None
+
+    @contextmanager
+    def skip(self) -> Iterator[None]:
+        """While open, one call of the model returns what goes into the activation."""
+        if self.call is None:
+            yield
+            return
+        _PASS.skipped = True
+        try:
+            with _Without(self) as mode:
+                yield
+        finally:
+            _PASS.skipped = False
+        if not mode.done:
+            raise CaptureError(
+                f"Expected the model to end in a {self.kind} each time it is called, but once it did not; give "
+                "outputs='logits', or the model without it."
+            )
+
+    def logits(self, scores: Tensor) -> Tensor:
+        """Logits (B, C) from what the model returned in a pass with the call left out."""
+        if self.call is not None or self.kind == "log_softmax":
+            return scores
+        scores = full(scores)
+        if self.kind == "softmax":
+            return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
+        return torch.logit(scores, torch.finfo(scores.dtype).eps)
+
+
+class _Pass(threading.local):
+    """What holds of the pass that this thread makes."""
+
+    skipped = False  # the activation at the end of the model is left out
+
+
+_PASS = _Pass()
+
+
+def is_skipped() -> bool:
+    """Whether the pass that this thread makes leaves out the activation that the model ends in."""
+    return _PASS.skipped
+
+
+def has_sigmoids(ending: Ending | None, logits: Tensor) -> bool:
+    """Whether each of several classes has a sigmoid of its own, by the way in which the model ends."""
+    return ending is not None and ending.kind == "sigmoid" and logits.shape[1] > 1
+
+
+def check_outputs(outputs: Any) -> None:
+    """Refuse what says nothing of a model's outputs."""
+    if outputs is not None and outputs not in get_args(Outputs):
+        raise ArgumentError(f"Expected outputs 'logits' or 'probabilities', or None to recognise, but got {outputs!r}.")
+
+
+def find_ending(
+    model: nn.Module,
+    batch: Batch,
+    scores: Tensor,
+    outputs: Outputs | None,
+    warned: MutableSet[nn.Module] | None = None,
+) -> Ending | None:
+    """How a model makes probabilities of its logits; None if its outputs are logits.
+
+    The model is run once more only if its outputs may be probabilities, or are said to be.
+
+    Args:
+        model: The unwrapped module, in evaluation mode.
+        batch: Inputs, a few of them are enough.
+        scores: What it returns for these or more, (B, C).
+        outputs: As the user says; None to recognise it, and to warn of it.
+        warned: Models of which the user was warned already; None to warn always.
+
+    Raises:
+        ArgumentError: The outputs are said to be probabilities, and are not.
+    """
+    if outputs == "logits":
+        return None
+    values, rounding = full(scores.detach()), 4 * torch.finfo(scores.dtype).eps
+    low, high = torch.stack(values.aminmax()).tolist()  # one wait for the device, which most models end here
+    if math.isnan(low):  # samples without an answer say nothing of the others
+        values = values[~values.isnan().any(1)]
+        if not len(values):
+            return None
+        low, high = torch.stack(values.aminmax()).tolist()
+    shares = low >= 0 and high <= 1 + rounding
+    logs = high <= rounding and _sum_to_one(values.exp(), rounding)
+    if outputs == "probabilities" and not (shares or logs):
+        raise ArgumentError(
+            f"Expected outputs between 0 and 1, because outputs='probabilities' says so, but they lie between "
+            f"{low:.4g} and {high:.4g}; leave outputs= out, or give the model that returns probabilities."
+        )
+    if not (shares or logs):
+        return None
+    tell = partial(_tell, model, warned)
+    sums, last = _sum_to_one(values, rounding), _last_operation(model, batch)
+    fits = {"sigmoid": shares, "softmax": shares and sums, "log_softmax": logs}
+    if isinstance(last, Ending) and fits[last.kind]:
+        if outputs is None:
+            tell(f"The model ends in a {last.kind}, so what goes into it is taken for the logits. {_SAY}")
+        return last
+    if not shares:
+        return None  # logarithms of probabilities are logits
+    ending = Ending("softmax" if sums else "sigmoid")
+    if outputs == "probabilities":
+        return ending
+    name = last.kind if isinstance(last, Ending) else last
+    if sums and name not in _AFFINE:
+        tell(
+            "The model's outputs are not negative, and those of each sample sum to 1: they are taken for "
+            f"probabilities, and their logarithms for the logits. {_SAY}"
+        )
+        return ending
+    if name not in _LINEAR and (name not in _UNTOLD or _telling(values)):
+        tell(
+            "All outputs of the model for this batch lie between 0 and 1, as probabilities do, and it is not seen how "
+            "they are made. They are read as logits: give outputs='probabilities' if they are probabilities, or "
+            "outputs='logits' if they are not."
+        )
+    return None
+
+
+@contextmanager
+def ending_seen() -> Iterator[Callable[[Any], Ending | None]]:
+    """While open, a call of a model is watched; the function says in which activation what it returned was made."""
+    with _Makers() as makers:
+
+        def ending_of(output: Any) -> Ending | None:
+            scores = find_scores(output)
+            last = None if scores is None else makers.of.get(scores)
+            return Ending(last.kind) if isinstance(last, Ending) else None
+
+        yield ending_of
+
+
+def ending_in_graph(scores: Tensor) -> Ending | None:
+    """The activation in which scores were made, by their autograd graph; None if there is none, or no graph."""
+    node = scores.grad_fn
+    while node is not None:
+        name = node.name().rstrip("0123456789")
+        if name in _NODES:
+            return Ending(_NODES[name])
+        node = node.next_functions[0][0] if name in _VIEW_NODES else None
+    return None
+
+
+def activated(logits: Tensor) -> Iterable[Tensor]:
+    """What each activation that a model may end in would make of logits (B, C)."""
+    return logits.sigmoid(), logits.softmax(-1), logits.log_softmax(-1)
+
+
+def _tell(model: nn.Module, warned: MutableSet[nn.Module] | None, words: str) -> None:
+    if warned is None or model not in warned:
+        warnings.warn(words, MhexWarning, stacklevel=2)
+    if warned is not None:
+        warned.add(model)
+
+
+def _sum_to_one(values: Tensor, rounding: float) -> bool:
+    """Whether every row of several values sums to 1."""
+    return values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < max(_SUM, rounding)).all())
+
+
+def _telling(values: Tensor) -> bool:
+    """Whether logits would hardly lie between 0 and 1 like these.
+
+    Untrained networks have small outputs, and these of one sign if there are few classes.
+    """
+    spread = float(values.max() - values.min())
+    return values.numel() >= _TELLING and (values.shape[1] >= _TELLING or spread > _WIDE)
+
+
+def _last_operation(model: nn.Module, batch: Batch) -> Ending | str | None:
+    """What made the scores that a model returns: an activation, another operation by name, None if nobody saw."""
+    if batch.modality == "image":
+        batch = batch.with_input(batch.pixels.clone())  # the model may write into it
+    with torch.no_grad(), _Makers() as makers:
+        output = model(*batch.args, **batch.kwargs)
+    scores = find_scores(output)
+    return None if scores is None else makers.of.get(scores)
+
+
+class _Counting(TorchFunctionMode):
+    """Counts the calls of activations that a model may end in, apart by the sizes of their argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[Ending] = Counter()
+
+    def counted(self, function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ending | None:
+        """The call as a place in the model; None for other functions."""
+        kind, x = _KINDS.get(function), args[0] if args else kwargs.get("input")
+        if kind is None or not isinstance(x, Tensor):
+            return None
+        place = Ending(kind, (tuple(x.shape[1:]), 0))
+        self.calls[place] += 1
+        return Ending(kind, (tuple(x.shape[1:]), self.calls[place]))
+
+
+class _Makers(_Counting):
+    """Notes what made each tensor of a pass; views of it were made by the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: MutableMapping[Tensor, Ending | str] = WeakIdKeyDictionary()
+
+    def __torch_function__(
+        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        maker: Ending | str | None = self.counted(func, args, kwargs)
+        result = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if maker is None and name in _VIEWS and args and isinstance(args[0], Tensor):
+            maker = self.of.get(args[0], "route")
+        elif maker is None:
+            maker = name_of_operation(func) or name
+        written = args[0] if name == "__setitem__" else result
+        if isinstance(written, Tensor):
+            self.of[written] = maker
+        return result
+
+
+class _Without(_Counting):
+    """Leaves out one call of an activation: its argument stands for what it returns."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__()
+        self.ending, self.done = ending, False
+
+    def __torch_function__(
+        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _KINDS and self.counted(func, args, kwargs) == self.ending:
+            self.done = True
+            return args[0] if args else kwargs["input"]
+        return func(*args, **kwargs)

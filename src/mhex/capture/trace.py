@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -11,16 +11,155 @@ import torch
 from torch import Tensor
 
 from mhex._progress import track
-from mhex.capture.anatomy import Anatomy
-from mhex.capture.batch import Batch
-from mhex.capture.block_trace import BlockTrace
-from mhex.capture.chunks import in_chunks, sample_width
-from mhex.capture.guest import Sighting
-from mhex.capture.layout import Layout
+from mhex.capture.anatomy import Anatomy, Block, Sighting, grid_of, layout_of, without_prefix
+from mhex.capture.attention import EVERY, AttentionRecord
+from mhex.capture.batch import Batch, full
+from mhex.capture.needs import BLOCK_SITES, RuledPass
 from mhex.capture.outputs import Outcome, as_vector
-from mhex.capture.relevance import relevance_of
-from mhex.capture.rules import Flow
+from mhex.capture.replay import in_chunks, sample_width
 from mhex.errors import ArgumentError, CaptureError
+
+
+class Layout:
+    """Rearranges scores and features of one batch.
+
+    Attributes:
+        anatomy: Of the model.
+        batch: The inputs.
+    """
+
+    anatomy: Anatomy
+    batch: Batch
+
+    def as_maps(self, tensor: Tensor) -> Tensor:
+        """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
+        tensor = full(tensor.detach())
+        if tensor.dim() == 3:
+            if self.anatomy.sequence_first:
+                tensor = tensor.transpose(0, 1)
+            return self.on_grid(tensor.mT)
+        if tensor.dim() != 4:
+            raise CaptureError(
+                f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
+            )
+        layer = self.anatomy.features
+        layout = None if layer is None else layer.layout
+        layout = layout or layout_of(tensor.shape, self.batch.pixels.shape)
+        if layout is None:
+            raise CaptureError(
+                f"Expected feature maps with the aspect ratio of the image, but the layer gave {tuple(tensor.shape)}; "
+                "name another one with layer=."
+            )
+        return tensor.permute(0, 3, 1, 2) if layout == "nhwc" else tensor
+
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patch grid."""
+        return self.anatomy.grid(*self.batch.pixels.shape[-2:])
+
+    def on_grid(self, scores: Tensor) -> Tensor:
+        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding.
+
+        Maps (B, K, h, w) stay as they are. Where the patch size is not known, the tokens must fill a grid of the
+        shape of the image.
+        """
+        if scores.dim() == 4:
+            return scores
+        if self.batch.modality == "text":
+            if self.batch.real is None or scores.shape[-1] != self.batch.real.shape[1]:
+                raise CaptureError(f"Expected one score per token of the text, but the layer has {scores.shape[-1]}.")
+            return scores.where(self.batch.real.reshape(-1, *[1] * (scores.dim() - 2), scores.shape[-1]), 0.0)
+        if self.anatomy.patch is None:
+            return scores.reshape(*scores.shape[:-1], *grid_of(scores.shape[-1], self.batch.pixels.shape))
+        rows, columns = self.grid()
+        patches = without_prefix(scores, self.anatomy.prefix_tokens, rows * columns)
+        return patches.reshape(*scores.shape[:-1], rows, columns)
+
+    def place(self, scores: Tensor) -> Tensor:
+        """Put token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0.
+
+        Scores that are a map already, (B, h, w), stay as they are.
+        """
+        if scores.dim() == 3:
+            return scores
+        if self.batch.modality == "text":
+            return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
+        return self.on_grid(scores)
+
+
+class BlockTrace:
+    """What was kept of one Transformer block. Asking for a site that was not kept is an error."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.sites: dict[str, Tensor] = {}
+        self.record: AttentionRecord | None = None
+        self.targets = 1  # how many targets will ask for the same attention
+        self._attention: Tensor | None = None
+
+    def site(self, name: str) -> Tensor:
+        """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
+        if name not in self.sites:
+            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs. Kept: {sorted(self.sites)}.")
+        return self.sites[name]
+
+    def shows(self, name: str) -> bool:
+        """Whether a site was kept."""
+        return self.record is not None if name == "attention" else name in self.sites
+
+    @property
+    def attention_record(self) -> AttentionRecord:
+        """q, k, v, mask and scale of the attention."""
+        if self.record is None:
+            raise CaptureError("'attention' was not kept of this block; add it to the method's Needs.")
+        return self.record
+
+    @property
+    def z(self) -> Tensor:
+        """Attention output before the output projection, (B, H, N, d), in the graph."""
+        if self.attention_record.z is None:
+            raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
+        return self.attention_record.z
+
+    def attention(self, rows: slice = EVERY) -> Tensor:
+        """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt from q and k. Do not write into it.
+
+        Args:
+            rows: Only these queries.
+
+        It is stored only for several targets, and only while it is small beside the graph of its block, which holds
+        some 17 d numbers per token and head where `A` holds N.
+        """
+        if rows != EVERY:
+            return self.attention_record.probabilities(rows)
+        if self._attention is not None:
+            return self._attention
+        probabilities = self.attention_record.probabilities()
+        if self.targets > 1 and probabilities.shape[-1] <= 4 * self.attention_record.query.shape[-1]:
+            self._attention = probabilities
+        return probabilities
+
+    def attention_gradient(self, z_gradient: Tensor) -> Tensor:
+        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
+        return self.attention_record.gradient(z_gradient)
+
+
+def check_kept(blocks: Sequence[BlockTrace], keep: Mapping[str, str], family: str) -> None:
+    """Fail loudly if a block did not show what was asked for.
+
+    Args:
+        blocks: After the pass.
+        keep: Depth by site, as in `Needs`.
+        family: Of the model, for the message.
+    """
+    inner = {site: depth for site, depth in keep.items() if site in BLOCK_SITES}
+    for number, block in enumerate(blocks, start=1):
+        wanted = [site for site, depth in inner.items() if depth == "all" or number == len(blocks)]
+        if lost := [site for site in wanted if not block.shows(site)]:
+            raise CaptureError(
+                f"Block {number} of this {family} did not show its {', '.join(lost)}: "
+                "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
+            )
+
 
 T = TypeVar("T")
 _CUT = (
@@ -63,7 +202,7 @@ class Trace(Layout):
         self.rerun: Callable[..., Outcome] = _no_replay
         self.embed: Callable[[Tensor], Tensor] = _no_replay
         self.plain: Callable[[], AbstractContextManager[Trace]] = _no_second_pass
-        self.flow: Flow | None = None
+        self.flow: RuledPass | None = None
         self.embeddings = 0
         self.seed = 0
         self._done: dict[str, Any] = {}
@@ -173,7 +312,7 @@ class Trace(Layout):
         """
         if self.flow is None:
             raise CaptureError("Relevance needs rules; give the method rules=.")
-        return relevance_of(self, self.flow, y, (at, *others), signed)
+        return self.flow.propagate(self, y, (at, *others), signed)
 
     @property
     def outcome(self) -> Outcome:

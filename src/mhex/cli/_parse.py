@@ -29,7 +29,7 @@ def parse_methods(text: str, auto: bool = False) -> list[str]:
         text: As typed.
         auto: Whether `auto` may be among them, for the method that suits the model.
     """
-    from mhex.auto import AUTO
+    from mhex.explain import AUTO
     from mhex.registry import all_methods
 
     known = all_methods()
@@ -100,7 +100,7 @@ def parse_task(text: str | None) -> Task | None:
 
 def parse_window(text: str | None) -> tuple[float, float] | None:
     """Two numbers with a comma between, `0,4095`; None without them."""
-    from mhex._photo import check_window
+    from mhex.inputs.photos import check_window
 
     if text is None:
         return None
@@ -135,7 +135,7 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
     Raises:
         ArgumentError: A pair is malformed, no chosen method has the option, or its value is of another type.
     """
-    from mhex.auto import AUTO
+    from mhex.explain import AUTO
     from mhex.registry import get_method
 
     chosen: dict[str, dict[str, Any]] = {name: {} for name in methods}

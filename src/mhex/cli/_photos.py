@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mhex._photo import BROKEN, MOST_PIXELS, Window, claims_too_much, upright_rgb
 from mhex.errors import ArgumentError, MhexError
+from mhex.inputs.photos import BROKEN, MOST_PIXELS, Window, claims_too_much, upright_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -57,7 +57,7 @@ def explain_by(
         pass_over: Leave out methods that cannot serve the model, instead of raising.
     """
     import mhex
-    from mhex.auto import AUTO
+    from mhex.explain import AUTO
     from mhex.registry import get_method
 
     outcome = Outcome([])

@@ -12,8 +12,19 @@ import typer
 
 from mhex._files import write_text
 from mhex._printable import one_line
-from mhex.cli._console import LOSSES, Step, beginning, busy, complain, show_table, steps, stopping
-from mhex.cli._output import output_folder, unique_labels, writing
+from mhex.cli._console import (
+    LOSSES,
+    Step,
+    beginning,
+    busy,
+    complain,
+    output_folder,
+    show_table,
+    steps,
+    stopping,
+    unique_labels,
+    writing,
+)
 from mhex.cli._parse import (
     OUTPUTS,
     check_device,
@@ -29,10 +40,10 @@ from mhex.cli._run import Outcome, explain_by, group_by_reason
 from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError
 
 if TYPE_CHECKING:
-    from mhex._photo import Window
     from mhex.bundle import Bundle
     from mhex.capture import Outputs
     from mhex.explanation import Explanation
+    from mhex.inputs.photos import Window
     from mhex.targets import Target, Task
     from mhex.viz import Section
 
@@ -340,7 +351,7 @@ def _section(item: Item, outcome: Outcome) -> Section:
 
 
 def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:
-    from mhex.viz import page
+    from mhex.viz import html as page
 
     file = out / "index.html"
     write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), file)

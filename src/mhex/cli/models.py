@@ -68,9 +68,9 @@ def build(
     The same command goes on where a broken run stopped. Most recipes want a GPU; models of texts do without.
     """
     with busy("Loading the training"):
-        from mhex.train.build import build as make
-        from mhex.train.machine import Pace
-        from mhex.zoo._places import MODELS_VARIABLE, models_folder
+        from mhex.lab.train.dependencies import build as make
+        from mhex.lab.train.settings import Pace
+        from mhex.zoo.places import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")
     if smoke:  # models of a trial must not be found by those who load the real ones
         os.environ[MODELS_VARIABLE] = str(Path("out") / "smoke" / "models")

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import LOSSES, busy, complain, say, stopping, told_once
-from mhex.cli._output import output_folder
+from mhex.cli._console import LOSSES, busy, complain, output_folder, say, stopping, told_once
 from mhex.cli._parse import OUTPUTS, check_device, parse_methods, parse_outputs, parse_window
 from mhex.errors import ArgumentError
 
@@ -63,9 +62,9 @@ def recommend(
     """Race the methods on a model and a sample of its data, and say which one to use, how sure that is and its cost."""
     with busy(f"Loading {model}"):
         import mhex
-        from mhex.bench.budget import seconds_of
-        from mhex.bench.course import remarks
-        from mhex.bench.saving import PAGE, check_folder
+        from mhex.judge.store import remarks
+        from mhex.recommend.answer import PAGE, check_folder
+        from mhex.recommend.race import seconds_of
 
         seconds_of(budget)
         chosen = "all" if method.strip() == "all" else parse_methods(method)
@@ -115,7 +114,7 @@ def items_of(name: str, split: str | None = None, window: tuple[float, float] | 
         split: Of the data set; by default the one to judge by, or all of one's own data.
         window: Of photos of one's own: values that become black and white.
     """
-    from mhex.data import data_entry, load_csv, load_folder
+    from mhex.lab.datasets import data_entry, load_csv, load_folder
 
     kind, _, rest = name.partition(":")
     path = Path(rest if rest and kind in ("folder", "csv") else name).expanduser()

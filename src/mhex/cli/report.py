@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from mhex._files import write_text
-from mhex.cli._console import busy, complain, say
-from mhex.cli._output import writing
+from mhex.cli._console import busy, complain, say, writing
 from mhex.errors import ArgumentError
 
 EXAMPLES = """
@@ -41,9 +40,9 @@ def report(
     chosen = None if images is None else _numbers(images)
     file = folder / "report.html" if out is None else out
     with busy("Drawing"):
-        from mhex.bench import page_of
-        from mhex.bench.runs import evaluations
-        from mhex.bench.saving import PAGE, is_recommendation
+        from mhex.judge.report import evaluations
+        from mhex.recommend.answer import PAGE, is_recommendation
+        from mhex.viz.report_page import page_of
 
         made = page_of(folder, title, chosen)
         remarks = [f"{entry.name}: {remark}" for entry in evaluations(folder) for remark in entry.report.remarks]

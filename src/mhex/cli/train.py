@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import busy, complain, say, show_table, stopping
-from mhex.cli._output import output_folder
+from mhex.cli._console import busy, complain, output_folder, say, show_table, stopping
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from mhex.train.recipe import Recipe
+    from mhex.lab.config.recipe import Recipe
 
 EXAMPLES = """
 mhex train --list
@@ -60,10 +59,10 @@ def train(
     if recipe is None:
         raise ArgumentError("Expected a recipe: a file, or a name of `mhex train --list`.")
     with busy("Loading the training"):
-        from mhex.train.machine import Pace
-        from mhex.train.needs import with_needs
-        from mhex.train.recipe_files import find_recipe, read_recipe
-        from mhex.train.run import train as run
+        from mhex.lab.config.recipe_files import find_recipe, read_recipe
+        from mhex.lab.train.dependencies import with_needs
+        from mhex.lab.train.run import train as run
+        from mhex.lab.train.settings import Pace
     path = find_recipe(recipe)
     wanted = read_recipe(path, changes or ())
     folder = out or Path("out") / ("smoke" if smoke else "train") / wanted.name
@@ -85,7 +84,7 @@ def train(
 
 def _words_after_stop(place: Path) -> str:
     """What is kept of a run after Ctrl-C, and how to go on."""
-    from mhex.train.resume import latest_checkpoint
+    from mhex.lab.train.checkpoint import latest_checkpoint
 
     newest = latest_checkpoint(place)
     if newest is None:
@@ -98,7 +97,7 @@ def _words_after_stop(place: Path) -> str:
 
 def _list() -> None:
     with busy("Reading the recipes"):
-        from mhex.train.recipe_files import packaged_recipes, read_recipe
+        from mhex.lab.config.recipe_files import packaged_recipes, read_recipe
 
         recipes: list[Recipe] = [read_recipe(path) for path in packaged_recipes().values()]
     show_table(

@@ -12,18 +12,15 @@ import torch
 from torch import nn
 
 from mhex.capture import Outputs, check_outputs, known_anatomy, unwrap
-from mhex.capture.graft import graft, is_grafted, settle, ungraft
-from mhex.capture.junctions import Junction, survey
 from mhex.capture.masks import mask_arguments
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, some_of, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
-from mhex.heads.folded import Folded, FoldedBlock
-from mhex.heads.heads import PREFIX, Heads
-from mhex.heads.held import not_a_model
-from mhex.heads.placement import named, placed
-from mhex.heads.scaffold import Scaffold
-from mhex.heads.settings import Settings, checked_classes
+from mhex.heads.fold import Folded, FoldedBlock
+from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes
+from mhex.heads.scaffold import Scaffold, not_a_model
+from mhex.heads.wiring.graft import graft, is_grafted, settle, ungraft
+from mhex.heads.wiring.residual import Junction, named, placed, survey
 
 
 def attach(

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from mhex._progress import track
 from mhex.errors import ArgumentError, unknown_name
-from mhex.heads.batches import check_chunk, labelled_batch, take
 from mhex.heads.block import wide_dtype
-from mhex.heads.collaboration import checked_heads, measure
-from mhex.heads.drawing import save_drawing
-from mhex.heads.passes import watched
+from mhex.heads.collaboration import checked_heads, measure, save_drawing
+from mhex.heads.predictors import watched
+from mhex.inputs.loader import check_chunk, labelled_batch, take
 
 CellMode = Literal["keep", "occlude"]
 _IMAGES = "pixel_values"

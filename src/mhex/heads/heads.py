@@ -3,27 +3,135 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from mhex._misfit import misfit_of
-from mhex.capture.ending import Ending, ending_in_graph
-from mhex.capture.guest import GUEST
+from mhex.capture import Outputs
+from mhex.capture.anatomy import GUEST
 from mhex.capture.hooks import see_each
-from mhex.capture.junctions import unit_of
 from mhex.capture.masks import first_and_last, kept_tokens, tells_padding
-from mhex.errors import ArgumentError, CaptureError, MhexWarning
-from mhex.heads import calls
-from mhex.heads.block import Block, wide_dtype
-from mhex.heads.calls import Call, Recording, Token
-from mhex.heads.freeze import hold_buffers
-from mhex.heads.reading import Reading
-from mhex.heads.settings import Settings, Source
+from mhex.capture.outputs import Ending, ending_in_graph
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
+from mhex.heads import call_record as calls
+from mhex.heads.block import Block, Coupling, GateTarget, Preset, Relu, wide_dtype
+from mhex.heads.call_record import Call, Reading, Recording, Token
+from mhex.heads.wiring.residual import unit_of
+
+Source = Literal["classifier", "last_head", "sum"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a set of heads is built; saved with their weights.
+
+    Attributes:
+        num_classes: n.
+        junctions: Names of the residual connections that carry a block, as the model is written; `Heads.names` has
+            them in the order in which they run.
+        channels: Width of each.
+        preset: How the gates start.
+        coupling: How gate and head share their matrix.
+        gate_target: What the gate multiplies.
+        relu: Whether the ReLU comes after or before the pooling.
+        exclude_special: Whether class and separator tokens are left out of the pooling.
+        multi_label: Whether a sample may have several classes.
+        outputs: What the host returns; None if calls are to show it.
+    """
+
+    num_classes: int
+    junctions: tuple[str, ...]
+    channels: tuple[int, ...]
+    preset: Preset = "identity"
+    coupling: Coupling = "shared"
+    gate_target: GateTarget = "shortcut"
+    relu: Relu = "post"
+    exclude_special: bool = False
+    multi_label: bool = False
+    outputs: Outputs | None = None
+
+
+def checked_classes(value: Any) -> int:
+    """A number of classes, or an error that says what is wrong with it."""
+    if value is None:
+        raise ArgumentTypeError(
+            "Expected num_classes, the number of classes of the heads; only heads that were saved bring it along: "
+            "mhex.attach(model, weights='heads.safetensors')."
+        )
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
+    if value < 1:
+        raise ArgumentError(f"Expected at least one class, but got num_classes={value}.")
+    return value
+
+
+def ramp(heads: Heads, step: int, steps: int, share: float) -> None:
+    """Set `lambda` of the gates of preset `"warmup"` to `min(1, step / (share * steps))`.
+
+    Args:
+        heads: Of the model.
+        step: Step of training, counted from 0.
+        steps: All of them.
+        share: Part of the steps in which `lambda` grows.
+    """
+    _check("step", step, "a step of training, counted from 0", 0)
+    _check("steps", steps, "the number of all steps of training, at least 1", 1)
+    _check("share", share, "the part of the steps in which the gate changes, from 0 to 1", 0, 1)
+    if heads.settings.preset == "warmup" and heads.settings.coupling != "head_only":
+        value = min(1.0, step / max(1.0, share * steps))
+        for block in heads.named_blocks().values():
+            block.strength.fill_(value)
+
+
+def _check(name: str, value: Any, meaning: str, low: float, high: float = float("inf")) -> None:
+    if not isinstance(value, Real) or value is True or value is False:
+        raise ArgumentTypeError(f"Expected {name} to be {meaning}, but got {value!r}.")
+    if not low <= float(value) <= high:  # also where it is not a number
+        raise ArgumentError(f"Expected {name} to be {meaning}, but got {name}={value!r}.")
+
+
+def freeze(host: nn.Module, parameters: Iterable[tuple[str, nn.Parameter]]) -> tuple[str, ...]:
+    """Freeze parameters and hold the running statistics of the norms.
+
+    Args:
+        host: The model.
+        parameters: Its own, by name.
+
+    Returns:
+        Names of those that were trainable; `thaw` takes them back.
+    """
+    trainable = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+    for _, parameter in trainable:
+        parameter.requires_grad_(False)
+    hold_buffers(host)
+    return tuple(name for name, _ in trainable)
+
+
+def thaw(host: nn.Module, names: Iterable[str]) -> None:
+    """Undo `freeze`: these parameters train again, and norms are in the mode of the host."""
+    for name in names:
+        host.get_parameter(name).requires_grad_(True)
+    for norm in _running_norms(host):
+        norm.training = host.training
+
+
+def hold_buffers(host: nn.Module) -> None:
+    """Put norms with running statistics in evaluation mode, in which their buffers do not move."""
+    for norm in _running_norms(host):
+        if norm.training:
+            norm.training = False
+
+
+def _running_norms(host: nn.Module) -> Iterator[nn.Module]:
+    return (module for module in host.modules() if module._buffers.get("running_mean") is not None)
+
 
 PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
 

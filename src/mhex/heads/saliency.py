@@ -2,19 +2,231 @@
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mhex.errors import ArgumentError, CaptureError, MhexWarning
-from mhex.heads.block import Block, BlockOutput, channel_axis
-from mhex.heads.calls import Call
-from mhex.heads.equivalent import class_weights, speaks
-from mhex.heads.map_settings import Activation, Anchor, MapSettings, thresholds
-from mhex.heads.reading import Reading
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning, unknown_name
+from mhex.heads.block import Block, BlockOutput, channel_axis, wide_dtype, widened
+from mhex.heads.call_record import Call, Reading
+
+_EPSILON = 1e-8
+_MOST = 4  # settings kept per block
+
+
+def shares(part: Tensor) -> Tensor:
+    """Share of each class in a channel, (n, C), of weights that are not negative; columns sum to at most 1."""
+    return part / (part.sum(0, keepdim=True) + _EPSILON)
+
+
+def adjusted_weights(matrix: Tensor, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
+    """`W+ [SS+ > ss+] - alpha W- [SS- > ss-]`: what each channel says of each class.
+
+    Args:
+        matrix: `W_eq`, (n, C). A single row is read as the two classes `[-W; W]`.
+        alpha: Weight of the negative class weights.
+        sharpness: `ss+`, the share of a channel's positive weights above which a class keeps the channel.
+        negative_sharpness: `ss-`, the same for its negative weights.
+
+    Returns:
+        (n, C), or (2, C) for a single class.
+    """
+    if matrix.shape[0] == 1:
+        matrix = torch.cat([-matrix, matrix])
+    positive, negative = matrix.clamp_min(0), (-matrix).clamp_min(0)
+    return _sharp(positive, sharpness) - alpha * _sharp(negative, negative_sharpness)
+
+
+def _sharp(part: Tensor, threshold: float) -> Tensor:
+    return part.where(shares(part) > threshold, 0.0)
+
+
+@dataclass
+class _Kept:
+    """What was computed from one state of a block's weights."""
+
+    marks: tuple[Any, ...]
+    prints: Tensor
+    weights: dict[tuple[float, float, float], Tensor] = field(default_factory=dict)
+    speaks: bool = True
+
+
+_KEPT: WeakKeyDictionary[Block, _Kept] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def class_weights(block: Block, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
+    """`adjusted_weights` of a block, at least float32; computed again when the block's weights have changed.
+
+    Args:
+        block: Of the heads.
+        alpha: See `adjusted_weights`.
+        sharpness: See `adjusted_weights`.
+        negative_sharpness: See `adjusted_weights`.
+    """
+    used = [linear.weight for linear in (block.w1, block.w2) if linear is not None]
+    marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in used)
+    # Writing through `.data` leaves no mark, and memory is given out again: so the values are looked at, too. Of a
+    # change that escapes this product, the weights below would not change by more than their rounding either.
+    prints = torch.cat([widened(w) @ _direction(w.shape[1], w.device, wide_dtype(w)) for w in used])
+    kept = _KEPT.get(block)
+    if kept is None or kept.marks != marks or not torch.equal(kept.prints, prints):
+        kept = _KEPT[block] = _Kept(marks, prints)
+    key = (alpha, sharpness, negative_sharpness)
+    if (found := kept.weights.get(key)) is None:
+        matrix = block.equivalent_matrix()
+        kept.speaks = bool(matrix.any())  # looked at here alone: it waits for the device
+        found = adjusted_weights(matrix, *key)
+        while len(kept.weights) >= _MOST:
+            kept.weights.pop(next(iter(kept.weights)))
+        kept.weights[key] = found
+    return found
+
+
+def speaks(block: Block) -> bool:
+    """False if the equivalent matrix that `class_weights` last read is 0, as before any training."""
+    return (kept := _KEPT.get(block)) is None or kept.speaks
+
+
+@lru_cache(maxsize=64)
+def _direction(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A fixed vector (C,) without pattern, so that no rearrangement of the weights has the same product."""
+    return torch.arange(1, size + 1, device=device, dtype=dtype).sqrt().frac() + 0.5
+
+
+Activation = Literal["gated", "gated_sum", "sum", "output", "relu_sum"]
+Anchor = Literal["deep", "shallow"]
+LayerScale = Literal["none", "max"]
+
+
+def _check_number(name: str, value: Any, low: float, high: float, beside: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        words = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
+        raise ArgumentError(f"Expected {name} to be a number {words}{beside}, but got {value!r}.")
+
+
+@dataclass(frozen=True)
+class MapSettings:
+    """How a map is made.
+
+    Attributes:
+        alpha: Weight of negative class weights, from 0 to 1.
+        sharpness: `ss+`; `"auto"` is `1/n + 0.1`.
+        negative_sharpness: `ss-`; None for the positive one.
+        layer_factor: `rho`: each block counts so much less than the next one towards the anchor.
+        activation: What the class weights multiply.
+        anchor: Whether the deepest or the shallowest block counts fully.
+        layer_scale: `"max"` divides each block's map by its largest absolute value first.
+        active_only: Whether channels whose mean is not positive, which the head does not see, are left out. Heads
+            that couple `"separate"` have no ReLU and see all channels.
+    """
+
+    alpha: float
+    sharpness: float | Literal["auto"]
+    negative_sharpness: float | Literal["auto"] | None
+    layer_factor: float
+    activation: Activation
+    anchor: Anchor = "deep"
+    layer_scale: LayerScale = "none"
+    active_only: bool = False
+
+    def __post_init__(self) -> None:
+        _check_number("alpha", self.alpha, 0, 1)
+        for name in ("sharpness", "negative_sharpness"):
+            if (value := getattr(self, name)) not in ("auto", None):
+                _check_number(name, value, 0, math.inf, " or 'auto'")
+        _check_number("layer_factor", self.layer_factor, 0, 1)
+        if self.layer_factor == 0:
+            raise ArgumentError("Expected layer_factor to be over 0, but got 0; blocks='last1' takes one block alone.")
+        for name, known in (("activation", Activation), ("anchor", Anchor), ("layer_scale", LayerScale)):
+            if getattr(self, name) not in get_args(known):
+                raise unknown_name(name, str(getattr(self, name)), get_args(known))
+        if not isinstance(self.active_only, bool):
+            raise ArgumentTypeError(f"Expected active_only to be True or False, but got {self.active_only!r}.")
+
+
+PRESETS = {
+    "paper": MapSettings(0.5, "auto", None, 0.9, "gated_sum"),
+    "table3": MapSettings(1.0, "auto", 0.1, 0.9, "gated_sum"),
+    "figure8": MapSettings(0.5, "auto", None, 0.8, "gated_sum"),
+    # One of 120 settings tried on blood cells (validation) and pets (96 test photos): see docs/saliency.md.
+    "probe": MapSettings(0.5, "auto", None, 0.7, "relu_sum"),
+    "text": MapSettings(1.0, 0.0, None, 1.0, "sum"),
+}
+
+
+def settle(preset: str, **given: Any) -> MapSettings:
+    """A preset with the settings that are given, not None, in place of its own."""
+    if preset not in PRESETS:
+        raise unknown_name("preset", str(preset), ("auto", *PRESETS))
+    own = PRESETS[preset]
+    known = [field.name for field in fields(own)]
+    for name in given:
+        if name not in known:
+            raise unknown_name("setting of maps", name, known)
+    return replace(own, **{name: value for name, value in given.items() if value is not None})
+
+
+def automatic(text: bool, reading: Reading) -> tuple[str, Activation | None]:
+    """Preset `"auto"`: a preset, and the activation to put in place of the preset's own, or None.
+
+    Heads on text are read by `"text"`, heads that only look on at feature maps (B, C, H, W) by `"probe"`, all others by
+    `"paper"`. Heads with `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's
+    map at alpha 1 and sharpness 0 is the score of its head.
+
+    Args:
+        text: Whether the input is text.
+        reading: Of a recorded call.
+    """
+    heads, seen = reading.heads, reading.call.blocks
+    maps = all(one.shortcut.dim() == 4 and not heads[name].channels_last for name, one in seen.items())
+    preset = "text" if text else "probe" if maps and heads.settings.preset == "probe" else "paper"
+    return preset, "relu_sum" if heads.settings.relu == "pre" else None
+
+
+def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:
+    """`ss+` and `ss-` as numbers. A single class has no rival, so its `"auto"` is 0."""
+    auto = 0.0 if num_classes == 1 else 1 / num_classes + 0.1
+    given = settings.negative_sharpness
+    positive = auto if settings.sharpness == "auto" else float(settings.sharpness)
+    return positive, positive if given is None else auto if given == "auto" else float(given)
+
+
+def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str]:
+    """Names of blocks, first to last.
+
+    Args:
+        wanted: `"all"`, `"first3"`, `"last3"` (any number), or names: a sequence, or one string with commas between.
+        names: Those that there are, first to last.
+    """
+    if isinstance(wanted, str) and wanted not in names:
+        if wanted == "all":
+            return list(names)
+        if number := re.fullmatch(r"(first|last)([1-9]\d*)", wanted):
+            count = min(int(number[2]), len(names))
+            return list(names[:count] if number[1] == "first" else names[len(names) - count :])
+        wanted = [name.strip() for name in wanted.split(",")]
+    chosen = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(chosen, Sequence) or not all(isinstance(name, str) for name in chosen):
+        raise ArgumentTypeError(
+            f"Expected blocks to be 'all', 'first3', 'last3' or a list of names, but got {wanted!r}; there are: "
+            f"{', '.join(names)}."
+        )
+    if not chosen:
+        raise ArgumentError(f"Expected at least one name in blocks=, out of: {', '.join(names)}.")
+    for name in chosen:
+        if name not in names:
+            raise unknown_name("block", name, names)
+    return [name for name in names if name in set(chosen)]
 
 
 @torch.no_grad()

@@ -9,11 +9,10 @@ from typing import Literal, get_args
 from torch import nn
 
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, unknown_name
-from mhex.heads import calls
+from mhex.heads import call_record as calls
 from mhex.heads.block import Block
-from mhex.heads.heads import Heads
-from mhex.heads.settings import Source
-from mhex.heads.sources import shown_width
+from mhex.heads.heads import Heads, Source
+from mhex.heads.predictors import shown_width
 
 # "none": no matrix; "off": lambda is 0; "one": W1 is 0 and so the gate 1; "constant": W1 is 0; "active"; "unknown": on
 # the meta device.

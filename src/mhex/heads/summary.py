@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from mhex._printable import printable
-from mhex.capture.junctions import kind_of, unit_of
 from mhex.heads.heads import Heads
 from mhex.heads.strip import GateState, gate_state
+from mhex.heads.wiring.residual import kind_of, unit_of
 
 if TYPE_CHECKING:
     from rich.table import Table

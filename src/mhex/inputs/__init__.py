@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.inputs._common import Prepared
-from mhex.inputs.batches import in_batches
+from mhex.inputs.batching import in_batches
 from mhex.inputs.images import check_image, images, photos, with_scale, with_window
+from mhex.inputs.prepared import Prepared
 from mhex.inputs.texts import texts, token_inputs
 
 __all__ = ["Prepared", "check_image", "in_batches", "prepare", "with_window"]

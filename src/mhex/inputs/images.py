@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._photo import BROKEN, Window, check_window, scaled, upright_rgb, window_hint
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
-from mhex.inputs._common import Prepared, check_batch, finite, place_of
+from mhex.inputs.photos import BROKEN, Window, check_window, scaled, upright_rgb, window_hint
+from mhex.inputs.prepared import Prepared, check_batch, finite, place_of
 
 _WHOLE_NUMBERS = {
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),

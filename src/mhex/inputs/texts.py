@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mhex.capture import Batch
 from mhex.capture.masks import first_and_last
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
-from mhex.inputs._common import Prepared, check_batch, finite, place_of
+from mhex.inputs.prepared import Prepared, check_batch, finite, place_of
 
 T = TypeVar("T")
 # How whole numbers come to the model: embeddings look up those of 32 and 64 bits alone.

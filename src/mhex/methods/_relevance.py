@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.capture import Anatomy, BlockTrace, Box, Composite, Needs, Separate, Trace, full, relevance_rules
+from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
+from mhex.relevance import Box, Composite, Separate, relevance_rules
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
 _WORTH_TELLING = 0.5  # of the relevance

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.capture import Trace, absolute_rules, full
+from mhex.capture import Trace, full
 from mhex.methods._relevance import INPUT
 from mhex.registry import register
+from mhex.relevance import absolute_rules
 from mhex.targets import ResolvedTarget
 
 

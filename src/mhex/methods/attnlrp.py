@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from mhex.capture import Anatomy, Composite, Epsilon, Gamma, Trace, gradient_rules
+from mhex.capture import Anatomy, Trace
 from mhex.methods._relevance import INPUT, check_choice, check_number, read_relevance
 from mhex.registry import register
+from mhex.relevance import Composite, Epsilon, Gamma, gradient_rules
 
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:

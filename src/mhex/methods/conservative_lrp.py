@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from mhex.capture import Anatomy, Composite, Trace, gradient_rules
+from mhex.capture import Anatomy, Trace
 from mhex.methods._relevance import INPUT, check_choice, read_relevance, where_read
 from mhex.registry import register
+from mhex.relevance import Composite, gradient_rules
 
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:

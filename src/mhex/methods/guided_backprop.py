@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.capture import Trace, guided_rules
+from mhex.capture import Trace
 from mhex.methods._relevance import INPUT
 from mhex.methods._tokens import fixed, tell_cancelled
 from mhex.registry import register
+from mhex.relevance import guided_rules
 
 
 @register(

@@ -8,18 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from mhex.capture import AlphaBeta, Anatomy, Box, Composite, Epsilon, Gamma, Needs, Trace, relevance_rules
+from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError, MhexWarning
-from mhex.methods._relevance import (
-    FLOOR,
-    INPUT,
-    TOKENS,
-    check_choice,
-    check_number,
-    published_baseline,
-    read_relevance,
-)
+from mhex.methods._relevance import FLOOR, INPUT, TOKENS, check_choice, check_number, published_baseline, read_relevance
 from mhex.registry import register
+from mhex.relevance import AlphaBeta, Box, Composite, Epsilon, Gamma, relevance_rules
 
 _MUCH = 2.0  # of the relevance, lost to constants
 

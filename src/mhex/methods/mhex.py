@@ -75,8 +75,8 @@ def mhex(
     """
     # Heads load more than menus and command-line help should wait for.
     from mhex.heads import saliency
-    from mhex.heads.map_settings import automatic, choose_blocks, settle, thresholds
-    from mhex.heads.reading import Reading
+    from mhex.heads.call_record import Reading
+    from mhex.heads.saliency import automatic, choose_blocks, settle, thresholds
 
     reading = trace.heads
     assert isinstance(reading, Reading)

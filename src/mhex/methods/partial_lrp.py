@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mhex.capture import AlphaBeta, Anatomy, Composite, Needs, Trace, relevance_rules
+from mhex.capture import Anatomy, Needs, Trace
 from mhex.methods._relevance import (
     FLOOR,
     PUBLISHED_EPSILON,
@@ -18,6 +18,7 @@ from mhex.methods._relevance import (
     published_baseline,
 )
 from mhex.registry import register
+from mhex.relevance import AlphaBeta, Composite, relevance_rules
 
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.capture import AlphaBeta, Anatomy, Composite, Needs, Trace, relevance_rules
+from mhex.capture import Anatomy, Needs, Trace
 from mhex.methods._relevance import attention_relevance, check_choice, check_gap, check_number
 from mhex.methods._rows import beyond_skips, through_heads
 from mhex.registry import register
+from mhex.relevance import AlphaBeta, Composite, relevance_rules
 from mhex.targets import ResolvedTarget
 
 

@@ -17,7 +17,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_n
 from mhex.metrics._agreement import agreed
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import check_kind
-from mhex.metrics.resampling import IntervalKind, check_interval, interval_of
+from mhex.stats.intervals import IntervalKind, check_interval, interval_of
 
 # Options of torchmetrics itself, handed on to it.
 _OF_TORCHMETRICS = (
@@ -79,7 +79,7 @@ class PerImage(Metric):
             confidence: Of the interval.
             resamples: Of the bootstrap over images.
             bootstrap_seed: Of the bootstrap.
-            interval: Its kind; see `mhex.metrics.resampling.bootstrap`.
+            interval: Its kind; see `mhex.stats.intervals.bootstrap`.
             changes: Parts of the protocol that differ from the preset; and options of `torchmetrics.Metric`.
         """
         super().__init__(**{name: changes.pop(name) for name in _OF_TORCHMETRICS if name in changes})

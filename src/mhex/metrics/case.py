@@ -25,7 +25,7 @@ class Case:
         mask: Segmentation of images, (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored.
         rationale: Of texts: the words that people marked, for each sample numbers, (start, end) spans with end
             exclusive, or a bool for each word. Words of strings are split at white space.
-        tiles: Of mosaics: the class of each cell, (B, n * n), row by row; see `mhex.perturb.mosaics`.
+        tiles: Of mosaics: the class of each cell, (B, n * n), row by row; see `mhex.metrics.grid_pointing_game`.
         again: From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options, for
             metrics that explain again.
         other_class: Another class that is in each image, (B,), -1 where there is none; for class discrimination.

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.metrics._base import PerImage
-from mhex.metrics.box_sensitivity import box_area, box_sensitivity
+from mhex.metrics.box_sensitivity import BoxResult, BoxSweep, box_area, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.fidelity import fidelity
 from mhex.metrics.protocols import AreaProtocol
 from mhex.metrics.registry import register_metric
-from mhex.perturb import BoxResult, BoxSweep, SweepResult
+from mhex.perturb import SweepResult
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.errors import ArgumentError
@@ -15,6 +16,97 @@ from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import check_map
+from mhex.perturb.subject import Subject
+from mhex.perturb.units import generator_for
+
+_MOSAIC = 60  # purpose of random numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Mosaics:
+    """Images of n x n cells.
+
+    Attributes:
+        pixels: (M, C, H, W), normalised as the images were.
+        tiles: Class of each cell, (M, n * n), row by row.
+        members: Number in the data set of the image in each cell, (M, n * n).
+    """
+
+    pixels: Tensor
+    tiles: Tensor
+    members: Tensor
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+
+def mosaics(
+    subject: Subject, n: int = 2, *, each: int = 1, least: float = 0.99, shrink: bool = True, seed: int = 0
+) -> Mosaics:
+    """As many mosaics as there are images for, each image used once at most.
+
+    Args:
+        subject: Images with labels. Those count that are classified correctly, alone, with enough probability.
+        n: Cells on a side.
+        each: Images of each class in a mosaic; the others are of other classes.
+        least: That probability.
+        shrink: Make each image smaller, so that the mosaic has the size of one image, as models with position
+            embeddings need it; or lay them out as they are.
+        seed: Of who comes together, and where. It does not depend on the order of the images.
+    """
+    if subject.batch.modality != "image":
+        raise ArgumentError("Expected images for mosaics, but got texts.")
+    if n < 2 or each < 1 or n * n % each or n * n == each:
+        raise ArgumentError(
+            f"Expected n of at least 2 and a number of images per class that divides n * n and is below it, but got "
+            f"n={n} and each={each}."
+        )
+    height, width = subject.batch.pixels.shape[-2:]
+    if shrink and (height % n or width % n):
+        raise ArgumentError(
+            f"Expected images whose sides are multiples of {n}, but got {height}x{width}; choose another n, or "
+            "shrink=False."
+        )
+    if subject.label is None:
+        raise ArgumentError("Expected labels of the images for mosaics; give label=.")
+    groups = _groups(_sure(subject, subject.label, least), subject, subject.label, n * n, each, seed)
+    if not groups:
+        raise ArgumentError(
+            f"Expected images of at least {n * n // each} classes, {each} of each, that are classified correctly with "
+            f"probability {least:g}, but there are none for even one mosaic; give more images or a lower least."
+        )
+    rows = torch.tensor(groups, device=subject.device)
+    pixels = subject.batch.pixels[rows.flatten()]
+    if shrink:
+        pixels = F.interpolate(pixels, size=(height // n, width // n), mode="bilinear", antialias=True)
+    cells = pixels.view(len(rows), n, n, *pixels.shape[1:])
+    laid = cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+    members = torch.tensor(subject.ids, device=subject.device)[rows]
+    return Mosaics(laid.contiguous(), subject.label[rows], members)
+
+
+def _sure(subject: Subject, label: Tensor, least: float) -> list[int]:
+    """Places of the images that count."""
+    sure = (subject.probabilities(subject.logits, label[:, None]) >= least)[:, 0]
+    found: list[int] = (sure & (subject.predicted == label)).nonzero()[:, 0].tolist()
+    return found
+
+
+def _groups(sure: list[int], subject: Subject, label: Tensor, cells: int, each: int, seed: int) -> list[list[int]]:
+    """Images of each mosaic. The classes with the most images left come first, so that there are many mosaics."""
+    # Of each image a number that chooses it, and another for its cell: the cell says nothing of how common a class is.
+    draw = {i: torch.rand(2, generator=generator_for(seed, subject.ids[i], _MOSAIC)).tolist() for i in sure}
+    left: dict[int, list[int]] = {}
+    for place in sorted(sure, key=lambda i: (draw[i][0], subject.ids[i])):
+        left.setdefault(int(label[place]), []).append(place)
+    groups: list[list[int]] = []
+    while True:
+        ready = [members for members in left.values() if len(members) >= each]
+        ready.sort(key=lambda members: (-len(members), draw[members[0]][0]))
+        if len(ready) < cells // each:
+            return groups
+        chosen = [members.pop(0) for members in ready[: cells // each] for _ in range(each)]
+        groups.append(sorted(chosen, key=lambda i: (draw[i][1], subject.ids[i])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +162,7 @@ def _overlap(size: int, n: int, like: Tensor) -> Tensor:
     title="In a mosaic of several classes, does the map for a class stay in its cell?",
     paper="Boehle, Fritz & Schiele, CVPR 2021, arXiv:2104.00032; Arias-Duart et al., Focus, 2022, arXiv:2109.15035",
     passes="n^2 E",
-    traps="Needs mosaics (`mhex.perturb.mosaics`) and explains each of their classes. By chance it is one over the "
+    traps="Needs mosaics (`mosaics` of this file) and explains each of their classes. By chance it is one over the "
     "number of cells. A model that finds one class in the cell of another is told of as a wrong map. Cells without "
     "anything above 0 do not count (`silent`).",
     modalities=("image",),
@@ -89,7 +181,7 @@ class GridPointingGame(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """A map for the class of each cell; the one that is there already is taken for its cell."""
-        tiles = case.needs("tiles", "mosaics with the class of each cell (see `mhex.perturb.mosaics`)").to(
+        tiles = case.needs("tiles", "mosaics with the class of each cell (see `mhex.metrics.grid_pointing_game`)").to(
             case.subject.device
         )
         maps = []

@@ -2,18 +2,132 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics._base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
-from mhex.perturb import NeighbourPass, NeighbourResult
+from mhex.perturb.subject import Runner, Subject, top_class
+from mhex.perturb.units import check_map, generator_for
+
+_NEIGHBOURS = 3  # purpose of random numbers
+
+
+@dataclass(frozen=True)
+class NeighbourResult:
+    """How maps and predictions of the neighbours differ.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        size: Norm of the map of each sample, (B,), float64.
+        change: Norm of the difference of its neighbours' maps, (B, n).
+        flipped: Whether they are predicted otherwise, bool (B, n).
+        runner: How it was made, with the units that were used; None where it is not known.
+    """
+
+    ids: tuple[int, ...]
+    size: Tensor
+    change: Tensor
+    flipped: Tensor
+    runner: NeighbourPass | None = None
+
+
+@dataclass(frozen=True)
+class NeighbourPass(Runner[NeighbourResult]):
+    """How neighbours are drawn.
+
+    Attributes:
+        radius: Every number of the input moves by at most so much, evenly.
+        draws: Neighbours of each sample, n.
+        seed: Of the draws.
+        units: `"raw"`: the radius is in colours from 0 to 1, before normalisation; where that is not known, and a
+            warning says so, and with `"model"`, in units of the model's input.
+    """
+
+    radius: float = 0.02
+    draws: int = 50
+    seed: int = 0
+    units: str = "raw"
+
+    def __post_init__(self) -> None:
+        if not self.radius > 0 or not isinstance(self.draws, int) or self.draws < 1:
+            raise ArgumentError(
+                f"Expected a radius above 0 and at least one draw, but got {self.radius!r} and {self.draws!r}."
+            )
+        if self.units not in ("raw", "model"):
+            raise ArgumentError(f"Expected units 'raw' or 'model', but got {self.units!r}.")
+
+    def ask(
+        self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
+    ) -> NeighbourResult:
+        """Draw neighbours and explain them.
+
+        Args:
+            subject: Images.
+            saliency: Their maps, (B, h, w).
+            again: From inputs and classes (B,) to maps of the same shape.
+            explained: The class of each map, (B,), which stays; None for the predicted one.
+        """
+        check_images(subject)
+        maps = check_map(subject, saliency).double().flatten(1)
+        classes = subject.classes(explained)[:, 0]
+        pixels, radius = subject.batch.pixels, self._radius(subject)
+        generators = [generator_for(self.seed, number, _NEIGHBOURS) for number in subject.ids]
+        change, flipped = [], []
+        for _ in range(self.draws):
+            draw = torch.stack([torch.rand(pixels.shape[1:], generator=g, dtype=torch.float64) for g in generators])
+            near = pixels + ((2 * draw - 1).to(pixels.device) * radius).to(pixels)
+            found = explain_again(subject, again, near, classes, saliency)
+            change.append((found - maps).norm(dim=1))
+            flipped.append(_predicted(subject, near) != subject.predicted)
+        used = self if subject.batch.scale is not None else replace(self, units="model")
+        numbers = (maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
+        return NeighbourResult(tuple(subject.ids), *numbers, used)
+
+    def _radius(self, subject: Subject) -> Tensor:
+        """In units of the model's input, (C, 1, 1) or a single number."""
+        scale = subject.batch.scale
+        if self.units == "raw" and scale is not None:
+            return self.radius / scale[1].double().to(subject.device).view(-1, 1, 1)
+        if self.units == "raw":
+            warnings.warn(
+                "How colours were normalised is not known, so the radius is taken in units of the model's input; give "
+                "preprocess= with mean and std, or units='model'.",
+                MhexWarning,
+                stacklevel=2,
+            )
+        return torch.tensor(self.radius, dtype=torch.float64, device=subject.device)
+
+
+def check_images(subject: Subject) -> None:
+    """Refuse texts, which cannot be moved a little."""
+    if subject.batch.modality != "image":
+        raise ArgumentError("Expected images: this metric is not defined for texts.")
+
+
+def explain_again(
+    subject: Subject, again: Callable[..., Tensor], pixels: Tensor, classes: Tensor, like: Tensor
+) -> Tensor:
+    """Maps of other pixels of the samples, (B, N), float64; of another shape than `like` (B, ...) they are refused."""
+    rest = subject.batch.kwargs
+    found = again({"pixel_values": pixels, **rest} if rest else pixels, classes)
+    if not isinstance(found, Tensor) or found.shape != like.shape:
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ArgumentError(f"Expected maps of shape {tuple(like.shape)} when explained again, but got {got}.")
+    return check_map(subject, found).double().flatten(1)
+
+
+def _predicted(subject: Subject, pixels: Tensor) -> Tensor:
+    size = subject.batch.size
+    return torch.cat([top_class(logits) for _, _, logits in subject.run(size, lambda n: subject.variants(pixels, n))])
 
 
 @dataclass(frozen=True)

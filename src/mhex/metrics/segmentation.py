@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._maps import LocatedMaps, LocationMetric, on_mask, skip_empty
-from mhex.metrics._precision import average_precision
+from mhex.metrics._maps import LocatedMaps, LocationMetric, average_precision, on_mask, skip_empty
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import generator_for, minmax

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.metrics._shares import ShareMetric, ShareProtocol
+from mhex.metrics._shares import ShareMetric, ShareProtocol, ShareResult
 from mhex.metrics.registry import register_metric
-from mhex.perturb import ShareResult
 
 
 def sufficiency(result: ShareResult, scored: str = "predicted") -> Tensor:

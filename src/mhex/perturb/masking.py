@@ -10,12 +10,9 @@ from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.ranks import ranks
 from mhex.perturb.references import PIXELS, WORDS
-from mhex.perturb.runner import Runner
-from mhex.perturb.subject import Subject, column_of
-from mhex.perturb.units import at_size, check_map, text_units
-from mhex.perturb.words import removed_words
+from mhex.perturb.subject import Runner, Subject, column_of
+from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_units
 
 _MODES = ("remove", "soft-remove", "keep", "soft-keep")
 

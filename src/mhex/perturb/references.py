@@ -1,4 +1,4 @@
-"""What "removed" means for pixels: the values that stand in their place."""
+"""Noisy linear imputation (ROAD): removed pixels are weighted means of their neighbours, plus a little noise."""
 
 from __future__ import annotations
 
@@ -72,3 +72,139 @@ def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Te
     padded = F.pad(pixels, (radius,) * 4, mode="reflect")
     rows = F.conv2d(padded, kernel.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)
     return F.conv2d(rows, kernel.view(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
+
+
+_ACCURACY, _ACCURACY_DOUBLE = 1e-6, 1e-10  # of the residual beside the right side
+_DAMPING = 0.9  # of the steps that smooth
+_MOST_STEPS = 500  # two dozen are enough for single, three for double precision
+_ON_CPU = 3 * 224 * 224  # numbers solved for at once: more do not fit its caches
+
+
+def imputed(pixels: Tensor, removed: Tensor) -> Tensor:
+    """Images whose removed pixels solve `sum_j w_ij (v_j - v_i) = 0` over their neighbours `j`, without noise.
+
+    Weights are 1/6 over an edge and 1/12 over a corner; neighbours outside of the image do not count. The matrix is
+    symmetric, and positive as long as a pixel is kept; an image with none left becomes its own mean colour.
+
+    Args:
+        pixels: (M, C, H, W).
+        removed: Bool (M, H, W).
+    """
+    exact = pixels.to(torch.promote_types(pixels.dtype, torch.float32))
+    together = max(1, _ON_CPU // exact[0].numel()) if exact.device.type == "cpu" else len(exact)
+    parts = [slice(start, start + together) for start in range(0, len(exact), together)]
+    return torch.cat([_solved(exact[part], removed[part, None]) for part in parts]).to(pixels.dtype)
+
+
+class _Grid:
+    """The equations of holes (M, 1, H, W) on one grid: of the pixels, or of blocks of them.
+
+    Values (M, C, L) stand row after row inside a border of zeros, so that neighbours are shifts of one long line. The
+    weights are those of `[1 2 1]` down times `[1 2 1]` across, over 12, without the centre.
+    """
+
+    def __init__(self, hole: Tensor, dtype: torch.dtype) -> None:
+        self.size, self.row = hole.shape[-2:], hole.shape[-1] + 2
+        inside = self.line(torch.ones_like(hole[:1], dtype=dtype))
+        self.hole = self.line(hole.to(dtype))
+        self.twelfth = self._centre(self.hole) / 12
+        weight = torch.ones_like(inside)
+        self._centre(weight).copy_((self.sums(inside) - 4 * self._centre(inside)) / 12)
+        self.diagonal = self.hole * (weight + 1 / 3)  # the centre, which the sums have in them, is a third
+        self.smooth = _DAMPING * self.hole / weight
+
+    def line(self, values: Tensor) -> Tensor:
+        """Values (..., H, W) as (..., L)."""
+        return F.pad(values, (1, 1, 1, 1)).flatten(-2)
+
+    def picture(self, values: Tensor) -> Tensor:
+        """Values (..., L) as (..., H, W); a view."""
+        return values.view(*values.shape[:-1], self.size[0] + 2, self.row)[..., 1:-1, 1:-1]
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Each value and its neighbours, weighted by 12 w and 4 for itself; without the ends of the line."""
+        across = values[..., :-2] + values[..., 2:]
+        across.add_(values[..., 1:-1], alpha=2)
+        down = across[..., : -2 * self.row] + across[..., 2 * self.row :]
+        return down.add_(across[..., self.row : -self.row], alpha=2)
+
+    def apply(self, values: Tensor) -> Tensor:
+        """The matrix times values that are 0 outside of holes."""
+        found = self.diagonal * values
+        self._centre(found).addcmul_(self.twelfth, self.sums(values), value=-1)
+        return found
+
+    def right_side(self, known: Tensor) -> Tensor:
+        """Weighted sums at holes of pixels that are 0 there."""
+        found = torch.zeros_like(known)
+        self._centre(found).copy_(self.twelfth * self.sums(known))
+        return found
+
+    def _centre(self, values: Tensor) -> Tensor:
+        """Without the ends of the line, where there is border alone."""
+        return values[..., 1 + self.row : -1 - self.row]
+
+
+def _grids(hole: Tensor, dtype: torch.dtype) -> list[_Grid]:
+    """Of the pixels, and of ever larger blocks as long as some have no kept pixel."""
+    found = []
+    while bool(hole.any()):
+        found.append(_Grid(hole, dtype))
+        kept = F.pad((~hole).to(dtype), (0, hole.shape[-1] % 2, 0, hole.shape[-2] % 2))
+        hole = F.max_pool2d(kept, 2) == 0
+    return found
+
+
+def _nearly_solved(grids: list[_Grid], goal: Tensor, level: int = 0) -> Tensor:
+    """One cycle of multigrid: smooth, let blocks of 2 x 2 solve what is left, and smooth again.
+
+    Single steps bring a value to the next pixel alone, and the large holes of smooth maps would take hundreds of them;
+    blocks carry it across. As much before as after, so that conjugate gradients can build on it.
+    """
+    grid = grids[level]
+    found = grid.smooth * goal
+    if level + 1 < len(grids):
+        blocks, (height, width) = grids[level + 1], grid.size
+        rest = F.pad(grid.picture(goal - grid.apply(found)), (0, width % 2, 0, height % 2))
+        coarse = blocks.line(4 * F.avg_pool2d(rest, 2)) * blocks.hole
+        coarse = blocks.picture(_nearly_solved(grids, coarse, level + 1))
+        fine = coarse.repeat_interleave(2, -2).repeat_interleave(2, -1)[..., :height, :width]
+        grid.picture(found).addcmul_(grid.picture(grid.hole), fine)
+    return found.addcmul_(grid.smooth, goal - grid.apply(found))
+
+
+def _solved(pixels: Tensor, hole: Tensor) -> Tensor:
+    """All images by conjugate gradients, each cycle of multigrid a step of them."""
+    emptied = hole.flatten(1).all(1).view(-1, 1, 1, 1)
+    # Accuracy is relative to the right side, in which an offset would hide what is to be solved for.
+    mean = _mean_of(pixels, ~hole | emptied)
+    grids = _grids(hole & ~emptied, pixels.dtype)
+    if not grids:
+        return torch.where(emptied, mean, pixels)
+    grid, tiny = grids[0], torch.finfo(pixels.dtype).tiny
+    goal = grid.right_side(grid.line(torch.where(hole, 0.0, pixels - mean)))
+    found, rest = torch.zeros_like(goal), goal.clone()
+    step = _nearly_solved(grids, rest)
+    size = (rest * step).sum(2, keepdim=True)
+    accuracy = _ACCURACY_DOUBLE if pixels.dtype == torch.float64 else _ACCURACY
+    enough = (goal.square().sum(2, keepdim=True) + tiny) * accuracy**2
+    for _ in range(_MOST_STEPS):
+        unsolved = rest.square().sum(2, keepdim=True) > enough
+        if not bool(unsolved.any()):
+            break
+        along = grid.apply(step)
+        # What is solved stays as it is, so that an image does not depend on those beside it.
+        length = torch.where(unsolved, size / (step * along).sum(2, keepdim=True).clamp_min(tiny), 0.0)
+        found.addcmul_(length, step)
+        rest.addcmul_(length, along, value=-1)
+        new = _nearly_solved(grids, rest)
+        after = (rest * new).sum(2, keepdim=True)
+        step = new.addcmul_(after / size.clamp_min(tiny), step)
+        size = after
+    return torch.where(emptied, mean, torch.where(hole, grid.picture(found) + mean, pixels))
+
+
+def _mean_of(pixels: Tensor, counted: Tensor) -> Tensor:
+    """Mean colour of the pixels that count, (M, C, 1, 1)."""
+    total = torch.where(counted, pixels, 0.0).sum((2, 3), keepdim=True)
+    return total / counted.sum((2, 3), keepdim=True)

@@ -3,14 +3,11 @@
 Figures are made with matplotlib's objects: pyplot is never imported and no global setting is changed.
 """
 
-from mhex.viz.cells import confidence_figure
-from mhex.viz.charts import cosine_figure, forest_figure
+from mhex.viz.charts import cosine_figure, forest_figure, scatter
 from mhex.viz.draw import figure, save_figure, save_html
-from mhex.viz.grid import comparison
-from mhex.viz.html import picture_tag, to_html
+from mhex.viz.grid import comparison, confidence_figure
+from mhex.viz.html import Section, page, paragraphs, picture_tag, to_html
 from mhex.viz.overlay import overlay
-from mhex.viz.page import Section, page, paragraphs
-from mhex.viz.scatter import scatter
 
 __all__ = [
     "Section",

@@ -11,12 +11,11 @@ from matplotlib.figure import Figure
 from mhex._files import write_bytes, write_text
 from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
-from mhex.viz._sheet import Sheet, render
 from mhex.viz.grid import comparison
-from mhex.viz.html import to_html
+from mhex.viz.html import Section, page, to_html
 from mhex.viz.overlay import image_figure
-from mhex.viz.page import Section, page
-from mhex.viz.text_figure import text_figure
+from mhex.viz.sheet import Sheet, render
+from mhex.viz.text import text_figure
 
 _KINDS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".pdf": "pdf", ".svg": "svg", ".webp": "webp"}
 

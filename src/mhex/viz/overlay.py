@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mhex._photo import LARGEST, drawn_photo
 from mhex.explanation import Explanation
-from mhex.viz._colour import GREY, Pixels, Scores, blend
-from mhex.viz._labels import (
+from mhex.inputs.photos import LARGEST, drawn_photo
+from mhex.viz.colour import GREY, Pixels, Scores, blend
+from mhex.viz.panels import Panel, Row, draw_rows
+from mhex.viz.sheet import (
     SCALE_NOTE,
+    Sheet,
     choose,
     legend,
     prediction_note,
@@ -24,8 +26,6 @@ from mhex.viz._labels import (
     target_label,
     target_scores,
 )
-from mhex.viz._panels import Panel, Row, draw_rows
-from mhex.viz._sheet import Sheet
 
 _MOST_SAMPLES = 8
 _MOST_TARGETS = 8

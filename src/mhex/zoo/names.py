@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.zoo.hf_folder import load_folder
+from mhex.zoo.hugging_face import load_folder
 from mhex.zoo.residents import load_resident
 from mhex.zoo.timm_models import load_timm
 
@@ -45,7 +45,7 @@ def load(name: str, folder: str | Path | None = None) -> Bundle:
     if prefix == "hf":
         return load_folder(rest)
     if prefix == "run":
-        from mhex.train.bundle import load_run  # training builds on the zoo, so it cannot be loaded with it
+        from mhex.lab.train.bundle import load_run
 
         return load_run(rest)
     architecture, _, weights = rest.partition(":")

@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from mhex._json import read_json
+from mhex._files import read_json
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
-from mhex.zoo import _places
-from mhex.zoo._places import folder_of, home_of, models_folder, names_in
-from mhex.zoo._squash import Squash
-from mhex.zoo._weights import fill, read_weights
-from mhex.zoo.minilm import load_minilm
+from mhex.inputs.preprocess import Squash
+from mhex.zoo import places as _places
+from mhex.zoo.files import fill, read_weights
+from mhex.zoo.hugging_face import load_minilm
+from mhex.zoo.places import folder_of, home_of, models_folder, names_in
 
 _LARGEST = 2**16  # an argument of a network: a width, a depth, a size of images
 _KINDS: dict[str, tuple[type, str]] = {

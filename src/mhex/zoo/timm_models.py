@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
-from mhex.zoo._squash import FILTERS, Squash
-from mhex.zoo._weights import fill, read_weights
+from mhex.inputs.preprocess import FILTERS, Squash
+from mhex.zoo.files import fill, read_weights
 
 
 def load_timm(name: str, weights: str | None = None) -> Bundle:

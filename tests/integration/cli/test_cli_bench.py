@@ -60,7 +60,7 @@ def test_only_failures_are_a_mistake(run: Run, suite: Path) -> None:
 
 
 def test_ctrl_c_says_where_the_rows_are(run: Run, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mhex.bench import judging
+    from mhex.judge import evaluate as judging
 
     whole, calls = judging.case_of, []
 
@@ -86,7 +86,7 @@ def test_ctrl_c_says_where_the_rows_are(run: Run, suite: Path, monkeypatch: pyte
 
 
 def test_samples_that_cannot_be_judged_are_told(run: Run, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mhex.data.sets import ImageSet
+    from mhex.lab.datasets.sets import ImageSet
 
     real = ImageSet.items
 
@@ -147,8 +147,8 @@ def test_rows_of_another_machine_are_enough_for_pages(run: Run, suite: Path, mon
 
 
 def test_all_is_every_packaged_suite() -> None:
-    from mhex.bench.suite_files import packaged_suites
-    from mhex.cli._bench import jobs_of
+    from mhex.cli.bench import jobs_of
+    from mhex.lab.config.suite_files import packaged_suites
 
     assert [job.suite.name for job in jobs_of(["all", "cdam"])] == list(packaged_suites())
 

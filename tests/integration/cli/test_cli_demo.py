@@ -13,7 +13,7 @@ from cli_helpers import Run, one_sentence
 
 import mhex
 from mhex.cli import demo
-from mhex.cli._demo_heads import look_into
+from mhex.cli.demo import look_into
 from mhex.registry import all_methods
 
 pytest.importorskip("skimage", reason="the demo's photos come with scikit-image")
@@ -30,7 +30,7 @@ def demo_zoo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def demo_zoo(demo_zoo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in zoo with heads and a text model in place of the shipped one."""
-    monkeypatch.setattr("mhex.zoo._places.WEIGHTS", demo_zoo_folder)
+    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", demo_zoo_folder)
     return demo_zoo_folder
 
 
@@ -130,7 +130,7 @@ def test_heads_speak_in_order_and_their_maps_stand_alone(demo_zoo: Path) -> None
 def test_without_minilm_the_extra_is_named(
     run: Run, demo_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mhex.zoo.minilm.PACKAGE", "no_such_package")
+    monkeypatch.setattr("mhex.zoo.hugging_face.PACKAGE", "no_such_package")
     assert "mhex[demo]" in one_sentence(run("demo", "--out", tmp_path / "o"))
     assert not (tmp_path / "o" / "index.html").exists()
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mhex import registry
 from mhex.capture import Needs
-from mhex.cli._output import output_folder, unique_labels
+from mhex.cli._console import output_folder, unique_labels
 from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
 from mhex.errors import ArgumentError
 

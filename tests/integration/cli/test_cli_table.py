@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mhex.cli._table import Table
+from mhex.cli._console import Table
 
 LONG = Table(
     ("input", "method", "class", "file"),

@@ -32,7 +32,7 @@ def test_a_recipe_is_trained_and_measured(run: Run, recipe: Path) -> None:
 
 
 def test_ctrl_c_says_what_is_kept(run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mhex.train.loop import Loop
+    from mhex.lab.train.loop import Loop
 
     real, stop = Loop.step, [0]
 

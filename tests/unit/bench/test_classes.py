@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import mhex
-from mhex.bench.samples import in_samples
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError
+from mhex.inputs.samples import in_samples
 from support.models import CLASSES
 from support.tiny import pictures, tiny
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import ndimage
 
-from mhex.bench import CONTROLS, control
 from mhex.errors import ArgumentError
+from mhex.judge import CONTROLS, control
 from mhex.metrics.fidelity import Fidelity, fidelity
 from mhex.perturb import PerturbationSweep, Subject
 from support.models import FAMILIES

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import mhex
-from mhex._schema import build
-from mhex.bench import judging, page_of
-from mhex.bench.suite import Suite
-from mhex.bench.suite_page import suite_page
-from mhex.bench.suite_run import SuiteResult, missing_models
+from mhex.judge import evaluate as judging
+from mhex.lab.config.schema import build
+from mhex.lab.config.suite import Suite
+from mhex.lab.suites.page import suite_page
+from mhex.lab.suites.run import SuiteResult, missing_models
+from mhex.viz.report_page import page_of
 from support.suites import suite_dict
 from support.tiny import pictures, tiny
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import mhex
-from mhex.bench import judging, store
 from mhex.errors import ArgumentError
+from mhex.judge import evaluate as judging
+from mhex.judge import store
 from mhex.metrics import get_metric
 from mhex.perturb import PerturbationSweep, Subject, area
 from support.tiny import pictures, tiny

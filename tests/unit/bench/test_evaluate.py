@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mhex
-from mhex.bench import judging
-from mhex.bench.cases import digests
-from mhex.bench.samples import Samples
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
+from mhex.inputs.samples import Samples
+from mhex.judge import evaluate as judging
+from mhex.judge.cases import digests
 from mhex.perturb import PerturbationSweep, Subject
 
 ZERO = {"reference": "zero", "steps": 10}
@@ -338,7 +338,7 @@ def test_the_seed_reaches_the_boxes(model: Small, data: Any) -> None:
 
 
 def test_word_numbers_of_texts_stay_lists() -> None:
-    from mhex.bench.samples import in_samples
+    from mhex.inputs.samples import in_samples
 
     items = [{"text": "a b c", "rationale": [0, 2]}, {"text": "d e", "rationale": [1]}]
     (batch,) = in_samples(items, 4)

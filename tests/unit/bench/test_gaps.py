@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import mhex
-from mhex.bench import cases
-from mhex.bench.gaps import Gaps
 from mhex.errors import CaptureError, MhexWarning, NotFiniteError
+from mhex.judge import cases
+from mhex.judge.rows import Gaps
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 

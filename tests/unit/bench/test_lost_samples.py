@@ -14,10 +14,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 import mhex
-from mhex.bench import cases
-from mhex.bench.samples import in_samples
-from mhex.data import load_folder
 from mhex.errors import ArgumentError, MhexWarning, NotFiniteOutputError, UnsupportedModelError
+from mhex.inputs.samples import in_samples
+from mhex.judge import cases
+from mhex.lab.datasets import load_folder
 from support.raced import Linear, images
 from support.raced import run as raced
 

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 import mhex
-from mhex.bench.masks import MaskReader
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
-from mhex.zoo._squash import Squash
+from mhex.inputs.masks import MaskReader
+from mhex.inputs.preprocess import Squash
 from support.tiny import pictures, tiny
 
 METRICS = ["segmentation", "pointing-game", "energy-pointing-game"]

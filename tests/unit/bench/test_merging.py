@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mhex.bench import Report, store
 from mhex.errors import ArgumentError
+from mhex.judge import Report, store
 from support.fixtures_report import report_of
 
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from mhex.bench.outcome import Difference, above, above_zero, outcome_of
-from mhex.bench.verdicts import verdicts
-from mhex.metrics.comparison import pair_tests
-from mhex.metrics.statistics import holm, sign_flip
+from mhex.judge.tables import verdicts
+from mhex.recommend.score import Difference, above, above_zero, outcome_of
+from mhex.stats.comparison import pair_tests
+from mhex.stats.paired_tests import holm, sign_flip
 
 N = 30
 

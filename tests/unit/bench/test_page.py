@@ -14,10 +14,12 @@ import pytest
 import torch
 
 import mhex
-from mhex.bench import about, page_of, store
-from mhex.bench.runs import evaluations
-from mhex.bench.shown import MAPS, PHOTOS, drawn_from
 from mhex.errors import ArgumentError, MhexWarning
+from mhex.judge import report as about
+from mhex.judge import store
+from mhex.judge.report import evaluations
+from mhex.judge.saved_maps import MAPS, PHOTOS, drawn_from
+from mhex.viz.report_page import page_of
 from support.fixtures_report import report_of
 from support.tiny import pictures, tiny
 

@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mhex.bench.budget import Watch
-from mhex.bench.costs import AIM, Costs, passes
-from mhex.bench.plan import Judged
-from mhex.bench.race import Race
-from mhex.bench.recommending import entered
-from mhex.bench.sampling import Pieces
 from mhex.errors import ArgumentError
+from mhex.inputs.samples import Pieces
+from mhex.judge.plan import Judged
+from mhex.recommend.race import AIM, Costs, Race, Watch, passes
+from mhex.recommend.recommend import entered
 from support.raced import GRADIENT, ZERO, Clock, Linear, images, run
 
 FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]

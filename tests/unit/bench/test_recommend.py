@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import mhex
-from mhex.bench.budget import seconds_of, spoken
-from mhex.bench.sampling import Pieces, shuffled
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
+from mhex.inputs.samples import Pieces, shuffled
+from mhex.recommend.race import seconds_of, spoken
 from support.raced import GRADIENT, GRADIENT_NAME, METHODS, Linear, images, run
 
 
@@ -153,7 +153,7 @@ def test_data_is_sampled_where_it_can_be() -> None:
 
 
 def _singles(pieces: Pieces) -> Any:
-    from mhex.bench.sampling import _part
+    from mhex.inputs.samples import _part
 
     place = 0
     while (piece := pieces.get(place)) is not None:

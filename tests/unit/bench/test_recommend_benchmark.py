@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mhex.bench import store
 from mhex.errors import ArgumentError
+from mhex.judge import store
 from support.fixtures_report import report_of
 
 N = 20

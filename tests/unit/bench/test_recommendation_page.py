@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import mhex
-from mhex.bench import page_of
 from mhex.errors import ArgumentError
+from mhex.viz.report_page import page_of
 from support.raced import GRADIENT, GRADIENT_NAME, Clock, Linear, images, run
 from support.tiny import pictures, tiny
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError, unknown_name
 from mhex.metrics import get_metric
-from mhex.metrics.comparison import paired
-from mhex.metrics.statistics import exchange, sign_flip
+from mhex.stats.comparison import paired
+from mhex.stats.paired_tests import exchange, sign_flip
 from support.fixtures_report import counts, report_of
 
 NAN = math.nan

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mhex
-from mhex.bench import judging
-from mhex.bench.batching import count_batches
-from mhex.bench.samples import Samples, in_samples
 from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.inputs.batching import count_batches
+from mhex.inputs.samples import Samples, in_samples
+from mhex.judge import evaluate as judging
 from support.tiny import pictures, tiny
 
 X, Y = pictures(5), torch.tensor([0, 1, 2, 3, 0])

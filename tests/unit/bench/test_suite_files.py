@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mhex.bench.suite import MethodPart
-from mhex.bench.suite_files import find_suite, packaged_suites, read_suite
 from mhex.errors import ArgumentError
+from mhex.lab.config.suite import MethodPart
+from mhex.lab.config.suite_files import find_suite, packaged_suites, read_suite
 from support.suites import write_models, write_suite
 
 

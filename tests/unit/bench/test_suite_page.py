@@ -13,18 +13,16 @@ from typing import Any
 import pytest
 import torch
 
-from mhex.bench import suite_shelf
-from mhex.bench.gathering import explain_seconds
-from mhex.bench.suite import Suite
-from mhex.bench.suite_claims import Checked, check_claims
-from mhex.bench.suite_files import read_suite
-from mhex.bench.suite_page import suite_page, write_page
-from mhex.bench.suite_papers import ClaimPart
-from mhex.bench.suite_run import SuiteResult, run_suite
-from mhex.bench.suite_stored import stored_result
 from mhex.errors import ArgumentError
-from mhex.metrics.comparison import paired
-from mhex.metrics.statistics import holm
+from mhex.judge.rows import explain_seconds
+from mhex.lab.config.suite import ClaimPart, Suite
+from mhex.lab.config.suite_files import read_suite
+from mhex.lab.suites import run as suite_shelf
+from mhex.lab.suites.page import Checked, check_claims, suite_page, write_page
+from mhex.lab.suites.run import SuiteResult, run_suite
+from mhex.lab.suites.stored import stored_result
+from mhex.stats.comparison import paired
+from mhex.stats.paired_tests import holm
 from support.suites import write_models, write_pets, write_suite
 
 SWEEP = {"reference": "zero", "steps": 4}

@@ -14,15 +14,14 @@ import pytest
 import torch
 
 import mhex
-from mhex.bench import cases, suite_shelf
-from mhex.bench.runs import evaluations
-from mhex.bench.suite import Suite
-from mhex.bench.suite_evaluator import evaluator_of
-from mhex.bench.suite_files import read_suite
-from mhex.bench.suite_page import suite_page
-from mhex.bench.suite_run import run_suite
-from mhex.bench.suite_shelf import Shelf
 from mhex.errors import ArgumentError
+from mhex.judge import cases
+from mhex.judge.report import evaluations
+from mhex.lab.config.suite import Suite
+from mhex.lab.config.suite_files import read_suite
+from mhex.lab.suites import run as suite_shelf
+from mhex.lab.suites.page import suite_page
+from mhex.lab.suites.run import Shelf, evaluator_of, run_suite
 from mhex.registry import all_methods
 from support.suites import write_models, write_pets, write_suite
 

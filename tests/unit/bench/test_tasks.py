@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import mhex
-from mhex.bench import cases
-from mhex.bench.tasks import judged_task
 from mhex.errors import ArgumentError
+from mhex.judge import cases
+from mhex.judge.plan import judged_task
 from mhex.perturb import Subject
 from support.tiny import tiny
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mhex.metrics.comparison import pair_tests
-from mhex.metrics.statistics import holm
+from mhex.stats.comparison import pair_tests
+from mhex.stats.paired_tests import holm
 from support.fixtures_report import report_of
 
 

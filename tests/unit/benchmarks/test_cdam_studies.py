@@ -11,7 +11,7 @@ import mhex
 from cdam_attention import Beside, correlations, tenths, zeros
 from cdam_boxes import SIZES, mean_correlation
 from cdam_concepts import contrast, energy_on, side_by_side
-from mhex.data import Pets
+from mhex.lab.datasets import Pets
 
 SPECIES_OF = (0, 1, 0, 1)  # of four breeds
 

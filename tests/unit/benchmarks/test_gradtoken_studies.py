@@ -9,7 +9,7 @@ import torch
 import mhex
 from gradtoken_depth import series
 from gradtoken_figures import joined, likeness, stays
-from mhex.bench.tables import Cell
+from mhex.judge.tables import Cell
 
 
 @pytest.fixture(scope="module")

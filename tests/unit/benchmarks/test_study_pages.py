@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import study_page
-from mhex.viz._sheet import Sheet
+from mhex.viz.sheet import Sheet
 from study_charts import _APART, _HEIGHT, _spread, band_figure, bands_of
 from study_page import interval_of, made_by, save_picture, table
 

@@ -8,10 +8,10 @@ from torch import nn
 from transformers.models.convnext.modeling_convnext import ConvNextLayerNorm
 
 import mhex
-from mhex.capture.junctions import find_junctions
-from mhex.capture.layers import Channels
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
-from mhex.heads.passes import watched
+from mhex.heads.predictors import watched
+from mhex.heads.wiring.channels import Channels
+from mhex.heads.wiring.residual import find_junctions
 from support.hosts import HOSTS
 from support.units import CLASSES, WIDTH, Net, Unit, images
 

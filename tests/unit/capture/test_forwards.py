@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import mhex
-from mhex.capture.junctions import find_junctions
 from mhex.errors import UnsupportedModelError
+from mhex.heads.wiring.residual import find_junctions
 from support.units import CLASSES, WIDTH, Net, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")

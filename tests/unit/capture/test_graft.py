@@ -6,7 +6,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import CaptureError, UnsupportedModelError
-from mhex.heads.passes import watched
+from mhex.heads.predictors import watched
 from support.hosts import host, inputs, run
 from support.units import CLASSES, WIDTH, Net, TextNet, Unit, images
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mhex.capture.tap import FunctionTap
+from mhex.capture.hooks import FunctionTap
 from mhex.errors import CaptureError
 
 

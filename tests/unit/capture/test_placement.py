@@ -9,8 +9,8 @@ import transformers
 from torch import nn
 
 import mhex
-from mhex.capture.junctions import survey
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
+from mhex.heads.wiring.residual import survey
 from support.units import CLASSES, WIDTH, Net, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")

@@ -11,11 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex.capture import Composite, absolute_rules, gradient_rules, guided_rules, relevance_rules
-from mhex.capture.rules import AlphaBeta, Epsilon, Flow
-from mhex.capture.rules.operations import OPERATIONS, OUT_OF_PLACE, name_of_operation
-from mhex.capture.tap import FunctionTap
+from mhex.capture.hooks import FunctionTap
+from mhex.capture.operations import OPERATIONS, OUT_OF_PLACE, name_of_operation
 from mhex.errors import CaptureError, UnsupportedModelError
+from mhex.relevance import (
+    AlphaBeta,
+    Composite,
+    Epsilon,
+    Flow,
+    absolute_rules,
+    gradient_rules,
+    guided_rules,
+    relevance_rules,
+)
 from support.ruled import handed_down, ruled
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from mhex.capture.unit_graph import compared_arguments, compared_with_none, trace_unit
+from mhex.heads.wiring.graph import compared_arguments, compared_with_none, trace_unit
 from support.units import Unit
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mhex.data import DataFormatError, DataMissingError, load_cifar10_binary, load_cifar100
+from mhex.lab.datasets import DataFormatError, DataMissingError, load_cifar10_binary, load_cifar100
 
 
 def record(labels, red, green=0, blue=0):

@@ -8,15 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from mhex.data import (
-    DataFormatError,
-    DataMissingError,
-    imagenet_synsets,
-    load_imagenet_multi,
-    load_photos,
-    same_object,
-)
 from mhex.errors import ArgumentError
+from mhex.lab.datasets import DataFormatError, DataMissingError, imagenet_synsets, load_imagenet_multi, load_photos
+from mhex.lab.datasets import imagenet as same_object
 
 SUNGLASS, SUNGLASSES, CAT = 836, 837, 281
 

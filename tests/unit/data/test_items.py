@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mhex.bench.samples import in_samples
-from mhex.data import CATALOGUE, Items, TextSet, ValueSet, data_entry
 from mhex.errors import ArgumentError
+from mhex.inputs.samples import in_samples
+from mhex.lab.datasets import CATALOGUE, Items, TextSet, ValueSet, data_entry
 
 
 def test_items_are_made_when_they_are_taken():

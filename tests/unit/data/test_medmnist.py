@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from mhex.data import DataFormatError, DataMissingError, data_entry, load_medmnist
-from mhex.data.medmnist_names import MEDMNIST_CLASSES, SIZES, TITLES
-from mhex.data.npz import array_rows
 from mhex.errors import ArgumentError
+from mhex.lab.datasets import DataFormatError, DataMissingError, data_entry, load_medmnist
+from mhex.lab.datasets.medmnist import MEDMNIST_CLASSES, SIZES, TITLES
+from mhex.lab.datasets.tables import array_rows
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mhex.data import DataFormatError, load_movies
+from mhex.lab.datasets import DataFormatError, load_movies
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mhex.data import (
+from mhex.errors import ArgumentError
+from mhex.lab.datasets import (
     CATALOGUE,
     DataFormatError,
     DataMissingError,
@@ -18,7 +19,6 @@ from mhex.data import (
     load_medmnist,
     load_pneumonia,
 )
-from mhex.errors import ArgumentError
 
 
 def png(value, side=6):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mhex.data import (
+from mhex.errors import ArgumentError
+from mhex.lab.datasets import (
     DataFormatError,
     DataMissingError,
     PhotoSet,
@@ -18,8 +19,7 @@ from mhex.data import (
     load_lidc,
     load_lidc_biomarkers,
 )
-from mhex.data.lidc import drawn_splits
-from mhex.errors import ArgumentError
+from mhex.lab.datasets.lidc import drawn_splits
 
 
 def save(path, value, shape=(10, 20, 3), **options):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mhex.data import (
+from mhex.errors import ArgumentError, MissingExtraError
+from mhex.lab.datasets import (
     DataFormatError,
     DataMissingError,
     data_entry,
@@ -17,7 +18,6 @@ from mhex.data import (
     load_pets,
     load_voc,
 )
-from mhex.errors import ArgumentError, MissingExtraError
 
 
 def encode(array, kind):

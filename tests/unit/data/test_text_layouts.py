@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from mhex.data import DataFormatError, DataMissingError, load_ag_news_full, load_movies
 from mhex.errors import ArgumentError
+from mhex.lab.datasets import DataFormatError, DataMissingError, load_ag_news_full, load_movies
 
 
 @pytest.fixture

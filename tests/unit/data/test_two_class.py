@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from mhex.data import ImageSet
-from mhex.data.two_class import two_class_items
 from mhex.errors import ArgumentError
+from mhex.lab.datasets import ImageSet
+from mhex.lab.datasets.two_class import two_class_items
 
 
 def photos(labels: list[int], groups: tuple[int, ...] | None) -> ImageSet:

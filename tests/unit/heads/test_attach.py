@@ -167,7 +167,7 @@ def test_what_the_gate_multiplies(name, target):
     model, batch = host(name, torch.float64), inputs(name, dtype=torch.float64)
     scaffold = mhex.attach(model, CLASSES, preset="paper", gate_target=target)
     torch.nn.init.zeros_(scaffold.heads.blocks[0].w1.weight)
-    from mhex.heads.passes import watched
+    from mhex.heads.predictors import watched
 
     with watched(model) as see:
         call = see(batch)

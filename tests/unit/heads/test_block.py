@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import mhex
 from mhex.errors import CaptureError
 from mhex.heads.block import Block, pool
-from mhex.heads.passes import watched
+from mhex.heads.predictors import watched
 from support.hosts import CLASSES, MAIN, host, inputs, run, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.heads.block import Block
-from mhex.heads.equivalent import adjusted_weights, class_weights, shares
+from mhex.heads.saliency import adjusted_weights, class_weights, shares
 
 
 def gaussian(classes: int = 9, channels: int = 64, draws: int = 1) -> Tensor:

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
-from mhex.heads.passes import watched
+from mhex.heads.predictors import watched
 from support.collaboration import CLASSES, Net, with_heads
 from support.state import Snapshot
 

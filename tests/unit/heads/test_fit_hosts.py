@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import mhex
-from mhex.heads.fitting.split import Sample, Split
+from mhex.heads.fit.rows import Sample, Split
 from support.models import FAMILIES, call
 
 

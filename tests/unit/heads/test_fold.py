@@ -9,7 +9,7 @@ from torch import nn
 
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads import Heads
-from mhex.heads.passes import watched
+from mhex.heads.predictors import watched
 from support.hosts import CLASSES
 from support.with_heads import HOSTS, called, close, enliven_gates, inputs, marked, part, run, with_heads
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from mhex.errors import ArgumentError
-from mhex.heads.folded import FoldedBlock
-from mhex.heads.passes import watched
+from mhex.heads.fold import FoldedBlock
+from mhex.heads.predictors import watched
 from support.with_heads import close, inputs, marked, part, run, with_heads
 
 

@@ -29,11 +29,9 @@ from torch import Tensor
 
 import mhex
 from mhex.heads import Scaffold
-from mhex.heads.equivalent import adjusted_weights, shares
-from mhex.heads.map_settings import settle
-from mhex.heads.passes import watched
-from mhex.heads.reading import Reading
-from mhex.heads.saliency import block_maps, combined
+from mhex.heads.call_record import Reading
+from mhex.heads.predictors import watched
+from mhex.heads.saliency import adjusted_weights, block_maps, combined, settle, shares
 from support.hosts import CLASSES, MAIN, host, inputs, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")

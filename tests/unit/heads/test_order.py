@@ -10,7 +10,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError
-from mhex.heads.calls import Token, in_order
+from mhex.heads.call_record import Token, in_order
 from support.hosts import CLASSES, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mhex
-from mhex.capture.graft import is_grafted
+from mhex.heads.wiring.graft import is_grafted
 from support.hosts import CLASSES, MAIN, host, inputs, run, stir
 
 pytestmark = [
@@ -109,7 +109,7 @@ class Chain(nn.Sequential):
 
 
 def test_children_that_came_later_are_hidden_while_a_unit_is_traced():
-    from mhex.capture.pickling import Recipe
+    from mhex.heads.wiring.graft import Recipe
 
     seen = []
 

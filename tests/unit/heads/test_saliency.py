@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.errors import CaptureError, MhexError, UnsupportedModelError
-from mhex.heads.calls import Call
-from mhex.heads.map_settings import PRESETS, choose_blocks, settle, thresholds
-from mhex.heads.passes import watched
-from mhex.heads.reading import Reading
-from mhex.heads.saliency import block_maps, layer_weights
+from mhex.heads.call_record import Call, Reading
+from mhex.heads.predictors import watched
+from mhex.heads.saliency import PRESETS, block_maps, choose_blocks, layer_weights, settle, thresholds
 from support.models import FAMILIES, enliven, with_heads
 
 FAMILY_NAMES = [name for name, family in FAMILIES.items() if family.heads]

@@ -6,7 +6,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
-from mhex.heads import calls
+from mhex.heads import call_record as calls
 from support.with_heads import RESNETS, host, inputs, marked, run, with_heads
 
 HOSTS = (*RESNETS, "hf_bert", "timm_vit", "hf_vit", "timm_convnext")

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
+from mhex.metrics._shares import SharePasses
 from mhex.metrics.aopc import AOPC
 from mhex.metrics.average_drop import AverageDrop
-from mhex.metrics.box_sensitivity import BoxSensitivity
+from mhex.metrics.box_sensitivity import BoxSensitivity, BoxSweep
 from mhex.metrics.case import Case
 from mhex.metrics.deletion import Deletion
-from mhex.metrics.max_sensitivity import MaxSensitivity
+from mhex.metrics.max_sensitivity import MaxSensitivity, NeighbourPass
 from mhex.metrics.registry import all_metrics, get_metric
-from mhex.perturb import BoxSweep, MaskedPass, NeighbourPass, PerturbationSweep, SharePasses, Subject
+from mhex.perturb import MaskedPass, PerturbationSweep, Subject
 from support.curved import Curved, image_case, images, text_case
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.metrics.comparison import all_pairs, pair_tests, paired
-from mhex.metrics.marking import marks
-from mhex.metrics.statistics import exchange, sign_flip
+from mhex.stats.comparison import all_pairs, marks, pair_tests, paired
+from mhex.stats.paired_tests import exchange, sign_flip
 
 NAN = math.nan
 FIELDS = ("difference", "low", "high", "p", "wilcoxon", "effect", "superiority", "n", "seed", "flips", "resamples")

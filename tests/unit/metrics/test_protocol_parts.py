@@ -22,10 +22,10 @@ from mhex.metrics.perturbation_auc import PerturbationAUC
 from mhex.metrics.protocols import Protocol, SweepProtocol
 from mhex.metrics.registry import all_metrics, get_metric
 from mhex.metrics.road import ROAD
-from mhex.metrics.saco import SaCo
+from mhex.metrics.saco import GroupPass, SaCo
 from mhex.metrics.segmentation import Segmentation
 from mhex.metrics.soft_average_drop import SoftAverageDrop
-from mhex.perturb import GroupPass, MaskedPass, PerturbationSweep
+from mhex.perturb import MaskedPass, PerturbationSweep
 from mhex.perturb.references import WORDS
 from support.curved import image_case, text_case
 

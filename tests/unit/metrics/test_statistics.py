@@ -9,12 +9,12 @@ import torch
 from scipy import stats
 
 from mhex.errors import ArgumentError
-from mhex.metrics import resampling, statistics
-from mhex.metrics.comparison import all_pairs, pair_tests, paired
-from mhex.metrics.marking import marks
-from mhex.metrics.ranking import ranking
-from mhex.metrics.resampling import bootstrap, resampled
-from mhex.metrics.statistics import exchange, holm, mcnemar, p_text, pearson, sign_flip
+from mhex.stats import intervals as resampling
+from mhex.stats import paired_tests as statistics
+from mhex.stats.comparison import all_pairs, marks, pair_tests, paired
+from mhex.stats.intervals import bootstrap, resampled
+from mhex.stats.paired_tests import exchange, holm, mcnemar, p_text, pearson, sign_flip
+from mhex.stats.ranking import ranking
 
 
 def draw(*shape, seed=0):

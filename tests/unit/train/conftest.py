@@ -2,17 +2,17 @@
 
 import pytest
 
-from mhex.train.checkpoint import write_tensors
-from mhex.train.measure import make_objective
-from mhex.train.recipe_files import read_recipe
-from mhex.train.report import write_report
+from mhex.lab.config.recipe_files import read_recipe
+from mhex.lab.train.card import write_report
+from mhex.lab.train.checkpoint import write_tensors
+from mhex.lab.train.run import make_objective
 
 
 @pytest.fixture(autouse=True)
 def _quick_disk(monkeypatch):
     """Files are not forced to the disk, which takes most of the time of small runs; no test cuts the power."""
     monkeypatch.setattr("mhex._files.sync", lambda path: None)
-    monkeypatch.setattr("mhex.train.resume.sync", lambda path: None)
+    monkeypatch.setattr("mhex.lab.train.checkpoint.sync", lambda path: None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.train.augment import Augment, augment, draw, inside, mix
+from mhex.lab.train.augment import Augment, augment, draw, inside, mix
 
 CALM = Augment(scale=(1, 1), ratio=(1, 1), rotate=0, flip=0, light=0, colour=0, cast=0, grey=0, cutmix=0, mixup=0)
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import mhex
-from mhex.data import load_blood
-from mhex.data.folder import DataMissingError
 from mhex.errors import ArgumentError
-from mhex.train.build import build, buildable
-from mhex.train.recipe_files import packaged_recipes, read_recipe
+from mhex.lab.config.recipe_files import packaged_recipes, read_recipe
+from mhex.lab.datasets import load_blood
+from mhex.lab.datasets.sets import DataMissingError
+from mhex.lab.train.dependencies import build, buildable
 from mhex.zoo import list_models
 
 WEIGHTS = Path(mhex.__file__).parent / "zoo" / "weights"
@@ -23,7 +23,7 @@ ENOUGH = {"cifar10-vit": 0.88, "blood-vit": 0.96, "blood-mhex-vit": 0.96}  # wha
 def models(tmp_path, monkeypatch):
     """An empty folder for models, and no weights in the package."""
     monkeypatch.setenv("MHEX_MODELS", str(tmp_path / "models"))
-    monkeypatch.setattr("mhex.zoo._places.WEIGHTS", tmp_path / "package")
+    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", tmp_path / "package")
     return tmp_path / "models"
 
 
@@ -59,7 +59,7 @@ def test_unknown_models_and_missing_data_are_told(data, models):
 
 
 def test_a_model_that_is_not_here_says_how_to_make_it(models, monkeypatch):
-    monkeypatch.setattr("mhex.zoo._places.WEIGHTS", WEIGHTS)
+    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", WEIGHTS)
     with pytest.raises(ArgumentError, match=r"mhex models build pets-resnet34"):
         mhex.load("zoo:pets-resnet34")
 

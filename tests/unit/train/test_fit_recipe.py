@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from train_helpers import Killed, kill
 
 import mhex
-from mhex.data import load_pets
 from mhex.errors import ArgumentError
-from mhex.train.check import check_recipe
-from mhex.train.recipe_files import packaged_recipes, read_recipe, restore_recipe
-from mhex.train.run import train
+from mhex.lab.config.recipe_check import check_recipe
+from mhex.lab.config.recipe_files import packaged_recipes, read_recipe, restore_recipe
+from mhex.lab.datasets import load_pets
+from mhex.lab.train.run import train
 from support.training import picture, recipe_dict, write_blood
 from support.zoo_standins import CLASSES, write_zoo
 
@@ -48,7 +48,7 @@ def zoo(data, tmp_path, monkeypatch):
         for n in range(7)
     ]
     pq.write_table(pa.Table.from_pylist(rows), data / "pets.parquet")
-    monkeypatch.setattr("mhex.zoo._places.WEIGHTS", tmp_path / "zoo")
+    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", tmp_path / "zoo")
     return write_zoo(tmp_path / "zoo")
 
 
@@ -88,10 +88,10 @@ def test_a_side_that_the_model_cannot_take_is_told(zoo, tmp_path):
 def test_heads_broken_off_while_shipping_are_shipped(zoo, tmp_path, monkeypatch):
     recipe, out = read_recipe(PACKAGED, ["data.side=32"]), tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr("mhex.train.finish.ship", kill)
+        patch.setattr("mhex.lab.train.run.ship", kill)
         with pytest.raises(Killed):
             train(recipe, out)
-    monkeypatch.setattr("mhex.train.run.fit", kill)
+    monkeypatch.setattr("mhex.lab.train.run.fit", kill)
     train(recipe, out)
     assert mhex.load("zoo:pets-mhex-resnet10t", folder=out / "shipped").card["base"] == "pets-resnet10t"
 

@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 from train_helpers import NEWS, same, weights
 
 import mhex
-from mhex.data import load_blood
-from mhex.train import run
-from mhex.train.recipe import ModelPart
-from mhex.train.run import begin, train
+from mhex.lab.config.recipe import ModelPart
+from mhex.lab.datasets import load_blood
+from mhex.lab.train import run
+from mhex.lab.train.run import begin, train
 from support.training import write_news
 
 START = ModelPart("timm", "test_resnet", start="first")

@@ -10,18 +10,16 @@ from torch import nn
 from torch.nn import functional
 
 import mhex
-from mhex.data import ImageSet, TextSet, load_blood
-from mhex.train import run
-from mhex.train.augment import Augment, draw
-from mhex.train.feeds import Batch, ImageFeed, TextFeed
-from mhex.train.loop import Loop
-from mhex.train.losses import smoothed_targets
-from mhex.train.machine import make_accelerator
-from mhex.train.measure import make_objective
-from mhex.train.objective import HeadsObjective, Objective
-from mhex.train.recipe import DistilPart, HeadsPart
-from mhex.train.samples import load_samples
-from mhex.train.view import View
+from mhex.inputs.preprocess import View
+from mhex.lab.config.recipe import DistilPart, HeadsPart
+from mhex.lab.datasets import ImageSet, TextSet, load_blood
+from mhex.lab.train import run
+from mhex.lab.train.augment import Augment, draw
+from mhex.lab.train.loop import Loop
+from mhex.lab.train.objective import HeadsObjective, Objective, smoothed_targets
+from mhex.lab.train.run import make_objective
+from mhex.lab.train.samples import Batch, ImageFeed, TextFeed, load_samples
+from mhex.lab.train.settings import make_accelerator
 from support.training import write_pets_and_cifar
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.train.losses import distillation, smoothed_targets, soft_cross_entropy
+from mhex.lab.train.objective import distillation, smoothed_targets, soft_cross_entropy
 
 
 def test_distillation_by_hand():

@@ -8,10 +8,9 @@ from timm.optim import list_optimizers
 from torch import nn
 
 from mhex.errors import ArgumentError
-from mhex.train.checkpoint import read_tensors, write_tensors
-from mhex.train.parameters import make_optimizer
-from mhex.train.recipe import TrainPart
-from mhex.train.resume import flatten, restore
+from mhex.lab.config.recipe import TrainPart
+from mhex.lab.train.checkpoint import flatten, read_tensors, restore, write_tensors
+from mhex.lab.train.optimiser import make_optimizer
 
 CANNOT = ("adahessian", "fused", "kron", "bnb")  # need a second gradient, a GPU, or keep lists
 

@@ -9,14 +9,12 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from mhex.errors import ArgumentError
-from mhex.train.average import Average
-from mhex.train.evaluate import accuracy
-from mhex.train.objective import Ensemble
-from mhex.train.parameters import freeze, learning_mode, parameter_groups
-from mhex.train.recipe import TrainPart
-from mhex.train.schedule import rate_factor
-from mhex.train.seeds import derive, epoch_order, held_out
-from mhex.train.view import View, squash
+from mhex.inputs.preprocess import View, squash
+from mhex.lab.config.recipe import TrainPart
+from mhex.lab.train.evaluate import accuracy
+from mhex.lab.train.objective import Ensemble
+from mhex.lab.train.optimiser import Average, freeze, learning_mode, parameter_groups, rate_factor
+from mhex.lab.train.samples import derive, epoch_order, held_out
 
 
 def test_seeds_differ_by_place():

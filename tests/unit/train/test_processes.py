@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mhex.train.resume import latest_checkpoint
+from mhex.lab.train.checkpoint import latest_checkpoint
 from support.training import write_recipe
 
 # One thread each: sums in another order would give other bits.

@@ -10,9 +10,11 @@ from train_helpers import FULL, Killed, break_at, broken_at, kill, same, weights
 
 import mhex
 from mhex.errors import ArgumentError, MissingExtraError
-from mhex.train import card, finish, resume, run
-from mhex.train.machine import Pace
-from mhex.train.run import train
+from mhex.lab.train import card, run
+from mhex.lab.train import checkpoint as resume
+from mhex.lab.train import run as finish
+from mhex.lab.train.run import train
+from mhex.lab.train.settings import Pace
 
 
 def test_a_broken_run_goes_on_to_the_same_bits(blood, recipe, tmp_path, monkeypatch):

@@ -7,14 +7,14 @@ import torch
 from train_helpers import FULL, NEWS, same, weights
 
 import mhex
-from mhex.data import DataMissingError
 from mhex.errors import ArgumentError
-from mhex.train import run
-from mhex.train.checkpoint import read_facts
-from mhex.train.loop import DivergedError, Loop
-from mhex.train.machine import Pace, make_accelerator
-from mhex.train.run import train
-from mhex.train.samples import load_samples
+from mhex.lab.datasets import DataMissingError
+from mhex.lab.train import run
+from mhex.lab.train.checkpoint import read_facts
+from mhex.lab.train.loop import DivergedError, Loop
+from mhex.lab.train.run import train
+from mhex.lab.train.samples import load_samples
+from mhex.lab.train.settings import Pace, make_accelerator
 from support.training import write_news
 
 

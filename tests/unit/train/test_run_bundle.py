@@ -5,9 +5,9 @@ import torch
 from train_helpers import NEWS, same, weights
 
 import mhex
-from mhex.data import load_blood
 from mhex.errors import ArgumentError
-from mhex.train.run import train
+from mhex.lab.datasets import load_blood
+from mhex.lab.train.run import train
 from support.training import write_news
 from support.zoo_standins import write_bert
 

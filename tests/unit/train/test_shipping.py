@@ -11,19 +11,16 @@ import yaml
 from safetensors.torch import load_file
 
 import mhex
-from mhex.data import load_blood, load_pets
 from mhex.errors import ArgumentError
-from mhex.train.card import ship
-from mhex.train.checkpoint import halved, read_tensors, transfer, write_tensors
-from mhex.train.measure import measure
-from mhex.train.needs import with_needs
-from mhex.train.networks import classifier_prefixes
-from mhex.train.recipe import SMOKE_SAMPLES, ShipPart
-from mhex.train.recipe_files import packaged_recipes, read_recipe
-from mhex.train.report import read_finished
-from mhex.train.run import train
-from mhex.zoo._packed import pack
-from mhex.zoo._weights import read_weights
+from mhex.lab.config.recipe import SMOKE_SAMPLES, ShipPart
+from mhex.lab.config.recipe_files import packaged_recipes, read_recipe
+from mhex.lab.datasets import load_blood, load_pets
+from mhex.lab.train.card import read_finished, ship
+from mhex.lab.train.checkpoint import halved, read_tensors, transfer, write_tensors
+from mhex.lab.train.dependencies import with_needs
+from mhex.lab.train.networks import classifier_prefixes
+from mhex.lab.train.run import measure, train
+from mhex.zoo.files import pack, read_weights
 from support.training import write_news, write_pets_and_cifar
 from support.zoo_standins import write_bert
 

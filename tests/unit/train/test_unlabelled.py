@@ -13,14 +13,14 @@ from test_processes import finish, program
 from train_helpers import broken_at, same, weights
 
 import mhex
-from mhex.data import load_blood
 from mhex.errors import ArgumentError
-from mhex.train.machine import Pace
-from mhex.train.neighbours import neighbour_votes
-from mhex.train.resume import latest_checkpoint
-from mhex.train.run import train
-from mhex.train.samples import make_feed
-from mhex.train.unlabelled import TwoViews, contrast
+from mhex.lab.datasets import load_blood
+from mhex.lab.train.checkpoint import latest_checkpoint
+from mhex.lab.train.evaluate import neighbour_votes
+from mhex.lab.train.run import train
+from mhex.lab.train.samples import make_feed
+from mhex.lab.train.settings import Pace
+from mhex.lab.train.unlabelled import TwoViews, contrast
 from support.training import write_recipe
 
 SMALL = {"img_size": 12, "patch_size": 4, "depth": 2, "embed_dim": 48, "num_heads": 3}

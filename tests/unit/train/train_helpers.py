@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mhex.train.loop import Loop
+from mhex.lab.train.loop import Loop
 
 # Everything that carries a state from step to step: batch norm, dropout, averages, mixing, slices, validation, and an
 # optimiser that counts its steps once for a group of parameters.

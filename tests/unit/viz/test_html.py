@@ -11,7 +11,8 @@ import torch
 from matplotlib.figure import Figure
 
 from mhex.errors import ArgumentError
-from mhex.viz import Section, page, paragraphs, picture_tag, save_html, to_html
+from mhex.viz import Section, paragraphs, picture_tag, save_html, to_html
+from mhex.viz import html as page
 
 VOID = {"meta", "img", "br", "link"}
 

@@ -5,7 +5,7 @@ import torch
 from matplotlib.text import Text
 
 from mhex.viz import comparison, figure, to_html
-from mhex.viz._labels import legend, number, target_kind, target_label
+from mhex.viz.sheet import legend, number, target_kind, target_label
 
 
 def words(drawn):

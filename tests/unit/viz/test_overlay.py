@@ -13,7 +13,7 @@ from PIL import Image
 
 from mhex.errors import ArgumentError
 from mhex.viz import comparison, figure, overlay, save_figure, to_html
-from mhex.viz._colour import blend, contrast, photo_bar, text_bar, text_colours
+from mhex.viz.colour import blend, contrast, photo_bar, text_bar, text_colours
 
 
 def words(drawn: Figure) -> list[str]:

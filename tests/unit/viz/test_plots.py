@@ -8,9 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mhex.viz._colour import contrast
-from mhex.viz.plots import Boxed, Line, bar_plot, box_plot, line_plot
-from mhex.viz.svg import Look, key, looks, scale_of
+from mhex.viz.colour import contrast
+from mhex.viz.plots import Boxed, Line, Look, bar_plot, box_plot, key, line_plot, looks, scale_of
 
 
 def parsed(drawing: str) -> ElementTree.Element:

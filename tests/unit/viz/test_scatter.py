@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import mhex
-from mhex.viz import save_figure, scatter
+from mhex.viz import charts as scatter
+from mhex.viz import save_figure
 from support.models import FAMILIES
 
 VIT, BERT = FAMILIES["timm_vit"], FAMILIES["hf_bert"]

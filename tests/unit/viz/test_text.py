@@ -7,10 +7,10 @@ import pytest
 import torch
 from matplotlib.text import Text
 
-from mhex.viz import Section, comparison, figure, page, to_html
-from mhex.viz._sheet import text_width
-from mhex.viz.text import Unit, units
-from mhex.viz.text_figure import break_lines
+from mhex.viz import Section, comparison, figure, to_html
+from mhex.viz import html as page
+from mhex.viz.sheet import text_width
+from mhex.viz.text import Unit, break_lines, units
 
 TOKENS = ["[CLS]", "un", "##believ", "##able", ",", "don", "'", "t", "go", "[SEP]"]
 WORDS = [None, 0, 0, 0, 1, 2, 3, 4, 5, None]

@@ -49,7 +49,7 @@ def test_the_whole_photo_is_squashed_scaled_and_normalised(tmp_path: Path, photo
 
 
 def test_photos_are_made_small_as_in_training(tmp_path: Path) -> None:
-    from mhex.train.view import View
+    from mhex.inputs.preprocess import View
 
     write_zoo(tmp_path)
     pixels = torch.randint(0, 256, (3, 160, 160), dtype=torch.uint8)

@@ -12,17 +12,13 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from mhex.capture.adapters.cnn import cnn_anatomy
+from mhex.capture.adapters.cnn import cnn_anatomy, swin_anatomy
 from mhex.capture.adapters.generic import generic_anatomy
-from mhex.capture.adapters.hf_text import text_anatomy
-from mhex.capture.adapters.hf_vision import vision_anatomy
-from mhex.capture.adapters.swin import swin_anatomy
-from mhex.capture.adapters.timm_vit import timm_anatomy
-from mhex.capture.adapters.torchvision_vit import torchvision_anatomy
-from mhex.capture.anatomy import Anatomy
+from mhex.capture.adapters.hugging_face import text_anatomy, vision_anatomy
+from mhex.capture.adapters.vit import timm_anatomy, torchvision_anatomy
+from mhex.capture.anatomy import Anatomy, guests
 from mhex.capture.batch import Batch
-from mhex.capture.failures import name_of_class
-from mhex.capture.guest import guests
+from mhex.capture.guard import name_of_class
 from mhex.errors import ArgumentError
 
 ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (

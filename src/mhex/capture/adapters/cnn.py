@@ -1,4 +1,4 @@
-"""Convolutional networks of torchvision and timm: where the last feature maps before pooling are."""
+"""Swin Transformers of torchvision and timm, for the CAM methods."""
 
 from __future__ import annotations
 
@@ -49,3 +49,22 @@ def classifier(model: nn.Module) -> nn.Module | None:
 def image_channels(model: nn.Module) -> int | None:
     """Input channels of the first convolution, which is where images enter the models of this room."""
     return next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+
+
+def swin_anatomy(model: nn.Module) -> Anatomy | None:
+    """Anatomy of a Swin Transformer, or None. Its feature maps have channels last."""
+    is_timm = is_a(model, "timm.models", "SwinTransformer", "SwinTransformerV2")
+    if not is_timm and not is_a(model, "torchvision.models", "SwinTransformer"):
+        return None
+    stages = "layers" if is_timm else "features"
+    *_, (number, last) = first_of(model, (stages,)).named_children()
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    return Anatomy(
+        family=f"{'timm' if is_timm else 'torchvision'} Swin Transformer",
+        modality="image",
+        image_size=None if size is None else (int(size[0]), int(size[1])),
+        channels=image_channels(model),
+        features=FeatureLayer(last, "nhwc", f"{stages}.{number}"),
+        head=classifier(model),
+        no_attention="it attends within shifted windows, so its attention maps do not join into one over the image",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -10,16 +11,63 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.adapters.entrance import Call, Entrances
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of, name_of
 from mhex.capture.batch import Batch
-from mhex.capture.ending import activated
-from mhex.capture.failures import model_failures, name_of_class
-from mhex.capture.guard import untouched
-from mhex.capture.outputs import find_scores, read_logits
-from mhex.capture.tap import FunctionTap
-from mhex.capture.turns import of_this_thread
+from mhex.capture.guard import model_failures, name_of_class, untouched
+from mhex.capture.hooks import FunctionTap
+from mhex.capture.outputs import activated, find_scores, read_logits
+from mhex.capture.threads import of_this_thread
 from mhex.errors import ArgumentError, UnsupportedModelError
+
+Call = tuple[nn.Module, int]  # a module, and which of its calls
+_PROJECTIONS = (nn.Linear, nn.MultiheadAttention)
+
+
+class Entrances:
+    """Watches the layers of blocks until they attend.
+
+    The first layer that takes a block's whole input and gives something else of the same shape is its norm. A
+    projection that takes the input itself shows that there is none; one that takes something else, that a norm cannot
+    be seen.
+
+    Attributes:
+        norms: The norm of each call of a block that has one.
+        unseen: Calls in which something stands before the attention, and no module gives it.
+    """
+
+    def __init__(self) -> None:
+        self.norms: dict[Call, nn.Module] = {}
+        self.unseen: set[Call] = set()
+        self._settled: set[Call] = set()
+
+    def enter(self, around: Iterable[tuple[Call, Tensor]], layer: nn.Module, x: Tensor) -> None:
+        """A layer begins inside of these calls of blocks, each given with its input."""
+        if isinstance(layer, _PROJECTIONS):
+            self._project(around, x)
+
+    def leave(self, around: Iterable[tuple[Call, Tensor]], layer: nn.Module, x: Tensor, output: Tensor) -> None:
+        """A layer ends."""
+        if isinstance(layer, _PROJECTIONS) or next(layer.children(), None) is not None:
+            return
+        if output.shape != x.shape:  # packed projections that are no linear layers
+            self._project(around, x)
+        elif not output.equal(x):  # Dropout and the like change nothing
+            for call, given in around:
+                if call not in self._settled and given.shape == x.shape and given.equal(x):
+                    self.norms[call] = layer
+                    self._settled.add(call)
+
+    def attend(self, calls: Iterable[Call]) -> None:
+        """Attention begins in these calls: what comes after it does not matter."""
+        self._settled.update(calls)
+
+    def _project(self, around: Iterable[tuple[Call, Tensor]], x: Tensor) -> None:
+        for call, given in around:
+            if call not in self._settled and given.shape == x.shape:
+                self._settled.add(call)
+                if not given.equal(x):
+                    self.unseen.add(call)
+
 
 # Modules whose outputs of four axes are feature maps. Dropout and LayerNorm are not among them: Transformers use them
 # on attention matrices and heads, which have four axes too.

@@ -1,0 +1,201 @@
+"""Where tensors of a ruled pass come from: which layers project into attention, and what comes out of it.
+
+Attention is a function, in one call or written out, and its projections are layers like all others. A tensor that only
+norms, scalings and moves separate from a layer carries a mark of it, and attention tells the layers whose marks it is
+given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Function = Callable[..., Any]
+
+_NAMED: dict[str, tuple[Function, ...]] = {
+    "attention": (F.scaled_dot_product_attention,),
+    "linear": (F.linear, torch.addmm),
+    "convolution": (F.conv1d, F.conv2d, F.conv3d),
+    "layer_norm": (F.layer_norm, torch.layer_norm),
+    "rms_norm": (F.rms_norm, torch.rms_norm),
+    "group_norm": (F.group_norm, torch.group_norm),
+    "batch_norm": (F.batch_norm,),
+    "softmax": (F.softmax, torch.softmax, Tensor.softmax),
+    "activation": (
+        *(F.gelu, F.silu, F.relu, F.relu6, F.leaky_relu, F.elu, F.mish, F.hardswish, F.hardtanh, F.tanh),
+        *(torch.relu, torch.tanh, Tensor.relu, Tensor.tanh),
+    ),
+    "length": (torch.rsqrt, Tensor.rsqrt),  # of norms that are written out
+    "gate": (F.sigmoid, F.hardsigmoid, torch.sigmoid, Tensor.sigmoid),
+    "add": (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+    "subtract": (
+        *(torch.sub, Tensor.sub, torch.subtract, Tensor.subtract, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
+    ),
+    "multiply": (torch.mul, Tensor.mul, torch.multiply, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__),
+    "divide": (
+        *(torch.div, Tensor.div, torch.divide, Tensor.divide, torch.true_divide, Tensor.true_divide),
+        Tensor.__truediv__,
+    ),
+    "negate": (torch.neg, Tensor.neg, torch.negative, Tensor.negative, Tensor.__neg__),
+    "matmul": (
+        *(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.mm, Tensor.mm, torch.einsum),
+    ),
+    "pool": (  # linear, without a weight
+        *(torch.mean, Tensor.mean, torch.sum, Tensor.sum, F.interpolate),
+        *(F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
+        *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
+    ),
+    "concatenate": (torch.cat, torch.concat, torch.concatenate),
+}
+OPERATIONS: dict[Function, str] = {function: name for name, forms in _NAMED.items() for function in forms}
+# A linear operation's gradient times its input is its relevance already.
+LINEAR = frozenset(("linear", "convolution", "batch_norm", "add", "subtract", "negate", "pool", "concatenate"))
+
+# Written in place, they would change what rules keep for the way back: the same out of place stands in.
+OUT_OF_PLACE: dict[Function, Function] = {
+    torch.relu_: torch.relu,
+    torch.tanh_: torch.tanh,
+    torch.sigmoid_: torch.sigmoid,
+    F.leaky_relu_: F.leaky_relu,
+    F.elu_: F.elu,
+    F.hardtanh_: F.hardtanh,
+    Tensor.relu_: torch.relu,
+    Tensor.tanh_: torch.tanh,
+    Tensor.sigmoid_: torch.sigmoid,
+    Tensor.neg_: torch.neg,
+    Tensor.masked_fill_: Tensor.masked_fill,
+    **dict.fromkeys((Tensor.add_, Tensor.__iadd__), torch.add),
+    **dict.fromkeys((Tensor.sub_, Tensor.subtract_, Tensor.__isub__), torch.sub),
+    **dict.fromkeys((Tensor.mul_, Tensor.multiply_, Tensor.__imul__), torch.mul),
+    **dict.fromkeys((Tensor.div_, Tensor.divide_, Tensor.true_divide_, Tensor.__itruediv__), torch.div),
+}
+
+
+def writes(function: Function) -> bool:
+    """Whether a function writes into its first argument, and nothing out of place stands in for it."""
+    name = getattr(function, "__name__", "")
+    by_name = name.endswith("_") and not name.endswith("__") and name not in ("requires_grad_", "detach_")
+    return function not in OUT_OF_PLACE and (by_name or name == "__setitem__")
+
+
+# Other functions with a bend, by their names: no rule knows them.
+_BENT = frozenset(
+    (
+        *("selu", "celu", "softplus", "prelu", "rrelu", "glu", "threshold", "logsigmoid", "softsign", "tanhshrink"),
+        *("hardshrink", "softshrink", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin"),
+    )
+)
+# By their names alone, since each has many forms.
+_ROUTES = frozenset(
+    (
+        *("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "permute", "transpose", "swapaxes"),
+        *("movedim", "t", "contiguous", "clone", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "tile"),
+        *("repeat_interleave", "chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "gather"),
+        *("index_select", "flip", "roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle"),
+        *("channel_shuffle", "masked_fill", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d"),
+        *("adaptive_max_pool2d", "amax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
+        *("feature_alpha_dropout", "to", "type_as", "type", "float", "double", "half", "bfloat16", "detach"),
+        *("requires_grad_", "__getitem__", "__get__"),
+    )
+)
+
+
+def name_of_operation(function: Function) -> str:
+    """Name of an operation, `"route"` for one that moves numbers, `"bent"` or empty for one without rules."""
+    found = OPERATIONS.get(function)
+    if found is not None:
+        return found
+    name = getattr(function, "__name__", "")
+    return "route" if name in _ROUTES else "bent" if name.removesuffix("_") in _BENT else ""
+
+
+_NAME = "_mhex_origin"  # on tensors of the pass alone
+# Operations after which a tensor still comes from the same layers.
+_KEEPING = frozenset(
+    (
+        *("route", "concatenate", "layer_norm", "rms_norm", "batch_norm"),
+        *("multiply", "divide", "negate", "add", "subtract"),
+    )
+)
+_FOLLOWED = _KEEPING | {"attention", "matmul", "softmax"}
+
+
+class Mark:
+    """A layer of the pass.
+
+    Attributes:
+        projects: True if its output goes into attention as queries, keys or values.
+    """
+
+    def __init__(self) -> None:
+        self.projects = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a tensor comes from.
+
+    Attributes:
+        layers: The layers.
+        kind: `"layers"` alone, `"weights"` for a softmax of their products, or `"attention"` for what it returned.
+    """
+
+    layers: frozenset[Mark]
+    kind: Literal["layers", "weights", "attention"] = "layers"
+
+
+def origin_of(x: Any) -> Origin | None:
+    """What a tensor comes from; None if from more than that."""
+    origin: Origin | None = getattr(x, _NAME, None)
+    return origin
+
+
+def is_from(x: Any, kind: str) -> bool:
+    """Whether a tensor comes from attention, or is its weights."""
+    origin = origin_of(x)
+    return origin is not None and origin.kind == kind
+
+
+def mark(x: Any, origin: Origin | None) -> None:
+    """Write down what a tensor, or each of several, comes from."""
+    for tensor in _tensors((x,)):
+        setattr(tensor, _NAME, origin)
+
+
+def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
+    """Mark the result of an operation.
+
+    Args:
+        name: Of the operation.
+        args: What it is given.
+        result: What it returns.
+    """
+    if name not in _FOLLOWED:
+        return
+    inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING or origin_of(x) is not None]
+    origins = [origin_of(x) for x in inputs]
+    layers = frozenset[Mark]().union(*(origin.layers for origin in origins if origin is not None))
+    if name == "attention" or (name == "matmul" and any(is_from(x, "weights") for x in inputs)):
+        for layer in layers:
+            layer.projects = True
+        mark(result, Origin(frozenset(), "attention"))
+    elif name == "softmax":
+        mark(result, Origin(layers, "weights"))
+    elif name == "matmul":
+        if None not in origins:
+            mark(result, Origin(layers))
+    elif inputs and all(origin is not None and origin == origins[0] for origin in origins):
+        mark(result, origins[0])
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

@@ -1,0 +1,395 @@
+"""Reading class scores off a call: of the heads, of the host's own classifier, of their running sum."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor
+
+from mhex.capture import read_logits
+from mhex.capture.outputs import Ending, is_skipped
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
+from mhex.heads.losses import running_sum
+
+if TYPE_CHECKING:
+    from mhex.heads.block import BlockOutput
+    from mhex.heads.heads import Heads, Source
+
+
+class Token:
+    """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own.
+
+    It also keeps what calls have shown of the host, because explaining must not write on a module.
+
+    Attributes:
+        ran: Names of the blocks in the order in which they ran in the last call, of those in evaluation mode if there
+            was one: in training a host may skip units. Empty before the first call.
+        evaluated: Whether that call was in evaluation mode.
+        masked_above: Names of blocks that read a mask of the host's call, because their unit was given none.
+        width: How many class scores the host returned when somebody asked; 0 for none, None if nobody did.
+        ending: How the host makes probabilities of its logits, as far as a call has shown it; "unseen" before.
+    """
+
+    width: int | None = None
+    ending: Ending | Literal["unseen"] | None = "unseen"
+
+    def __init__(self) -> None:
+        self.ran: tuple[str, ...] = ()
+        self.evaluated = False
+        self.masked_above: tuple[str, ...] = ()
+
+    def note(self, ran: Sequence[str], evaluated: bool) -> None:
+        """Take in which blocks ran in a call, in their order."""
+        # Written only where something changes: a compiled host is compiled again for every value that is new to it.
+        if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
+            self.ran, self.evaluated = tuple(ran), evaluated
+
+
+@dataclass
+class Recording:
+    """Keep everything that the blocks compute in the next calls, beside the logits.
+
+    Attributes:
+        nudge: Whether to add zeros (B, C) to every `u`, to which gradients can be taken.
+    """
+
+    nudge: bool = False
+
+
+@dataclass
+class Call:
+    """One call of the host.
+
+    Attributes:
+        heads: The heads that serve it while it runs; of a replica, its own.
+        graph: Whether gradients were on when it began.
+        special: Bool (B, T), True at tokens left out of the pooling.
+        rows: First sizes of the inputs, one of them B; empty if blocks may be run again on copies.
+        masks: Masks of padding that the host was called with, by name.
+        recording: What to keep beside the logits.
+        ran: Names of the junctions whose block ran, in order of execution.
+        logits: Class scores by name of the junction, in order of execution.
+        blocks: What the blocks computed, if recorded.
+        outputs: What the units returned, if recorded.
+        versions: How often the recorded tensors of each junction had been written into when they were seen.
+        nudges: Zeros that were added to `u`, if asked for.
+        output: What the host returned.
+        skipped: Whether the activation that makes probabilities was left out.
+    """
+
+    heads: Heads | None
+    graph: bool
+    special: Tensor | None = None
+    rows: frozenset[int] = frozenset()
+    masks: Mapping[str, Any] = field(default_factory=dict)
+    recording: Recording | None = None
+    ran: list[str] = field(default_factory=list)
+    logits: dict[str, Tensor] = field(default_factory=dict)
+    blocks: dict[str, BlockOutput] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    versions: dict[str, dict[str, int]] = field(default_factory=dict)
+    nudges: dict[str, Tensor] = field(default_factory=dict)
+    output: Any = None
+    skipped: bool = False
+
+    def mark(self, name: str, **tensors: Tensor) -> None:
+        """Note the state of tensors of a junction, so that `check` can tell whether they were written into later."""
+        versions = {what: tensor._version for what, tensor in tensors.items() if not tensor.is_inference()}
+        self.versions.setdefault(name, {}).update(versions)
+
+    def check(self, name: str, **tensors: Tensor) -> None:
+        """Fail if the host wrote into a marked tensor after the block saw it.
+
+        Raises:
+            CaptureError: It did.
+        """
+        marks = self.versions.get(name, {})
+        for what, tensor in tensors.items():
+            if what in marks and tensor._version != marks[what]:
+                raise CaptureError(
+                    f"The model writes in place into the {what} of {name!r} after its head has read it, so what the "
+                    "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
+                )
+
+    def check_rows(self, name: str, x: Tensor) -> None:
+        """Fail if the tensors of a junction have other samples than the inputs, as where patches join the batch.
+
+        Raises:
+            CaptureError: They do.
+        """
+        if self.rows and x.shape[0] not in self.rows:
+            rows = " or ".join(map(str, sorted(self.rows)))
+            raise CaptureError(
+                f"Expected {rows} samples along the first axis at {name}, as in the inputs, but its tensors have the "
+                f"shape {tuple(x.shape)}: patches or choices that are folded into the batch have no head of their own; "
+                "leave the unit out with where=[...]."
+            )
+
+
+def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
+    """All names in the order in which they ran; one that did not run follows the one that is written before it.
+
+    Args:
+        ran: Names in order of execution.
+        written: All names, as the host is written.
+    """
+    order = list(ran)
+    for place, name in enumerate(written):
+        if name not in order:
+            order.insert(order.index(written[place - 1]) + 1 if place else 0, name)
+    return tuple(order)
+
+
+class _Calls(threading.local):
+    """The calls of one thread."""
+
+    def __init__(self) -> None:
+        self.open: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
+        self.last: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
+        self.recordings: WeakKeyDictionary[Token, Recording] = WeakKeyDictionary()
+        self.aside: WeakSet[Token] = WeakSet()
+
+
+_CALLS = _Calls()
+
+
+def rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
+    """First sizes of the tensors that a model is called with: positions for all samples have 1, images and texts B."""
+    return frozenset(v.shape[0] for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim())
+
+
+def begin(token: Token, call: Call) -> None:
+    """A call of the host begins in this thread."""
+    _CALLS.last.pop(token, None)  # frees the graph of the one before
+    call.recording = _CALLS.recordings.get(token)
+    if token in _CALLS.aside:  # a method may replay a block on several copies of the batch
+        call.rows = frozenset()
+    _CALLS.open[token] = call
+
+
+def current(token: Token) -> Call | None:
+    """The call that is running in this thread; None where a unit is called by itself or recomputed."""
+    return _CALLS.open.get(token)
+
+
+def finish(token: Token, output: Any) -> None:
+    """The call is over; `output` is None after an error, and then nothing is kept."""
+    call = _CALLS.open.pop(token, None)
+    if call is not None and output is not None:
+        call.output, call.skipped = output, is_skipped()
+        call.heads = None  # they own the key under which the call is kept, and would never be freed
+        _CALLS.last[token] = call
+
+
+def seen(token: Token) -> Call | None:
+    """The last finished call of this thread; None if there was none, or if it was let go."""
+    return _CALLS.last.get(token)
+
+
+def last(token: Token) -> Call:
+    """The last finished call of this thread.
+
+    Raises:
+        CaptureError: There was none.
+    """
+    call = seen(token)
+    if call is None:
+        raise CaptureError("The heads have seen no forward pass in this thread yet: call the model first.")
+    return call
+
+
+def forget(token: Token) -> None:
+    """Let go of what this thread keeps."""
+    _CALLS.last.pop(token, None)
+
+
+@contextmanager
+def aside(token: Token) -> Iterator[None]:
+    """Put this thread's last call aside; on leaving it is there again, and calls made meanwhile are forgotten."""
+    before, nested = _CALLS.last.pop(token, None), token in _CALLS.aside
+    _CALLS.aside.add(token)
+    try:
+        yield
+    finally:
+        if not nested:
+            _CALLS.aside.discard(token)
+        _CALLS.last.pop(token, None)
+        if before is not None:
+            _CALLS.last[token] = before
+
+
+@contextmanager
+def recording(token: Token, what: Recording) -> Iterator[None]:
+    """Keep more of the calls that this thread makes meanwhile."""
+    before = _CALLS.recordings.get(token)
+    _CALLS.recordings[token] = what
+    try:
+        yield
+    finally:
+        del _CALLS.recordings[token]
+        if before is not None:
+            _CALLS.recordings[token] = before
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Class scores of one call.
+
+    Attributes:
+        call: What was seen.
+        heads: The heads that were attached, with the choices of training.
+    """
+
+    call: Call
+    heads: Heads
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all blocks, in the order in which they ran in this call."""
+        return in_order(self.call.ran, self.heads.names)
+
+    @property
+    def heads_only(self) -> list[Tensor]:
+        """Class scores (B, n) of the heads, first to last."""
+        return list(self.call.logits.values())
+
+    @property
+    def classifier(self) -> Tensor | None:
+        """Class scores (B, n) of the host's own classifier; None if it returns something else."""
+        scores = self._host_scores()
+        return scores if scores is not None and scores.shape[1] == self.heads.settings.num_classes else None
+
+    @property
+    def width(self) -> int:
+        """How many class scores the host returned; 0 for none."""
+        scores = self._host_scores()
+        return 0 if scores is None else scores.shape[1]
+
+    @property
+    def sum(self) -> Tensor:
+        """The running sum (B, n) of all heads, and of the classifier where it joins the loss."""
+        kept = self.classifier if self.heads.joined else None
+        return running_sum([*self._all_heads(), *([] if kept is None else [kept])], self.heads.decay)
+
+    @property
+    def source(self) -> Source:
+        """What predicts."""
+        if not torch.compiler.is_compiling():
+            self.heads.token.width = self.width  # the call itself may be let go
+        if (source := self.heads.settled_source()) is not None:
+            return source
+        return self.heads.head_source() if self.classifier is None else "classifier"
+
+    @property
+    def logits(self) -> Tensor:
+        """Class scores (B, n) of what predicts."""
+        return self.scores(self.source)
+
+    def scores(self, source: Source) -> Tensor:
+        """Class scores (B, n) of the classifier, of the last head or of the running sum."""
+        if source == "classifier":
+            return self._required_classifier(
+                "predict: set scaffold.predict_from to 'last_head' or 'sum' (None chooses), or give the model a "
+                "classifier of that size."
+            )
+        return self._last_head() if source == "last_head" else self.sum
+
+    @property
+    def predictions(self) -> Tensor:
+        """Classes (B,) of what predicts, or bool (B, n) for several labels."""
+        return decided(self.logits, self.heads.settings.multi_label)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a sample may have several classes."""
+        return self.heads.settings.multi_label
+
+    def trained_terms(self, classifier: bool) -> list[Tensor]:
+        """The terms of a loss: all heads, and the host's own classifier if it joins in."""
+        self._check_graph()
+        terms = self._all_heads()
+        if not classifier:
+            return terms
+        own = self._required_classifier(
+            "join in the loss: pass classifier=False to train the heads alone, or give the model a classifier of that "
+            "size."
+        )
+        return [*terms, own]
+
+    @property
+    def spoken(self) -> dict[str, Tensor]:
+        """Class scores (B, n) of the heads by name, first to last.
+
+        Raises:
+            CaptureError: All heads were stripped.
+        """
+        if not self.call.logits and all(block.w2 is None for block in self.heads.named_blocks().values()):
+            raise CaptureError(
+                "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
+                "before."
+            )
+        return dict(self.call.logits)
+
+    def _all_heads(self) -> list[Tensor]:
+        gone = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]
+        if gone:
+            raise CaptureError(
+                f"{len(gone)} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no loss; "
+                "attach heads again, or bring back those that were saved before."
+            )
+        return self.heads_only
+
+    def _last_head(self) -> Tensor:
+        if not self.call.logits:
+            raise CaptureError("The heads were stripped, so the last one cannot predict; attach them again.")
+        return self.heads_only[-1]
+
+    def _host_scores(self) -> Tensor | None:
+        try:
+            scores = read_logits(self.call.output)
+        except UnsupportedModelError:
+            return None
+        ending = None if self.call.skipped else self.heads.ending_of(scores)
+        return scores if ending is None else ending.logits(scores)
+
+    def _required_classifier(self, purpose: str) -> Tensor:
+        if (scores := self.classifier) is not None:
+            return scores
+        output = self.call.output
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ArgumentError(
+            f"The heads have {self.heads.settings.num_classes} classes, but the model returns {shape}, so its "
+            f"classifier cannot {purpose}"
+        )
+
+    def _check_graph(self) -> None:
+        """A head that trains must be in the graph; reentrant checkpointing runs its unit without one."""
+        if not (torch.is_grad_enabled() and self.call.graph):
+            return
+        blocks = self.heads.named_blocks()
+        cut = [
+            name
+            for name, scores in self.call.logits.items()
+            if not scores.requires_grad and any(p.requires_grad for p in blocks[name].parameters())
+        ]
+        if cut:
+            raise CaptureError(
+                f"No gradient reaches the heads {some_of(cut, 3)}: reentrant activation checkpointing cuts them "
+                "off; use use_reentrant=False."
+            )
+
+
+def decided(logits: Tensor, multi_label: bool) -> Tensor:
+    """Classes (B,) with the highest score; bool (B, n) for several labels or a single score.
+
+    Args:
+        logits: (B, n).
+        multi_label: Whether a sample may have several classes.
+    """
+    return logits > 0 if multi_label or logits.shape[1] == 1 else logits.argmax(1)

@@ -1,0 +1,182 @@
+"""Running a model with heads over data, and looking at what the heads did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.capture import untouched
+from mhex.capture.anatomy import guests
+from mhex.capture.outputs import ending_seen
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError
+from mhex.heads import call_record as calls
+from mhex.heads.call_record import Call, Reading
+from mhex.heads.heads import PREFIX, Heads, Source, heads_of, required_heads
+from mhex.inputs.loader import unlabelled
+
+_CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision, timm and Hugging Face
+
+
+def expected_source(heads: Heads, model: nn.Module) -> Source:
+    """What predicts: as set, as calls have shown, or else as the model's last layer says.
+
+    Args:
+        heads: Of the model.
+        model: Their host.
+
+    Raises:
+        CaptureError: It depends on what the model returns, and nothing shows that yet.
+    """
+    if (source := heads.settled_source()) is not None:
+        return source
+    if (width := shown_width(heads)) is None and (width := _last_layer(model)) is None:
+        raise CaptureError(
+            f"What predicts depends on whether the model returns {heads.settings.num_classes} class scores, and its "
+            "layers do not tell: call the model once, or set scaffold.predict_from to 'classifier', 'last_head' or "
+            "'sum'."
+        )
+    return "classifier" if width == heads.settings.num_classes else heads.head_source()
+
+
+def shown_width(heads: Heads) -> int | None:
+    """How many class scores the model returned in calls so far; 0 for none, None before any call."""
+    if (call := calls.seen(heads.token)) is not None:
+        return Reading(call, heads).width
+    return heads.token.width
+
+
+def check_classifier(heads: Heads) -> None:
+    """Refuse to predict from a classifier that calls have shown to have another number of classes."""
+    width = shown_width(heads)
+    if width is not None and width != heads.settings.num_classes:
+        returned = f"{width} class scores" if width else "no class scores"
+        raise ArgumentError(
+            f"Expected predict_from to be 'last_head' or 'sum' (None chooses): the heads have "
+            f"{heads.settings.num_classes} classes, but the model returns {returned}, so its classifier cannot predict."
+        )
+
+
+def answered_by_heads(model: nn.Module) -> Source | None:
+    """What answers in place of the model's own classifier, which was left out of the loss of its heads.
+
+    Args:
+        model: With heads, or a wrapper of such a model.
+
+    Returns:
+        None if the classifier answers, or nothing is known against it.
+    """
+    for _, heads in guests(model.modules()):
+        if isinstance(heads, Heads) and not heads.joined and (source := heads.settled_source()) != "classifier":
+            return source
+    return None
+
+
+def say_something(model: nn.Module) -> bool:
+    """Whether heads of the model, or of one that it wraps, have class weights that are not 0."""
+    heads = [guest for _, guest in guests(model.modules()) if isinstance(guest, Heads)]
+    blocks = [block for part in heads for block in part.named_blocks().values() if block.w2 is not None]
+    return any(bool(block.equivalent_matrix().any()) for block in blocks)
+
+
+def check_answering(model: nn.Module, purpose: str, instead: str = "") -> None:
+    """Refuse to read a model by its own classifier where that was left out of the loss and its heads answer.
+
+    Args:
+        model: With heads, or without any.
+        purpose: What would read the classifier, for the message.
+        instead: What else to do there, a sentence with a space after it.
+
+    Raises:
+        UnsupportedModelError: The heads answer.
+    """
+    if (source := answered_by_heads(model)) is None:
+        return
+    reason = "the model's own classifier was left out of the loss of its heads, which answer in its place"
+    raise UnsupportedModelError(
+        f"Expected a model whose own classifier answers, because {purpose}, but {reason} (scaffold.predict_from is "
+        f"{source!r}). {instead}Give scaffold.fold(), a plain model that returns what the heads answer, or train with "
+        "loss(..., classifier=True). If the classifier is trained all the same, set scaffold.predict_from = "
+        "'classifier'.",
+        reason,
+    )
+
+
+def _last_layer(model: nn.Module) -> int | None:
+    """Outputs of the last layer, where it is a classifier by its name; None where that cannot be told."""
+    children = [
+        (name, child)
+        for name, child in model.named_children()
+        if name != PREFIX and next(child.parameters(), None) is not None
+    ]
+    if not children or children[-1][0] not in _CLASSIFIERS:
+        return None
+    layers = [layer for layer in children[-1][1].modules() if next(layer.parameters(recurse=False), None) is not None]
+    return layers[-1].out_features if isinstance(layers[-1], nn.Linear) else None
+
+
+@contextmanager
+def watched(model: nn.Module, *, nudge: bool = False, graph: bool = False) -> Iterator[Callable[[Any], Call]]:
+    """Run a model with heads in evaluation mode and see everything its blocks compute; the model is left as it was.
+
+    Args:
+        model: Carries heads.
+        nudge: Whether to add zeros to every `u`, to which gradients can be taken.
+        graph: Whether to build an autograd graph; parameters are frozen meanwhile, so it starts at the nudges.
+
+    Yields:
+        A function from inputs (a tensor, or a dictionary of arguments) to the `Call`.
+    """
+    heads = required_heads(model)
+    with ExitStack() as stack:
+        stack.enter_context(untouched(model))
+        stack.enter_context(torch.set_grad_enabled(graph))
+        stack.enter_context(heads.recording(model, nudge))
+        stack.callback(calls.forget, heads.token)
+
+        def run(inputs: Any) -> Call:
+            call_model(model, inputs)
+            return calls.last(heads.token)
+
+        yield run
+
+
+def predict(model: nn.Module, data: Any) -> Tensor:
+    """Class scores (N, n) of what predicts, in evaluation mode and without a graph.
+
+    Args:
+        model: Carries heads; left as it was.
+        data: A batch or a loader.
+    """
+    heads = required_heads(model)
+    scores: list[Tensor] = []
+    with untouched(model), torch.no_grad():
+        for inputs in unlabelled(data):
+            call_model(model, inputs)
+            scores.append(heads.sighting().logits)
+    if not scores:
+        raise ArgumentError("Expected some data to predict, but the loader was empty (or used up).")
+    return torch.cat(scores)
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """Call a model with a tensor or with a dictionary of arguments, moved to its device."""
+    heads = heads_of(model)
+    if heads is not None and heads.settings.outputs is None and heads.token.ending == "unseen":
+        with ending_seen() as ending_of:
+            output = _called(model, inputs)
+        heads.note_ending(ending_of(output))
+        return output
+    return _called(model, inputs)
+
+
+def _called(model: nn.Module, inputs: Any) -> Any:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if isinstance(inputs, Tensor):
+        return model(inputs.to(device))
+    if isinstance(inputs, Mapping):
+        return model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
+    raise ArgumentTypeError(f"Expected inputs to be a tensor or a dictionary, but got {type(inputs).__name__}.")

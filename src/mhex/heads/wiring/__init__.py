@@ -1,0 +1,1 @@
+"""Residual connections of a model: finding them, and putting modules where their branches meet."""

@@ -1,0 +1,188 @@
+"""Which words the tokens of texts belong to: those of the tokenizer, or those between white space."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.inputs import Prepared
+from mhex.perturb.subject import Subject
+
+Pooling = Literal["max", "sum"]
+MARKS = ("Ġ", "▁")  # how tokenizers write the space before a word
+
+
+def word_runs(words: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Start and end of each word among the tokens; a token of no word stands alone.
+
+    Words of a second text are counted from 0 again. A special token stands between the two, so that runs of equal
+    numbers are words.
+    """
+    starts = [i for i, word in enumerate(words) if word is None or i == 0 or word != words[i - 1]]
+    return list(zip(starts, [*starts[1:], len(words)], strict=True))
+
+
+def usual_pooling(signed: bool) -> Pooling:
+    """How scores of tokens make that of their word: signed ones are added up, of others the highest counts."""
+    return "sum" if signed else "max"
+
+
+def check_pooling(pooling: object) -> None:
+    """Refuse ways of making scores of words that are not known."""
+    if pooling not in get_args(Pooling):
+        raise ArgumentError(f"Expected pooling {' or '.join(map(repr, get_args(Pooling)))}, but got {pooling!r}.")
+
+
+def pool(scores: Tensor, words: Tensor, count: int, pooling: Pooling) -> tuple[Tensor, Tensor]:
+    """Scores of words.
+
+    Args:
+        scores: Of tokens, (B, N).
+        words: Number of the word of each token, (B, N); -1 for none.
+        count: How many words there may be, W.
+        pooling: `"max"` for the highest score of a word's tokens, `"sum"` for their sum.
+
+    Returns:
+        Scores (B, W), 0 where a word has no token, and bool (B, W), False there.
+    """
+    check_pooling(pooling)
+    # Off the GPU, where sums depend on the order in which threads come.
+    values, place = scores.cpu(), words.cpu().where(words.cpu() >= 0, count)
+    empty = values.new_zeros(len(values), count + 1)
+    how = "amax" if pooling == "max" else "sum"
+    total = empty.scatter_reduce(1, place, values, how, include_self=False)
+    counted = empty.scatter_reduce(1, place, torch.ones_like(values), "amax") > 0
+    return total[:, :count].to(scores.device), counted[:, :count].to(scores.device)
+
+
+def pool_runs(scores: Sequence[float], runs: Sequence[tuple[int, int]], pooling: Pooling) -> list[float]:
+    """Scores of words that are runs of tokens, from the first to before the last; arguments as for `pool`."""
+    words = torch.full((len(scores),), -1)
+    for word, (start, end) in enumerate(runs):
+        words[start:end] = word
+    values: list[float] = pool(torch.tensor([scores], dtype=torch.float64), words[None], len(runs), pooling)[0][
+        0
+    ].tolist()
+    return values
+
+
+def clean(pieces: Sequence[str]) -> str:
+    """A word without the marks that tokenizers leave, and with its bytes turned back into letters."""
+    text = "".join(piece.removeprefix("##").removesuffix("</w>").lstrip("".join(MARKS)) for piece in pieces)
+    return _decode_bytes(text.strip("Ċĉ")).strip()
+
+
+def _decode_bytes(text: str) -> str:
+    """Undo the byte-level alphabet of GPT-2 and RoBERTa; text that is not written in it is returned as it came."""
+    table = _byte_alphabet()
+    if text.isascii() or any(character not in table for character in text):
+        return text
+    try:
+        decoded = bytes(table[character] for character in text).decode("utf-8")
+    except UnicodeDecodeError:
+        return text
+    return decoded if decoded.isprintable() else text
+
+
+@lru_cache(maxsize=1)
+def _byte_alphabet() -> dict[str, int]:
+    # Printable Latin-1 bytes stand for themselves; the n-th of the others is the letter number 256 + n.
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    other = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(other)}
+
+
+Words = Literal["tokenizer", "whitespace"]
+
+
+def words_of(subject: Subject, words: Words) -> tuple[Tensor, int]:
+    """Numbers of the words of each token, (B, T, P), -1 where it has no more; and how many words the longest text has.
+
+    Special tokens and padding belong to no word.
+
+    Args:
+        subject: The texts.
+        words: `"tokenizer"`: as the tokenizer splits texts, punctuation apart; those of a second text follow those of
+            the first. `"whitespace"`: as `str.split` does and people number them. A token may stand in several of
+            these, and words that were cut off have none.
+    """
+    key = f"words of {words}"
+    if key not in subject.shared:
+        subject.shared[key] = _of_tokenizer(subject) if words == "tokenizer" else _between_spaces(subject)
+    numbers: tuple[Tensor, int] = subject.shared[key]
+    return numbers
+
+
+def check_split(words: object) -> None:
+    """Refuse ways of splitting texts that are not known."""
+    if words not in get_args(Words):
+        raise ArgumentError(f"Expected words {' or '.join(map(repr, get_args(Words)))}, but got {words!r}.")
+
+
+def check_words(prepared: Prepared) -> None:
+    """Refuse texts given as strings if it is not known where their tokens stand."""
+    if prepared.texts is not None and prepared.offsets is None:
+        raise ArgumentError(
+            "Expected a fast tokenizer, which says where in a text each token stands, because words that people mark "
+            "are split at white space, but got one that does not; load it with transformers.AutoTokenizer."
+        )
+
+
+def _of_tokenizer(subject: Subject) -> tuple[Tensor, int]:
+    rows = subject.prepared.words
+    if rows is None:
+        raise ArgumentError(
+            "Expected texts whose words are known for granularity 'word': give strings with a fast tokenizer, or "
+            "choose 'token'."
+        )
+    numbers = _table(subject, [[() if word is None else (word,) for word in _one_after_the_other(row)] for row in rows])
+    return numbers, int(numbers.max()) + 1
+
+
+def _one_after_the_other(row: list[int | None]) -> list[int | None]:
+    """Numbers of words that go on where a tokenizer counts from 0 again: after the token that parts two texts."""
+    numbers: list[int | None] = []
+    first, latest = 0, -1  # number of the first word of this text, and of the latest word of all
+    for before, word in zip([None, *row], row, strict=False):
+        if word is not None and before is None and first + word <= latest:
+            first = latest + 1
+        numbers.append(None if word is None else first + word)
+        latest = latest if word is None else first + word
+    return numbers
+
+
+def _between_spaces(subject: Subject) -> tuple[Tensor, int]:
+    texts, offsets = subject.prepared.texts, subject.prepared.offsets
+    if texts is None:
+        raise ArgumentError(
+            "Expected texts as strings for words split at white space, but got token ids; give strings with tokenizer=,"
+            " or choose words='tokenizer'."
+        )
+    check_words(subject.prepared)
+    assert offsets is not None
+    rows = []
+    for text, places in zip(texts, offsets, strict=True):
+        at: dict[int, int] = {}  # the word of each character
+        for word, match in enumerate(re.finditer(r"\S+", text)):
+            at.update(dict.fromkeys(range(*match.span()), word))
+        rows.append([tuple(sorted({at[i] for i in range(start, end) if i in at})) for start, end in places])
+    return _table(subject, rows), max(len(text.split()) for text in texts)
+
+
+def _table(subject: Subject, rows: list[list[tuple[int, ...]]]) -> Tensor:
+    """Words of the real tokens of each text as one tensor, (B, T, P)."""
+    special, real = subject.batch.special, subject.batch.real
+    assert special is not None
+    assert real is not None
+    most = max((len(words) for row in rows for words in row), default=1)
+    table = torch.full((*special.shape, max(1, most)), -1)
+    for row, own, mask in zip(rows, table, real.cpu(), strict=True):
+        padded = [[*words, *[-1] * (table.shape[2] - len(words))] for words in row]
+        own[mask] = torch.tensor(padded).reshape(-1, table.shape[2])
+    return table.to(special.device).masked_fill(special[..., None], -1)

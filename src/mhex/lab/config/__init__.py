@@ -1,0 +1,1 @@
+"""Files that describe work: recipes and suites, checked before anything is run."""

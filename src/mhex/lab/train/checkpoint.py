@@ -1,0 +1,331 @@
+"""Checkpoints: everything a run needs to go on, in a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from mhex import _files
+from mhex._files import folder_aside, read_json, sync
+from mhex.errors import ArgumentError, some_of
+from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe_files import differences, restore_recipe
+from mhex.lab.train.optimiser import HEADS, PROJECTOR, Average
+from mhex.zoo.files import unpack
+
+# The class matrix of a head, and the intercept of one that was fitted; equal shapes do not make equal classes.
+_READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
+
+
+def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
+    """Write tensors so that a broken run leaves no half file: aside, to the disk, renamed.
+
+    Args:
+        state: Tensors by name; each is copied, since the format knows no shared memory.
+        path: File to write.
+        facts: Text entries for the header.
+    """
+    copies = {name: value.detach().cpu().clone() for name, value in state.items()}
+    _files.write_tensors(copies, path, facts, durable=True)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text file aside, to the disk, renamed."""
+    _files.write_text(text, path, durable=True)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        ArgumentError: There is none, or it is damaged.
+    """
+    try:
+        return unpack(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The text entries in the header of a weights file.
+
+    Raises:
+        ArgumentError: There is none, or it is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as handle:
+            return dict(handle.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
+
+
+def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights for shipping: floating point as float16, counters as they are.
+
+    Raises:
+        ArgumentError: A value does not fit into float16.
+    """
+    half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
+    broken = [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]
+    if broken:
+        raise ArgumentError(
+            f"Weights should fit into float16 (at most 65504), and {broken} do not: retrain or rescale."
+        )
+    return half
+
+
+def load_weights(model: nn.Module, path: Path, *, over: bool = False) -> None:
+    """Load a weights file of the same network, half precision widened to the network's own.
+
+    Args:
+        model: The network.
+        path: The file.
+        over: Whether the file may hold a part of the weights alone, the rest being what the network has.
+    """
+    state = read_tensors(path)
+    model.load_state_dict({**model.state_dict(), **state} if over else state, strict=True)
+
+
+def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_data: bool) -> None:
+    """Start a network from the weights of another one.
+
+    The other may differ in its classifier, in explainer heads and, for a transformer, in its input size.
+
+    Args:
+        model: Changed in place; the position embeddings of timm transformers are resampled to its grid.
+        path: Weights of a model of the same architecture.
+        classifier: Prefixes of the classifier's parameters.
+        same_data: Whether the weights were learned on the same data: then classifier and read-outs of heads are taken
+            over too. Gates go along to other data, where read-outs and classifier begin anew.
+
+    Raises:
+        ArgumentError: Anything else is missing or left over.
+    """
+    state = read_tensors(path)
+    own = model.state_dict()
+    free = (HEADS, PROJECTOR, *classifier)
+    if not same_data:
+        state = {name: value for name, value in state.items() if not _tells_classes(name, classifier)}
+    if "pos_embed" in state and hasattr(model, "patch_embed"):
+        from timm.layers import resample_abs_pos_embed
+
+        network: Any = model
+        state["pos_embed"] = resample_abs_pos_embed(
+            state["pos_embed"],
+            new_size=list(network.patch_embed.grid_size),
+            num_prefix_tokens=network.num_prefix_tokens,
+        )
+    fits = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
+    missing = [name for name in own if name not in fits and not name.startswith(free)]
+    left = [name for name in state if name not in fits and not name.startswith(free)]
+    if missing or left:
+        raise ArgumentError(
+            f"{path} should hold weights of the same architecture: it lacks {some_of(missing, 5) or 'nothing'} and "
+            f"has {some_of(left, 5) or 'nothing'} too much (or in another shape)."
+        )
+    model.load_state_dict(fits, strict=False)
+
+
+def _tells_classes(name: str, classifier: Sequence[str]) -> bool:
+    """Whether a tensor belongs to classes: to the classifier, or to what an explainer head reads out."""
+    return name.startswith(tuple(classifier)) or (name.startswith(HEADS) and bool(_READ_OUT.search(name)))
+
+
+FOLDER = "checkpoint"
+GROUP = "group."  # prefix of what an optimiser keeps for a group of parameters
+_NAME = re.compile(r"step-\d{9}")
+_PLAIN = bool | int | float | str | None
+
+
+@dataclass
+class Progress:
+    """How far a run has come, tensors aside.
+
+    Attributes:
+        step: Steps that are done.
+        loss_sum: Sum of the losses of this epoch's steps.
+        history: A row for each epoch that is done.
+        best: Best validation so far; None before the first.
+        best_epoch: Epoch of the best validation, counted from 1.
+        waited: Epochs since.
+        seconds: Time spent so far.
+        scaler: State of the loss scaling in fp16.
+    """
+
+    step: int = 0
+    loss_sum: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: float | None = None
+    best_epoch: int | None = None
+    waited: int = 0
+    seconds: float = 0.0
+    scaler: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    out: Path,
+    recipe: Recipe,
+    progress: Progress,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
+    best: Mapping[str, Tensor] | None,
+) -> None:
+    """Write a checkpoint and remove the older ones.
+
+    Args:
+        out: Folder of the run.
+        recipe: Whose identity the checkpoint carries.
+        progress: How far the run is; a step has one checkpoint.
+        model: The network.
+        optimizer: Its optimiser.
+        average: The running average, if there is one.
+        best: Weights of a new best validation; None takes those of the last checkpoint along.
+    """
+    home = out / FOLDER
+    older = latest_checkpoint(out)
+    with folder_aside(home / "part") as aside:
+        write_tensors(model.state_dict(), aside / "model.safetensors")
+        tensors, numbers = flatten(optimizer)
+        write_tensors(tensors, aside / "optimizer.safetensors")
+        if average is not None:
+            write_tensors(average.state, aside / "average.safetensors")
+        if best is not None:
+            write_tensors(best, aside / "best.safetensors")
+        elif older is not None and (older / "best.safetensors").is_file():
+            shutil.copyfile(older / "best.safetensors", aside / "best.safetensors")
+            sync(aside / "best.safetensors")
+        state = {"progress": asdict(progress), "optimizer": numbers, "recipe": recipe.identity()}
+        write_text(json.dumps(state, indent=1), aside / "state.json")
+        aside.rename(home / f"step-{progress.step:09d}")
+        sync(home)
+    if older is not None:
+        shutil.rmtree(older)
+
+
+def latest_checkpoint(out: Path) -> Path | None:
+    """The newest whole checkpoint of a run; None before the first."""
+    home = out / FOLDER
+    found = sorted(path for path in home.glob("step-*") if _NAME.fullmatch(path.name)) if home.is_dir() else []
+    return found[-1] if found else None
+
+
+def load_checkpoint(
+    folder: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
+) -> Progress:
+    """Take over a checkpoint.
+
+    Args:
+        folder: As `latest_checkpoint` gave it.
+        recipe: The recipe that is run now.
+        model: Filled in place.
+        optimizer: Filled in place.
+        average: Filled in place.
+
+    Returns:
+        How far the run was.
+
+    Raises:
+        ArgumentError: The checkpoint is of another recipe; the message names the keys that differ.
+    """
+    try:
+        state = read_json((folder / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
+    # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
+    refuse_other_recipe(folder.parent.parent, _recipe_of(state, recipe.title, folder), recipe)
+    try:
+        model.load_state_dict(read_tensors(folder / "model.safetensors"))
+        restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
+        if average is not None:
+            average.load(read_tensors(folder / "average.safetensors"))
+        return _progress(state["progress"])
+    except ArgumentError:
+        raise
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ArgumentError(f"The checkpoint {folder} is damaged ({reason[0]}): begin anew with --restart.") from error
+
+
+def _progress(entries: Mapping[str, Any]) -> Progress:
+    progress = Progress(**entries)
+    counts = (progress.step, progress.waited, progress.best_epoch or 0)
+    numbers = (progress.loss_sum, progress.seconds, progress.best or 0.0)
+    rows = isinstance(progress.history, list) and all(isinstance(row, dict) for row in progress.history)
+    if (
+        not all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
+        or not all(isinstance(number, int | float) for number in numbers)
+        or not rows
+        or not isinstance(progress.scaler, dict)
+    ):
+        raise ValueError("its progress should be numbers and rows of a history")
+    return progress
+
+
+def _recipe_of(state: Mapping[str, Any], title: str, folder: Path) -> Recipe:
+    """The recipe of a checkpoint, with a title for the one that its identity lacks."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("recipe"), Mapping):
+        raise ArgumentError(f"The checkpoint {folder} names no recipe, so it is damaged: begin anew with --restart.")
+    try:
+        return restore_recipe({**state["recipe"], "title": title}, f"the checkpoint {folder}")
+    except ArgumentError as error:
+        raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
+
+
+def refuse_other_recipe(out: Path, old: Recipe, recipe: Recipe) -> None:
+    """Refuse to go on with the work of another recipe in a folder.
+
+    Raises:
+        ArgumentError: The recipes differ in what decides the weights; the message names the keys.
+    """
+    if wrong := differences(old.identity(), recipe.identity()):
+        raise ArgumentError(
+            f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
+            f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
+        )
+
+
+def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as tensors and, apart, what is no tensor.
+
+    Keys are ``"PARAMETER.NAME"`` and, for what an optimiser keeps once for a group of parameters, such as the number of
+    steps in LAMB, ``"group.PLACE.NAME"``.
+
+    Raises:
+        ArgumentError: The optimiser keeps something that is neither a tensor nor a plain value.
+    """
+    stored = optimizer.state_dict()
+    kept: dict[str, Any] = {}
+    for place, entries in stored["state"].items():
+        for name, value in entries.items():
+            if not isinstance(value, Tensor | _PLAIN):
+                raise ArgumentError(
+                    f"{type(optimizer).__name__} keeps {name!r} as {type(value).__name__}, which a checkpoint cannot "
+                    "hold: choose another train.optimizer."
+                )
+            kept[f"{place}.{name}"] = value
+    for place, group in enumerate(stored["param_groups"]):
+        # What else is in a group, betas and lists of parameters, never changes.
+        kept |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}
+    tensors = {name: value for name, value in kept.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in kept.items() if name not in tensors}
+
+
+def restore(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    """The reverse of `flatten`; what it does not hold of the groups stays as it is."""
+    state: dict[int, dict[str, Any]] = {}
+    groups = optimizer.state_dict()["param_groups"]
+    for key, value in (*tensors.items(), *numbers.items()):
+        place, _, name = key.removeprefix(GROUP).partition(".")
+        (groups[int(place)] if key.startswith(GROUP) else state.setdefault(int(place), {}))[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

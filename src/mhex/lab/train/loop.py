@@ -1,0 +1,245 @@
+"""One training loop for every recipe: images or texts, one process or many, from the start or from anywhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from mhex._progress import track
+from mhex.errors import ArgumentError, MhexError
+from mhex.lab.config.recipe import Recipe
+from mhex.lab.train.checkpoint import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
+from mhex.lab.train.evaluate import loss_and_accuracy
+from mhex.lab.train.objective import Ensemble, Objective
+from mhex.lab.train.optimiser import PROJECTOR, Average, learning_mode, make_optimizer, rate_factor
+from mhex.lab.train.samples import Feed, derive, epoch_order
+from mhex.lab.train.settings import Pace
+from mhex.lab.train.tensorboard import Diary
+
+NOTES_PER_EPOCH = 20
+
+
+class DivergedError(MhexError, ArithmeticError):
+    """The loss is no number any more."""
+
+
+class Loop:
+    """A run of a recipe.
+
+    Args:
+        recipe: The recipe.
+        out: Folder of the run, for checkpoints and TensorBoard.
+        accelerator: From `make_accelerator`.
+        objective: The model with its loss; changed in place.
+        feed: What to learn from, on the accelerator's device.
+        validation: What to choose by.
+        table: Target of each class, (C, C).
+        teacher: Takes the same pixels and gives logits (N, C).
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path,
+        accelerator: Accelerator,
+        objective: Objective,
+        feed: Feed,
+        validation: Feed | None,
+        table: Tensor,
+        teacher: Ensemble | None = None,
+    ) -> None:
+        self.recipe, self.out, self.accelerator = recipe, out, accelerator
+        self.feed, self.validation = feed, validation
+        settings, device = recipe.training, accelerator.device
+        slices = accelerator.num_processes * settings.accumulate
+        if settings.batch % slices:
+            raise ArgumentError(
+                f"train.batch should be a multiple of processes times train.accumulate, {accelerator.num_processes} x "
+                f"{settings.accumulate}, not {settings.batch}."
+            )
+        self.share = settings.batch // slices
+        # Convolutions in half precision run on the matrix units without copies only in this layout.
+        self.objective: Objective = objective.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model: nn.Module = objective.model
+        self.table = table.to(device)
+        self.teacher = None if teacher is None else teacher.to(device).eval()
+        self.optimizer = make_optimizer(self.model, settings)
+        self.average = None if settings.ema is None else Average(self.model, settings.ema)
+        self.per_epoch = max(1, len(feed) // settings.batch)
+        self.steps = settings.epochs * self.per_epoch
+        self.progress = Progress()
+
+    def resume(self) -> bool:
+        """Take over the newest checkpoint, if there is one."""
+        found = latest_checkpoint(self.out)
+        if found is not None:
+            self.progress = load_checkpoint(found, self.recipe, self.model, self.optimizer, self.average)
+        return found is not None
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is judged and written: the running average where there is one, else the model's own weights."""
+        state = self.model.state_dict() if self.average is None else self.average.state
+        return {name: value for name, value in state.items() if not name.startswith(PROJECTOR)}
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the validation has not improved for as long as the recipe waits."""
+        stop = self.recipe.training.early_stopping
+        return stop is not None and self.progress.waited >= stop.patience
+
+    def run(self, pace: Pace) -> Progress:
+        """Train from where the run stands to its end.
+
+        Args:
+            pace: How often to write.
+
+        Returns:
+            The finished progress; `weights` gives the last weights, the newest checkpoint holds the best ones.
+
+        Raises:
+            DivergedError: The loss is no number any more.
+        """
+        wrapped = self.accelerator.prepare_model(self.objective)
+        stepper = self.accelerator.prepare_optimizer(self.optimizer)
+        if self.accelerator.scaler is not None and self.progress.scaler:
+            self.accelerator.scaler.load_state_dict(self.progress.scaler)
+        # Nobody may write before everybody has read the checkpoint.
+        self.accelerator.wait_for_everyone()
+        main = self.accelerator.is_main_process
+        diary = Diary(self.out, self.progress.step, active=main)
+        begin, written, before = time.monotonic(), time.monotonic(), self.progress.seconds
+        sums = torch.tensor(self.progress.loss_sum, dtype=torch.float64, device=self.accelerator.device)
+        remaining = [] if self.stopped else range(self.progress.step, self.steps)
+        order, epoch = None, -1
+        with closing(diary), closing(track(remaining, "training", pace.progress and main)) as bar:  # type: ignore[type-var]
+            for step in bar:
+                if order is None or step // self.per_epoch != epoch:
+                    epoch = step // self.per_epoch
+                    order = epoch_order(len(self.feed), self.recipe.training.batch, self.recipe.seed, epoch)
+                    learning_mode(self.model, self.recipe.training.freeze)
+                loss = self.step(step, order[step % self.per_epoch], wrapped, stepper)
+                sums += loss
+                self.progress.step = step + 1
+                place = self.progress.step % self.per_epoch
+                if place % max(1, self.per_epoch // NOTES_PER_EPOCH) == 0:
+                    self._check(loss, step)
+                    diary.note(step + 1, loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
+                ended = place == 0
+                due = (pace.steps and self.progress.step % pace.steps == 0) or time.monotonic() - written > pace.seconds
+                if not ended and not (due and main):
+                    continue
+                self.progress.loss_sum = sums.item()
+                self.progress.seconds = before + time.monotonic() - begin
+                best = self.end_epoch(epoch, diary, pace) if ended else None
+                if ended:
+                    sums.zero_()
+                if main:
+                    diary.flush()
+                    self.save(best)
+                    written = time.monotonic()
+                if self.stopped:
+                    break
+        self.accelerator.wait_for_everyone()
+        return self.progress
+
+    def step(self, step: int, rows: Tensor, wrapped: Any, stepper: Any) -> Tensor:
+        """One step of the optimiser, on this process's part of the batch of some rows; gives the whole batch's loss."""
+        settings, seed, rank = self.recipe.training, self.recipe.seed, self.accelerator.process_index
+        self.objective.prepare(step, self.steps)
+        factor = rate_factor(settings.schedule, step, self.steps, settings.warmup, settings.floor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["highest"] * factor
+        total = torch.zeros((), device=self.accelerator.device)
+        for piece in range(settings.accumulate):
+            begin = (piece * self.accelerator.num_processes + rank) * self.share
+            batch = self.feed.varied(rows, slice(begin, begin + self.share), self.table, seed, step)
+            torch.manual_seed(derive(seed, "dropout", step, piece, rank))
+            advice = None
+            if self.teacher is not None and batch.pixels is not None:
+                with torch.no_grad(), self.accelerator.autocast():
+                    advice = self.teacher(batch.pixels)
+            # Every slice is summed over the processes: a static graph cannot wait for the last one.
+            loss = wrapped(batch.inputs, batch.targets, advice) / settings.accumulate
+            self.accelerator.backward(loss)
+            total += loss.detach().float()
+        if settings.clip is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), settings.clip)
+        stepper.step()
+        stepper.zero_grad()
+        if self.average is not None:
+            self.average.update(self.model, step)
+        reduced: Tensor = self.accelerator.reduce(total, reduction="mean")
+        return reduced
+
+    def end_epoch(self, epoch: int, diary: Diary, pace: Pace) -> dict[str, Tensor] | None:
+        """Validate, and write the epoch's row.
+
+        Returns:
+            The weights if they are the best so far.
+        """
+        progress = self.progress
+        row: dict[str, Any] = {"epoch": epoch + 1, "step": progress.step, "loss": progress.loss_sum / self.per_epoch}
+        self._check(torch.tensor(row["loss"]), progress.step - 1)
+        self._check_weights(progress.step)
+        best = None
+        if self.validation is not None:
+            row["validation"] = found = self.validate(self.validation)
+            stop = self.recipe.training.early_stopping
+            # Losses are turned round, so that more is better for both.
+            score = -found["loss"] if stop is not None and stop.watch == "loss" else found["accuracy"]
+            progress.waited += 1
+            if progress.best is None or score > progress.best:
+                progress.best, progress.best_epoch, progress.waited = score, epoch + 1, 0
+                best = self.weights()
+            diary.note(progress.step, validation__loss=found["loss"], validation__accuracy=found["accuracy"])
+        diary.note(progress.step, epoch__loss=row["loss"])
+        row["seconds"] = round(progress.seconds, 3)
+        progress.history.append(row)
+        progress.loss_sum = 0.0
+        if (epoch + 1) % max(1, self.recipe.training.epochs // 40) == 0 or self.stopped:
+            judged = f", validation accuracy {row['validation']['accuracy']:.4f}" if "validation" in row else ""
+            of = f"{epoch + 1} of {self.recipe.training.epochs}"
+            pace.say(f"{self.recipe.name}: epoch {of}, loss {row['loss']:.4f}{judged}, {progress.seconds:.0f} s")
+        return best
+
+    def validate(self, feed: Feed) -> dict[str, float]:
+        """Loss and accuracy of what would be written, over all processes."""
+        accelerator = self.accelerator
+        with nullcontext() if self.average is None else self.average.inside(self.model):
+            if accelerator.num_processes > 1:  # batch statistics are those of the process that writes
+                for buffer in self.model.buffers():
+                    torch.distributed.broadcast(buffer, src=0)
+            with accelerator.autocast():
+                sums = loss_and_accuracy(self.objective, feed, accelerator.process_index, accelerator.num_processes)
+        loss, right, count = accelerator.reduce(sums, reduction="sum").tolist()
+        return {"loss": loss / count, "accuracy": right / count}
+
+    def save(self, best: dict[str, Tensor] | None) -> None:
+        """Write a checkpoint."""
+        if self.accelerator.scaler is not None:
+            self.progress.scaler = self.accelerator.scaler.state_dict()
+        save_checkpoint(self.out, self.recipe, self.progress, self.model, self.optimizer, self.average, best)
+
+    def _check(self, loss: Tensor, step: int) -> None:
+        if not math.isfinite(loss.item()):
+            raise DivergedError(
+                f"The loss of {self.recipe.name} is {loss.item()} at step {step + 1}: lower train.rate, raise "
+                "train.warmup or set train.clip."
+            )
+
+    def _check_weights(self, step: int) -> None:
+        """A loss tells of the weights before its step; of those after an epoch's last step nothing else tells."""
+        state = self.weights()
+        kept = (state[name] for name, _ in self.model.named_parameters() if name in state)
+        if not torch.stack([value.isfinite().all() for value in kept]).all():
+            raise DivergedError(
+                f"The weights of {self.recipe.name} are no numbers any more after step {step}: lower train.rate, raise "
+                "train.warmup or set train.clip."
+            )

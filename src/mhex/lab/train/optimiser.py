@@ -1,0 +1,179 @@
+"""A running average of a model's weights, kept as tensors by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mhex.errors import ArgumentError
+from mhex.lab.config.recipe import TrainPart
+
+HEADS = "mhex."  # prefix of the explainer heads in a model's parameters
+PROJECTOR = "projector."  # of what learning without labels adds to a model, and leaves out of its weights
+
+
+def freeze(model: nn.Module, kind: str, classifier: Sequence[str]) -> None:
+    """Keep part of a model from learning.
+
+    Args:
+        model: Changed in place.
+        kind: ``"none"``, ``"host"`` (only explainer heads learn) or ``"body"`` (these and the classifier).
+        classifier: Prefixes of the classifier's parameters.
+
+    Raises:
+        ArgumentError: Nothing would be left to learn.
+    """
+    if kind == "none":
+        return
+    kept = (HEADS, *classifier) if kind == "body" else (HEADS,)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(kept))
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ArgumentError(
+            f"train.freeze: {kind} leaves nothing to learn in {type(model).__name__}: expected parameters under "
+            f"{' or '.join(kept)}."
+        )
+
+
+def learning_mode(model: nn.Module, kind: str) -> None:
+    """Training mode; a frozen model is left in evaluation mode, so that its batch statistics stay as they are."""
+    model.train(kind == "none")
+
+
+def parameter_groups(model: nn.Module, settings: TrainPart) -> list[dict[str, Any]]:
+    """Groups for the optimiser: with and without weight decay, of the host and of the explainer heads.
+
+    Args:
+        model: Parameters that do not learn are left out; ``no_weight_decay()`` of timm models is heeded.
+        settings: Rate, decay and the heads' factor.
+
+    Returns:
+        At most four groups with ``params``, ``lr`` and ``weight_decay``; the order is that of the parameters.
+    """
+    spared = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decays = parameter.ndim > 1 and not name.endswith(".bias") and name not in spared
+        groups.setdefault((name.startswith(HEADS), decays), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "lr": settings.rate * (settings.head_rate if heads else 1.0),
+            "weight_decay": settings.decay if decays else 0.0,
+        }
+        for (heads, decays), parameters in groups.items()
+    ]
+
+
+def make_optimizer(model: nn.Module, settings: TrainPart) -> torch.optim.Optimizer:
+    """The optimiser of a recipe, from timm's factory.
+
+    Raises:
+        ArgumentError: The optimiser cannot be made on this machine, or takes no betas and some are given.
+    """
+    from timm.optim import create_optimizer_v2
+
+    extra: dict[str, Any] = {} if settings.betas is None else {"betas": settings.betas}
+    groups = parameter_groups(model, settings)
+    try:
+        optimizer: torch.optim.Optimizer = create_optimizer_v2(
+            groups, opt=settings.optimizer, lr=settings.rate, momentum=settings.momentum, **extra
+        )
+    except (AssertionError, ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"train.optimizer: {settings.optimizer} cannot be made here ({type(error).__name__}: {error}): choose "
+            "another one."
+        ) from error
+    if extra and "betas" not in optimizer.defaults:  # timm drops what an optimiser does not take
+        raise ArgumentError(f"train.betas: the optimizer {settings.optimizer!r} takes no betas; leave them out.")
+    for group in optimizer.param_groups:
+        group["highest"] = group["lr"]
+    return optimizer
+
+
+# Of the one-cycle policy: the first rate is a 25th of the highest, the last one 10,000 times smaller than the first.
+_FIRST = 1 / 25
+_LAST = _FIRST / 1e4
+
+
+def rate_factor(schedule: str, step: int, steps: int, warmup: float, floor: float = 0.0) -> float:
+    """Factor of the learning rate.
+
+    Args:
+        schedule: ``"cosine"``, ``"linear"`` or ``"constant"`` after a straight rise; ``"one-cycle"`` rises and falls
+            along half cosines.
+        step: Counted from 0.
+        steps: Of the whole run.
+        warmup: Share of the steps that raise the rate.
+        floor: Factor at the end, where the rate falls.
+    """
+    rise = round(warmup * steps)
+    if schedule == "one-cycle":
+        top = max(rise - 1, 0)
+        if step < top:
+            return _half_cosine(_FIRST, 1.0, step / top)
+        return _half_cosine(1.0, max(_LAST, floor), (step - top) / max(1, steps - 1 - top))
+    if step < rise:
+        return (step + 1) / rise
+    done = (step - rise) / max(1, steps - rise)
+    if schedule == "cosine":
+        return _half_cosine(1.0, floor, done)
+    return 1.0 if schedule == "constant" else 1 - (1 - floor) * done
+
+
+def _half_cosine(begin: float, end: float, done: float) -> float:
+    return end + (begin - end) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+class Average:
+    """Exponential moving average of a model's state, batch statistics too; counters and settings are copied.
+
+    It holds tensors and no second model, since a model with explainer heads cannot be copied.
+
+    Args:
+        model: Whose state is averaged; the average begins as a copy.
+        decay: Share of the old average that each step keeps. Early steps keep less, as in timm: 1 - step^(-2/3).
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        # What heads keep beside their weights is the strength of their gates, which a schedule sets.
+        self._copied = {name for name, _ in model.named_buffers() if name.startswith(HEADS)}
+        self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def decay_at(self, step: int) -> float:
+        """Share that the step keeps, counted from 0."""
+        return min(self.decay, 1 - step ** (-2 / 3)) if step > 1 else 0.0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the model's state after a step, counted from 0."""
+        weight = 1 - self.decay_at(step)
+        for name, value in model.state_dict().items():
+            kept = self.state[name]
+            if kept.is_floating_point() and name not in self._copied:
+                kept.lerp_(value.to(kept.dtype), weight)
+            else:
+                kept.copy_(value)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a stored average."""
+        for name, kept in self.state.items():
+            kept.copy_(state[name])
+
+    @contextmanager
+    def inside(self, model: nn.Module) -> Iterator[None]:
+        """Put the average into the model for a while."""
+        own = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(self.state)
+        try:
+            yield
+        finally:
+            model.load_state_dict(own)

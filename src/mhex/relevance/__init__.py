@@ -1,0 +1,26 @@
+"""Relevance rules: operations with the same value and another backward, so that one backward pass gives relevance.
+
+A *composite* is a small table from the name of an operation to its rule (`operations.py` says which torch functions
+carry which name), so a variant of layer-wise relevance propagation is data. It is given to `observe(..., rules=)`, and
+acts on the forward pass made there, on this thread, and on the backward pass of its graph. No function is patched, and
+the user's weights are never changed.
+"""
+
+from mhex.relevance.absolute import absolute_rules
+from mhex.relevance.affine import AlphaBeta, Box, Epsilon, Gamma, Separate
+from mhex.relevance.composite import Composite, gradient_rules, guided_rules, relevance_rules
+from mhex.relevance.flow import Flow
+
+__all__ = [
+    "AlphaBeta",
+    "Box",
+    "Composite",
+    "Epsilon",
+    "Flow",
+    "Gamma",
+    "Separate",
+    "absolute_rules",
+    "gradient_rules",
+    "guided_rules",
+    "relevance_rules",
+]

@@ -1,0 +1,168 @@
+"""Activations that models write out in small operations, seen as one.
+
+`x / 2 (1 + tanh(...))` is a GELU, and its rule is that of an activation; operation by operation, half of the relevance
+would go into the tanh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mhex.capture.operations import OUT_OF_PLACE
+from mhex.relevance.flow import Flow
+from mhex.relevance.layers import norm_settings
+from mhex.relevance.node import node
+
+Operation = Callable[..., Tensor]
+_RELU = (F.relu, torch.relu, Tensor.relu)
+# Slopes at 0, where value / input is not defined.
+_AT_ZERO: dict[Operation, float] = {
+    **dict.fromkeys(_RELU, 0.0),
+    F.relu6: 0.0,
+    F.gelu: 0.5,
+    F.silu: 0.5,
+    F.hardswish: 0.5,
+    F.mish: 0.6,
+    **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh, F.elu, F.hardtanh, F.leaky_relu), 1.0),
+}
+
+
+def passed(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Relevance flow: what arrives from above is handed down unchanged."""
+    return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, _: [carried], x)
+
+
+def cut(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The value is taken for a constant: attention probabilities, a gate or the scale of a norm that others have."""
+    with torch.no_grad():
+        return operation(x, *args, **kwargs)
+
+
+def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Gradient flow: the slope is replaced by value / input, so that relevance passes unchanged."""
+    if operation in _RELU:
+        return operation(x, *args, **kwargs)
+    at_zero = _AT_ZERO.get(operation, 0.5)  # modules that write their GELU out are not in the table
+    return node(
+        flow,
+        lambda: operation(x, *args, **kwargs),
+        lambda carried, y: [(y / x).nan_to_num_(at_zero).mul_(carried)],  # 0 / 0 at 0
+        x,
+    )
+
+
+def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Guided backpropagation: negative gradients stop at a ReLU."""
+    if OUT_OF_PLACE.get(operation, operation) not in _RELU:
+        before = x.grad_fn
+        bent = operation(x, *args, **kwargs)
+        owner = getattr(operation, "__self__", None)  # of a GELU that is written out
+        flow.doubt(type(owner) if isinstance(owner, nn.Module) else operation, bent, before)
+        return bent
+    flow.met.add("relu")
+    y: Tensor = operation(x, *args, **kwargs)
+    through = y
+    if y is x and y._is_view() and y._base is not None:  # who reads the base later goes past the view
+        through = y._base
+        if through.numel() != y.numel():
+            flow.unknown[f"{getattr(operation, '__name__', operation)} into a part of a tensor"] += 1
+    if through.requires_grad:  # not where the model takes no gradient
+        through.register_hook(lambda carried: carried.clamp_min(0))  # type: ignore[no-untyped-call]
+    return y
+
+
+def frozen_layer_norm(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Tensor:
+    """Gradient flow: `(x - mean) / sigma` with sigma a constant; centring is kept, as the linear map that it is."""
+    axes = tuple(range(-len(normalized_shape), 0))
+    kept: dict[str, Tensor] = {}
+
+    def compute() -> Tensor:
+        y, _, kept["rstd"] = torch.native_layer_norm(input, list(normalized_shape), weight, bias, eps)
+        return y
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        if bias is not None:
+            flow.lose(carried * bias)
+        scaled = carried if weight is None else carried * weight
+        return [(scaled - scaled.mean(axes, keepdim=True)) * kept["rstd"].to(scaled.dtype)]
+
+    return node(flow, compute, back, input)
+
+
+def frozen_rms_norm(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Gradient flow: `x / rms` with the length a constant."""
+    axes = tuple(range(-len(normalized_shape), 0))
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        scaled = carried if weight is None else carried * weight
+        return [scaled * (input.square().mean(axes, keepdim=True) + least).rsqrt()]
+
+    return node(flow, lambda: operation(input, normalized_shape, weight, eps), back, input)
+
+
+def frozen_group_norm(
+    flow: Flow,
+    operation: Operation,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Tensor:
+    """Gradient flow: as a layer norm, over the channels of each group and all places."""
+    shape = (input.shape[0], num_groups, -1)
+    each = (1, -1, *[1] * (input.dim() - 2))
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        if bias is not None:
+            flow.lose(carried * bias.view(each))
+        scaled = (carried if weight is None else carried * weight.view(each)).reshape(shape)
+        spread = input.detach().reshape(shape).var(-1, correction=0, keepdim=True).add(eps).rsqrt()
+        return [((scaled - scaled.mean(-1, keepdim=True)) * spread).view_as(input)]
+
+    return node(flow, lambda: operation(input, num_groups, weight, bias, eps), back, input)
+
+
+def affine_norm(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Gradient flow: a batch norm that follows no layer is linear; its offset absorbs its share."""
+    settings = norm_settings(x, *args, **kwargs)
+    if settings is None:
+        return NotImplemented
+    scale, shift = (one.reshape(-1, *[1] * (x.dim() - 2)) for one in settings)
+
+    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
+        flow.lose(carried * shift)
+        return [carried * scale]
+
+    return node(flow, lambda: operation(x, *args, **kwargs), back, x)
+
+
+_MODULES = ("transformers.activations", "timm.layers.activations")
+
+
+def written_out(model: nn.Module) -> list[nn.Module]:
+    """The GELU modules of a model that may be made of small operations."""
+    return [m for m in model.modules() if type(m).__module__ in _MODULES and "GELU" in type(m).__name__]

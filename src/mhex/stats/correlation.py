@@ -1,0 +1,104 @@
+"""Correlations of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+
+_NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
+
+
+@dataclass(frozen=True, eq=False)
+class Pearson:
+    """Linear correlation.
+
+    Attributes:
+        r: Coefficient, (...); NaN for fewer than 3 pairs or where either side is constant.
+        t: `r sqrt((n - 2) / (1 - r^2))`.
+        p: Two-sided; it may be too small for a number, and is 0 then.
+        n: Number of pairs.
+    """
+
+    r: Tensor
+    t: Tensor
+    p: Tensor
+    n: int
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Ends of the confidence interval by Fisher's z, (...) each; -1 and 1 for 3 pairs, of which it has no bound."""
+        if self.n <= 3:
+            return (self.r * 0 - 1, self.r * 0 + 1)  # NaN stays
+        half = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=self.r.dtype)) / (self.n - 3) ** 0.5
+        return (self.r.atanh() - half).tanh(), (self.r.atanh() + half).tanh()
+
+
+def pearson(x: Tensor, y: Tensor) -> Pearson:
+    """Correlation of values (..., n) and (..., n), along the last axis, with what it is worth."""
+    from scipy import special
+
+    if x.shape != y.shape or not x.dim():
+        raise ArgumentError(f"Expected as many values on both sides, but got {tuple(x.shape)} and {tuple(y.shape)}.")
+    n = x.shape[-1]
+    r = correlation(x, y)
+    r = r if n >= 3 else torch.full_like(r, torch.nan)
+    rest = (1 - r) * (1 + r)
+    t = r * ((n - 2) / rest).sqrt() if n >= 3 else r
+    p = special.betainc(max(n - 2, 1) / 2, 0.5, rest.cpu().numpy())
+    return Pearson(r, t, torch.as_tensor(p, dtype=torch.float64, device=r.device), n)
+
+
+def correlation(x: Tensor, y: Tensor) -> Tensor:
+    """The coefficient of rows (..., n) and (..., n) alone, float64; NaN where a row is constant or empty."""
+    if not x.shape[-1]:
+        return torch.full(x.shape[:-1], torch.nan, dtype=torch.float64, device=x.device)
+    return (_unit(x) * _unit(y)).sum(-1).clamp(-1, 1)
+
+
+def varies(x: Tensor) -> Tensor:
+    """Whether the values of rows (..., n) differ by more than rounding, bool (...)."""
+    return ~_unit(x).isnan().any(-1) if x.shape[-1] else torch.zeros(x.shape[:-1], dtype=torch.bool)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Rows less their mean, of length 1; NaN where they are constant."""
+    side = x.double()
+    scale = side.abs().amax(-1, keepdim=True) if x.shape[-1] else side
+    side = side / torch.where(scale > 0, scale, 1.0)  # so that no square is too large or too small
+    off = side - side.mean(-1, keepdim=True)
+    length = torch.linalg.vector_norm(off, dim=-1, keepdim=True)
+    known = length > _NO_SPREAD * torch.linalg.vector_norm(side, dim=-1, keepdim=True)
+    return torch.where(known, off / length, torch.nan)
+
+
+__all__ = ["correlation", "mean_ranks", "rank_correlation"]
+
+
+def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
+    """Spearman's rho of rows (..., n) and (..., n), ties sharing a rank; NaN where a row is constant or empty."""
+    return correlation(mean_ranks(first), mean_ranks(second))
+
+
+def mean_ranks(values: Tensor) -> Tensor:
+    """Ranks of the values of rows (..., n), from 0 on, equal ones with the mean of their ranks; float64."""
+    if not values.numel():
+        return torch.zeros_like(values, dtype=torch.float64)
+    rows = values.reshape(-1, values.shape[-1])
+    ordered, order = rows.sort(dim=1)
+    group = _groups(ordered)
+    places = torch.arange(rows.shape[1], dtype=torch.float64, device=rows.device).expand(rows.shape)
+    total, number = torch.zeros_like(places), torch.zeros_like(places)
+    total = total.scatter_add(1, group, places)
+    number = number.scatter_add(1, group, torch.ones_like(places))
+    mean = (total / number.clamp_min(1)).gather(1, group)
+    return torch.zeros_like(places).scatter(1, order, mean).view(values.shape)
+
+
+def _groups(ordered: Tensor) -> Tensor:
+    """Number of the group of equal values that each of the ordered values (M, n) belongs to."""
+    new = torch.zeros_like(ordered, dtype=torch.long)
+    new[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).long()
+    return new.cumsum(1)

@@ -1,1 +1,0 @@
-"""The packaged recipes: YAML files, run by name with ``mhex train NAME``."""

@@ -1,0 +1,159 @@
+"""Colours: from scores in [-1, 1] to paint, over a photo or behind a word."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import matplotlib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mhex.errors import unknown_name
+
+Normalisation = Literal["auto", "minmax", "percentile", "relu_max", "none"]
+_PERCENTILES = (0.01, 0.99)
+
+
+def normalize(scores: Tensor, how: Normalisation, signed: bool, counted: Tensor | None = None) -> Tensor:
+    """Each row scaled by itself; rows without any spread become zero.
+
+    Args:
+        scores: (..., P), P pixels or tokens.
+        how: See `Explanation.normalized`.
+        signed: Whether scores below zero mean something, for `"auto"`.
+        counted: Bool (..., P), for texts: where the scores count. Elsewhere the result is 0.
+    """
+    if how not in get_args(Normalisation):
+        raise unknown_name("normalisation", str(how), get_args(Normalisation))
+    if how == "none":
+        return scores
+    if how == "auto":
+        return _by_sign(scores, signed, text=counted is not None)
+    if how == "relu_max":
+        low, high = torch.zeros_like(scores[..., :1]), _extreme(scores, counted, largest=True)
+    elif how == "percentile":
+        low, high = _percentiles(scores, counted)
+    else:
+        low, high = _extreme(scores, counted, largest=False), _extreme(scores, counted, largest=True)
+    scaled = _spanned(scores, low, high).clamp(0, 1)
+    return scaled if counted is None else scaled.where(counted, 0.0)
+
+
+def _by_sign(scores: Tensor, signed: bool, text: bool) -> Tensor:
+    if signed:
+        scale = scores.abs().amax(-1, keepdim=True)
+        return torch.where(scale > 0, scores / scale, 0.0)
+    # Unsigned text scores are 0 at special tokens and padding and non-negative elsewhere: 0 is their floor.
+    low = torch.zeros_like(scores[..., :1]) if text else scores.amin(-1, keepdim=True)
+    return _spanned(scores, low, scores.amax(-1, keepdim=True))
+
+
+def _spanned(scores: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    span = high - low
+    # Of a row in which nothing counts, the ends are infinite.
+    return torch.where((span > 0) & span.isfinite(), (scores - low) / span, 0.0)
+
+
+def _extreme(scores: Tensor, counted: Tensor | None, largest: bool) -> Tensor:
+    outside = -torch.inf if largest else torch.inf
+    rows = scores if counted is None else scores.where(counted, outside)
+    return rows.amax(-1, keepdim=True) if largest else rows.amin(-1, keepdim=True)
+
+
+def _percentiles(scores: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ends (..., 1); row by row, because rows of text differ in length and `quantile` limits the size of a tensor."""
+    rows = scores.reshape(-1, scores.shape[-1])
+    masks = [slice(None)] * len(rows) if counted is None else list(counted.reshape(rows.shape))
+    wanted = torch.tensor(_PERCENTILES, dtype=rows.dtype, device=rows.device)
+    nothing = torch.zeros_like(wanted)
+    ends = [
+        part.quantile(wanted) if (part := row[mask]).numel() else nothing for row, mask in zip(rows, masks, strict=True)
+    ]
+    both = torch.stack(ends).reshape(*scores.shape[:-1], 2)
+    return both[..., :1], both[..., 1:]
+
+
+INK = "#1c1c1c"
+MUTED = "#6b6b6b"
+# Stands for a photo: below legends, and below maps whose photo is not known.
+GREY = 215
+
+Pixels = NDArray[np.uint8]
+Scores = NDArray[np.float32]
+
+# The ends of the maps are cut: near-black and near-white look like parts of the photo, or hide the ink of a word.
+_ON_PHOTO = {False: ("inferno", 0.25, 0.92), True: ("RdBu_r", 0.06, 0.94)}
+_BEHIND_TEXT = {False: ("Oranges", 0.0, 0.85), True: ("RdBu_r", 0.12, 0.88)}
+_STRONGEST = 0.82
+# Of pure black and pure white, one has a contrast of at least 4.5 on any colour.
+_INKS = ("#000000", "#ffffff")
+_LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
+
+
+def _paint(scores: Scores, signed: bool, table: dict[bool, tuple[str, float, float]]) -> NDArray[np.float32]:
+    """Colours (..., 3) in [0, 1] of scores (...); zero is the middle of a signed map, the low end of the other."""
+    name, low, high = table[signed]
+    place = np.clip((scores + 1) / 2 if signed else scores, 0, 1, dtype=np.float64)
+    colours = matplotlib.colormaps[name](low + (high - low) * place)
+    return np.asarray(colours, np.float32)[..., :3]
+
+
+def blend(photo: Pixels, scores: Scores, signed: bool) -> Pixels:
+    """Lay a heat map over a photo; the stronger the score, the less of the photo shows through.
+
+    Args:
+        photo: (H, W, 3).
+        scores: (H, W), in [0, 1], or in [-1, 1] if signed.
+        signed: Whether negative scores speak against the target.
+
+    Returns:
+        (H, W, 3). Where the score is zero, the photo is left, with paler colours.
+    """
+    base = photo.astype(np.float32) / 255
+    # The photo's own colours are held back, or a red cat would read as a hot one.
+    grey = (base @ _LUMA)[..., None]
+    base = 0.35 * base + 0.65 * grey
+    if not signed:
+        # Strong scores glow: on a dimmed photo they are the brightest parts, in print without colours too.
+        base = 0.78 * base
+    opacity = _STRONGEST * np.abs(np.clip(scores, -1, 1))[..., None] ** 0.8
+    mixed = (1 - opacity) * base + opacity * _paint(scores, signed, _ON_PHOTO)
+    return np.asarray(np.rint(255 * mixed), np.uint8)
+
+
+def photo_bar(signed: bool, steps: int = 128) -> Pixels:
+    """A colour bar (1, steps, 3) as the colours look on a light grey photo."""
+    scores = np.linspace(-1 if signed else 0, 1, steps, dtype=np.float32)[None]
+    return blend(np.full((1, steps, 3), GREY, np.uint8), scores, signed)
+
+
+def text_bar(signed: bool, steps: int = 128) -> Pixels:
+    """A colour bar (1, steps, 3) of the colours behind words."""
+    scores = np.linspace(-1 if signed else 0, 1, steps, dtype=np.float32)[None]
+    return np.asarray(np.rint(255 * _paint(scores, signed, _BEHIND_TEXT)), np.uint8)
+
+
+def text_colours(strength: float, signed: bool) -> tuple[str, str]:
+    """Background and ink for a word, as `#rrggbb`; the ink is the one of black and white that reads better.
+
+    Args:
+        strength: Score of the word in [-1, 1].
+        signed: Whether negative scores speak against the target.
+    """
+    paint = _paint(np.asarray(strength, np.float32), signed, _BEHIND_TEXT)
+    background = "#" + "".join(f"{round(255 * float(c)):02x}" for c in paint)
+    return background, max(_INKS, key=lambda ink: contrast(background, ink))
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours `#rrggbb` by the WCAG formula, from 1 to 21."""
+    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ _LUMA)

