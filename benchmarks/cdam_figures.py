@@ -18,8 +18,7 @@ from cdam_attention import Beside, beside, correlations, tenths, zeros
 from cdam_boxes import GRID, RANDOM, SIZES, box_curves, mean_correlation
 from cdam_concepts import EXAMPLES, VARIANTS, concept_maps, energy_table, load_both
 from mhex.lab.datasets import Pets
-from mhex.viz import charts as scatter
-from mhex.viz import comparison
+from mhex.viz import comparison, scatter
 from study_charts import band_figure, bands_of
 from study_page import Interval, interval_of, made_by, parser_of, save_picture, save_samples, table, write_page
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from mhex.explain import explain
     from mhex.explanation import Explanation
     from mhex.heads import Scaffold, attach
-    from mhex.judge import Report, evaluate
+    from mhex.judge.evaluation import evaluate
+    from mhex.judge.report import Report
     from mhex.metrics import list_metrics
-    from mhex.recommend import Recommendation, recommend
+    from mhex.recommend.answer import Recommendation
+    from mhex.recommend.entry import recommend
     from mhex.registry import list_methods
     from mhex.zoo import load
 

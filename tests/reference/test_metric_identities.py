@@ -11,8 +11,7 @@ from mhex.metrics.deletion import deletion
 from mhex.metrics.fidelity import fidelity
 from mhex.metrics.insertion import insertion
 from mhex.metrics.registry import get_metric
-from mhex.perturb import MaskedPass, PerturbationSweep, Subject, area, counts
-from mhex.perturb import units as ranks
+from mhex.perturb import MaskedPass, PerturbationSweep, Subject, area, counts, ranks
 from support.fixtures_metrics import Additive
 from support.tiny import pictures, tiny
 

@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from mhex.errors import ArgumentError
-from mhex.metrics import grid_pointing_game as mosaics
 from mhex.metrics.case import Case
-from mhex.metrics.grid_pointing_game import GridPointingGame, grid_pointing_game
+from mhex.metrics.grid_pointing_game import GridPointingGame, grid_pointing_game, mosaics
 from mhex.perturb import Subject
 from support.located import computed, near
 

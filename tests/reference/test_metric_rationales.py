@@ -9,12 +9,13 @@ import torch
 
 import mhex
 from mhex.errors import ArgumentError
+from mhex.inputs.masks import marked_words
 from mhex.inputs.samples import in_samples
-from mhex.judge import evaluate as judging
+from mhex.judge import evaluation as judging
 from mhex.metrics.aopc import AOPC
 from mhex.metrics.case import Case
 from mhex.metrics.comprehensiveness import Comprehensiveness
-from mhex.metrics.token_f1 import TokenF1, marked_words
+from mhex.metrics.token_f1 import TokenF1
 from mhex.perturb import PerturbationSweep, Subject, text_units
 from support.tiny_text import bert, tokenizer
 

@@ -10,8 +10,7 @@ from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
 from mhex.metrics.insertion import Insertion
 from mhex.metrics.registry import get_metric
-from mhex.perturb import PerturbationSweep, Subject, area, counts, gaussian_blur, reference
-from mhex.perturb import units as ranks
+from mhex.perturb import PerturbationSweep, Subject, area, counts, gaussian_blur, ranks, reference
 from support.fixtures_metrics import Additive, bin4
 from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
 

@@ -117,5 +117,9 @@ class RuledPass(Protocol):
 class Rules(Protocol):
     """Relevance rules, as `mhex.relevance` has them: operations with another backward."""
 
+    @property
+    def partial(self) -> bool:
+        """Whether operations without a rule are meant to keep their gradient."""
+
     def begin(self, model: nn.Module, size: int) -> RuledPass:
         """The state of a pass over a batch of `size` samples."""

@@ -351,7 +351,7 @@ def _section(item: Item, outcome: Outcome) -> Section:
 
 
 def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:
-    from mhex.viz import html as page
+    from mhex.viz import page
 
     file = out / "index.html"
     write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), file)

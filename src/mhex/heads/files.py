@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mhex._files import read_json, write_tensors, writing
+from mhex._schema import build
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads, Settings, Source
-from mhex.lab.config.schema import build
 
 _FORMAT = "mhex heads 1"
 _LARGEST = 2**20  # number of classes or channels

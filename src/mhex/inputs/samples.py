@@ -13,8 +13,7 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs.batching import Parts, check_lengths, cut, holds_batches, length, parts_of, raw_batches, taken
-from mhex.inputs.masks import MaskReader
-from mhex.metrics.token_f1 import marked_words
+from mhex.inputs.masks import MaskReader, marked_words
 
 # What metrics need beside inputs, and how items must look that have it.
 FORMS: Mapping[str, tuple[str, str]] = {

@@ -15,7 +15,7 @@ from mhex.errors import ArgumentError, CaptureError, MissingExtraError, Unsuppor
 from mhex.inputs.samples import PIECE, Pieces, Samples
 from mhex.judge.cases import Run
 from mhex.judge.controls import RANDOM
-from mhex.judge.evaluate import judge_batch
+from mhex.judge.evaluation import judge_batch
 from mhex.judge.plan import Judged
 from mhex.judge.report import Report
 from mhex.judge.store import Parts

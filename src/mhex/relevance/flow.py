@@ -134,7 +134,6 @@ class Flow(Books):
         self.uneven = False  # one of them lies between the input and the scores
         self.met: set[str] = set()  # names of operations
         self.written_out: list[nn.Module] = []  # activations that may be made of small operations
-        self.written_out: list[nn.Module] = []  # activations that may be made of small operations
         self.entered = False  # the first layer of the network was met
         self.inside = False  # of an operation that is seen as one
         self.folding: tuple[Tensor, Affine, Callable[[], Shares]] | None = None  # a batch norm may follow that layer

@@ -160,8 +160,7 @@ def demo_page(looks: Sequence[Look], heads: HeadsLook, readings: Sequence[Readin
         heads: What the heads of a network say of a photo.
         readings: Of texts, in the order of the page.
     """
-    from mhex.viz import Section
-    from mhex.viz import html as page
+    from mhex.viz import Section, page
 
     shown = [*(look.bundle for look in looks), heads.bundle, *(reading.bundle for reading in readings)]
     bundles = {bundle.name: bundle for bundle in shown}

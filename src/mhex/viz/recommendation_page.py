@@ -48,8 +48,7 @@ def recommendation_page(found: Recommendation) -> str:
     Args:
         found: The recommendation.
     """
-    from mhex.viz import Section
-    from mhex.viz import html as page
+    from mhex.viz import Section, page
 
     model = str(found.made["model"])
     sections = [Section(title, inside, note) for title, inside, note in _parts(found)]

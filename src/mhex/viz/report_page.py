@@ -251,8 +251,7 @@ def page_of(folder: str | PathLike[str], title: str = "", images: Sequence[int] 
         title: Of the page; by default the name of the folder.
         images: Numbers of the samples whose maps are shown, among those that `pictures=` kept; None for all of them.
     """
-    from mhex.viz import Section
-    from mhex.viz import html as page
+    from mhex.viz import Section, page
 
     found = evaluations(Path(folder))
     _check_images(found, images)

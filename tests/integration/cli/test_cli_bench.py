@@ -60,7 +60,7 @@ def test_only_failures_are_a_mistake(run: Run, suite: Path) -> None:
 
 
 def test_ctrl_c_says_where_the_rows_are(run: Run, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mhex.judge import evaluate as judging
+    from mhex.judge import evaluation as judging
 
     whole, calls = judging.case_of, []
 

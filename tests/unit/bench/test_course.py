@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import mhex
-from mhex.judge import evaluate as judging
-from mhex.lab.config.schema import build
+from mhex._schema import build
+from mhex.judge import evaluation as judging
 from mhex.lab.config.suite import Suite
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import SuiteResult, missing_models

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import mhex
 from mhex.errors import ArgumentError
-from mhex.judge import evaluate as judging
+from mhex.judge import evaluation as judging
 from mhex.judge import store
 from mhex.metrics import get_metric
 from mhex.perturb import PerturbationSweep, Subject, area

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
 from mhex.inputs.samples import Samples
-from mhex.judge import evaluate as judging
+from mhex.judge import evaluation as judging
 from mhex.judge.cases import digests
 from mhex.perturb import PerturbationSweep, Subject
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from mhex.errors import ArgumentError
 from mhex.inputs.samples import Pieces
 from mhex.judge.plan import Judged
+from mhex.recommend.entry import entered
 from mhex.recommend.race import AIM, Costs, Race, Watch, passes
-from mhex.recommend.recommend import entered
 from support.raced import GRADIENT, ZERO, Clock, Linear, images, run
 
 FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]

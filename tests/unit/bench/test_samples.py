@@ -17,7 +17,7 @@ import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs.batching import count_batches
 from mhex.inputs.samples import Samples, in_samples
-from mhex.judge import evaluate as judging
+from mhex.judge import evaluation as judging
 from support.tiny import pictures, tiny
 
 X, Y = pictures(5), torch.tensor([0, 1, 2, 3, 0])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mhex._schema import build
 from mhex.errors import ArgumentError, MhexError
 from mhex.lab.config.recipe import DataPart, DistilPart, HeadsPart, ModelPart, Recipe, ShipPart, StopPart, TrainPart
 from mhex.lab.config.recipe_check import check_recipe
 from mhex.lab.config.recipe_files import find_recipe, packaged_recipes, read_recipe, restore_recipe
-from mhex.lab.config.schema import build
 from mhex.lab.train.augment import Augment
 from mhex.lab.train.dependencies import with_needs
 from support.training import recipe_dict, write_recipe

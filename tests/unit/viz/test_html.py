@@ -11,8 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from mhex.errors import ArgumentError
-from mhex.viz import Section, paragraphs, picture_tag, save_html, to_html
-from mhex.viz import html as page
+from mhex.viz import Section, page, paragraphs, picture_tag, save_html, to_html
 
 VOID = {"meta", "img", "br", "link"}
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import mhex
-from mhex.viz import charts as scatter
-from mhex.viz import save_figure
+from mhex.viz import save_figure, scatter
 from support.models import FAMILIES
 
 VIT, BERT = FAMILIES["timm_vit"], FAMILIES["hf_bert"]

@@ -7,8 +7,7 @@ import pytest
 import torch
 from matplotlib.text import Text
 
-from mhex.viz import Section, comparison, figure, to_html
-from mhex.viz import html as page
+from mhex.viz import Section, comparison, figure, page, to_html
 from mhex.viz.sheet import text_width
 from mhex.viz.text import Unit, break_lines, units
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from mhex._schema import setting
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, View
-from mhex.lab.config.schema import setting
 from mhex.lab.train.augment import Augment
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
+from mhex._schema import build
 from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import Recipe
-from mhex.lab.config.schema import SUFFIXES, NamedFiles, Shallow, build, read_yaml
+from mhex.lab.config.schema import SUFFIXES, NamedFiles, Shallow, read_yaml
 
 _RECIPES = NamedFiles("recipe", "mhex.lab", "recipes", "mhex train --list")
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mhex._schema import setting
 from mhex.errors import ArgumentError
 from mhex.judge.plan import MethodGiven, label
-from mhex.lab.config.schema import setting
 
 
 @dataclass(frozen=True)

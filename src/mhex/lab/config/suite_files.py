@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mhex.lab.config.schema import NamedFiles, build
+from mhex._schema import build
+from mhex.lab.config.schema import NamedFiles
 from mhex.lab.config.suite import Suite
 from mhex.lab.config.suite_check import check_suite
 

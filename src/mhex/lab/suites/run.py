@@ -26,7 +26,7 @@ from mhex.inputs.preprocess import Squash
 from mhex.inputs.samples import losses_in_words
 from mhex.judge import store
 from mhex.judge.controls import is_control
-from mhex.judge.evaluate import evaluate
+from mhex.judge.evaluation import evaluate
 from mhex.judge.plan import MethodGiven, judged
 from mhex.judge.report import Report, versions
 from mhex.lab.config.suite import EVERY, DataPart, Entry, Suite

@@ -7,9 +7,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mhex._schema import build
 from mhex.errors import ArgumentError
 from mhex.judge.report import Report
-from mhex.lab.config.schema import build
 from mhex.lab.config.suite import Suite
 from mhex.lab.suites.run import TOLD, SuiteResult, told_in
 

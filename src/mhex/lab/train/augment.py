@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mhex._schema import setting
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import per_channel
-from mhex.lab.config.schema import setting
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from mhex.inputs import with_window
 from mhex.inputs.samples import Pieces, Samples, look_for, losses_in_words, shuffled
 from mhex.judge.cases import Run
 from mhex.judge.controls import PREFIX
-from mhex.judge.evaluate import NOT_FINITE, told_of
+from mhex.judge.evaluation import NOT_FINITE, told_of
 from mhex.judge.plan import ClassNumbers, MethodGiven, judged, judged_task, outputs_of
 from mhex.judge.saved_maps import Shown
 from mhex.judge.store import CURVES, Parts
