@@ -37,15 +37,6 @@ def test_text_without_words(method: str, family: Family) -> None:
     assert bool(torch.isfinite(e.special).all())
 
 
-@cases(where=lambda method, family: family.size is not None)
-def test_scores_lie_on_the_native_grid(method: str, family: Family) -> None:
-    e = explain(family.model(), family.inputs(2), method, target=[0, 1])
-    grid = native_grid(method, family.size, family.feature_grid, family.grid if family.blocks else None)
-    grid = family.head_grid or family.size if "heads" in METHODS[method].needs.keep else grid
-    assert e.scores.shape == (2, 2, *grid)
-    assert e.map().shape == (2, 2, *family.size)
-
-
 @cases(where=lambda method, family: family.other_size is not None)
 def test_another_image_size(method: str, family: Family) -> None:
     """Taller than wide instead of wider than tall, and another number of patches."""

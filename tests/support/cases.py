@@ -95,31 +95,41 @@ def usual(method: str, family: str) -> bool:
     return family in _ELSEWHERE_SLOW.get(method, FAMILIES)
 
 
-def cases(
+def pairs(
     families: Iterable[str] | None = None,
     where: Callable[[Method, Family], bool] = lambda method, family: True,
     spare: bool = True,
-) -> pytest.MarkDecorator:
-    """Parametrise `method` and `family` over all pairs that go together and satisfy `where`.
+) -> list[Any]:
+    """All pairs of a method and a family that go together and satisfy `where`, as parameters of tests.
 
     Args:
         families: Names; all if None.
         where: Which pairs.
         spare: Whether methods that see a model as others do are slow on most families.
     """
-    names = FAMILIES if families is None else families
-    pairs = [
+    return [
         pytest.param(
-            method,
-            FAMILIES[name],
+            (method, FAMILIES[name]),
             id=f"{method}-{name}",
             marks=[pytest.mark.slow] if spare and not usual(method, name) else [],
         )
-        for name in names
+        for name in (FAMILIES if families is None else families)
         for method in serving(name)
         if where(METHODS[method], FAMILIES[name]) and (method in BESIDE_HEADS or not FAMILIES[name].heads)
     ]
-    return pytest.mark.parametrize(("method", "family"), pairs)
+
+
+def cases(
+    families: Iterable[str] | None = None,
+    where: Callable[[Method, Family], bool] = lambda method, family: True,
+    spare: bool = True,
+) -> pytest.MarkDecorator:
+    """Parametrise `method` and `family` over `pairs`."""
+    parameters = [
+        pytest.param(*parameter.values[0], id=parameter.id, marks=parameter.marks)
+        for parameter in pairs(families, where, spare)
+    ]
+    return pytest.mark.parametrize(("method", "family"), parameters)
 
 
 def one_per_family(families: Iterable[str] | None = None, prefer: str = "gae") -> pytest.MarkDecorator:

@@ -164,3 +164,15 @@ def _check_parameter(
     assert p.grad is grad, f"{name}.grad is another tensor"
     assert values is None or torch.equal(p.grad, values), f"{name}.grad has other values"
     assert p.grad_fn is grad_fn, f"{name} entered a graph"
+
+
+def in_use(model: nn.Module) -> nn.Module:
+    """Some modules train, some parameters are frozen, some have gradients, and a hook of the user is there."""
+    model.train()
+    list(model.modules())[1].eval()
+    for index, parameter in enumerate(model.parameters()):
+        parameter.requires_grad_(index % 3 > 0)
+        if index % 4 == 0:
+            parameter.grad = torch.full_like(parameter, 0.25)
+    next(iter(model.children())).register_forward_hook(lambda module, args, output: None)
+    return model

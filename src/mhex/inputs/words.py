@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.inputs import Prepared
-from mhex.perturb.subject import Subject
+
+if TYPE_CHECKING:
+    from mhex.perturb.subject import Subject
 
 Pooling = Literal["max", "sum"]
 MARKS = ("Ġ", "▁")  # how tokenizers write the space before a word
