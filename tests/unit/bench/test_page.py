@@ -17,9 +17,9 @@ import mhex
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.judge import report as about
 from mhex.judge import store
+from mhex.judge.page import page_of
 from mhex.judge.report import evaluations
 from mhex.judge.saved_maps import MAPS, PHOTOS, drawn_from
-from mhex.viz.report_page import page_of
 from support.fixtures_report import report_of
 from support.tiny import pictures, tiny
 

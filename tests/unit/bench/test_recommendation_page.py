@@ -13,7 +13,7 @@ import torch
 
 import mhex
 from mhex.errors import ArgumentError
-from mhex.viz.report_page import page_of
+from mhex.judge.page import page_of
 from support.raced import GRADIENT, GRADIENT_NAME, Clock, Linear, images, run
 from support.tiny import pictures, tiny
 

@@ -18,7 +18,8 @@ from mhex.judge.rows import explain_seconds
 from mhex.lab.config.suite import ClaimPart, Suite
 from mhex.lab.config.suite_files import read_suite
 from mhex.lab.suites import run as suite_shelf
-from mhex.lab.suites.page import Checked, check_claims, suite_page, write_page
+from mhex.lab.suites.claims import Checked, check_claims
+from mhex.lab.suites.page import suite_page, write_page
 from mhex.lab.suites.run import SuiteResult, run_suite
 from mhex.lab.suites.stored import stored_result
 from mhex.stats.comparison import paired

@@ -7,9 +7,9 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from mhex.viz.plots import Boxed, Line, Look, bar_plot, box_plot, key, line_plot, looks, scale_of
 
 from mhex.viz.colour import contrast
-from mhex.viz.plots import Boxed, Line, Look, bar_plot, box_plot, key, line_plot, looks, scale_of
 
 
 def parsed(drawing: str) -> ElementTree.Element:
