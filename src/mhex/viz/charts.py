@@ -103,7 +103,7 @@ def curve_figure(panels: Sequence[CurvePanel], styles: Mapping[str, Style], key:
         for row, title in enumerate(titles):
             sheet.write(x + 0.08, y + 0.1 + 0.18 * row, title, 9.5, bold=True)
         start = 0.24 + 0.18 * (len(titles) - 1)
-        axes = sheet.axes_at(x + 0.6, y + start, _WIDTH - 0.75, height - start - 0.6, "curves")
+        axes = sheet.axes_at(x + 0.7, y + start, _WIDTH - 0.85, height - start - 0.6, "curves")
         _plain(axes, panel.below, panel.beside)
         axes.grid(axis="y", color=_LINE, linewidth=0.6)
         axes.set_axisbelow(True)

@@ -24,6 +24,11 @@ def panels(drawn: Figure, label: str = "panel") -> int:
     return sum(axes.get_label() == label for axes in drawn.axes)
 
 
+def first_panel(drawn: Figure) -> np.ndarray:
+    axes = next(axes for axes in drawn.axes if axes.get_label() == "panel")
+    return np.asarray(axes.images[0].get_array())
+
+
 def pixels(drawn: Figure) -> np.ndarray:
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=100)
@@ -176,14 +181,14 @@ def test_samples_that_do_not_exist_are_refused(image, corner, wanted):
 def test_tensor_pictures_are_stretched_to_the_full_range(image, corner, channels, dtype):
     x = torch.linspace(-2, 3, 16 * 16).reshape(1, 1, 16, 16).repeat(1, channels, 1, 1)
     drawn = figure(image(corner.to(dtype), pictures=x.to(dtype)))
-    photo = drawn.axes[0].images[0].get_array()
+    photo = first_panel(drawn)
     assert photo.shape == (256, 256, 3)
     assert photo.min() == 0
     assert photo.max() == 255
 
 
 def test_constant_tensor_picture_is_grey(image, corner):
-    photo = figure(image(corner, pictures=torch.ones(1, 3, 8, 8))).axes[0].images[0].get_array()
+    photo = first_panel(figure(image(corner, pictures=torch.ones(1, 3, 8, 8))))
     assert photo.min() == photo.max() == 128
 
 
@@ -193,7 +198,7 @@ def test_without_pictures_the_map_is_drawn_alone(image, corner, tmp_path):
     explanation.save(path)
     drawn = figure(type(explanation).load(path))
     assert panels(drawn) == 1
-    shown = np.asarray(drawn.axes[0].images[0].get_array()).astype(int)
+    shown = first_panel(drawn).astype(int)
     assert shown[5, 5, 0] - shown[5, 5, 2] > shown[-5, -5, 0] - shown[-5, -5, 2] + 80
 
 
