@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.cbook import boxplot_stats
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor
@@ -134,23 +135,18 @@ def box_figure(title: str, below: str, rows: Mapping[str, Sequence[float]], styl
     chart = _method_chart(title, rows, styles)
     axes = chart.axes(0, below)
     for place, (name, values) in zip(chart.places, rows.items(), strict=True):
-        colour, finite = styles[name].colour, [value for value in values if math.isfinite(value)]
-        if finite:
-            axes.boxplot(
-                [finite],
-                positions=[place],
-                widths=0.55,
-                orientation="horizontal",
-                manage_ticks=False,
-                patch_artist=True,
-                showmeans=True,
-                boxprops={"facecolor": (*_rgb(colour), 0.2), "edgecolor": colour, "linewidth": 1.1},
-                whiskerprops={"color": colour, "linewidth": 1.1},
-                capprops={"linewidth": 0},
-                medianprops={"color": colour, "linewidth": 1.9},
-                meanprops={"marker": "D", "markersize": 3.6, "markerfacecolor": "white", "markeredgecolor": INK},
-                flierprops={"marker": "o", "markersize": 2.2, "markerfacecolor": colour, "markeredgewidth": 0},
-            )
+        finite = [value for value in values if math.isfinite(value)]
+        if not finite:
+            continue
+        # Axes.boxplot would read the user's settings, and load pyplot with them.
+        (box,) = boxplot_stats(finite)
+        colour, line = styles[name].colour, {"color": styles[name].colour, "linewidth": 1.1, "zorder": 2}
+        axes.barh(place, box["q3"] - box["q1"], 0.55, box["q1"], color=(colour, 0.2), edgecolor=colour, linewidth=1.1)
+        axes.plot([box["whislo"], box["q1"]], [place, place], **line)
+        axes.plot([box["q3"], box["whishi"]], [place, place], **line)
+        axes.plot([box["med"]] * 2, [place - 0.27, place + 0.27], **{**line, "linewidth": 1.9})
+        axes.plot(box["fliers"], [place] * len(box["fliers"]), "o", color=colour, markersize=2.2, markeredgewidth=0)
+        axes.plot(box["mean"], place, "D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, zorder=3)
     return chart.sheet
 
 
@@ -175,11 +171,6 @@ def bar_figure(title: str, below: str, rows: Mapping[str, tuple[float, str]], st
     bars = axes.barh(chart.places, values, height=0.6, color=[styles[name].colour for name in rows], zorder=2)
     axes.bar_label(bars, [text for _, text in rows.values()], padding=3, fontproperties=font(8), color=INK)
     return chart.sheet
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return red, green, blue
 
 
 def _method_chart(title: str, rows: Collection[str], styles: Mapping[str, Style]) -> _RowChart:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -35,17 +34,21 @@ def test_boxes_are_quartiles_and_all_else_is_seen() -> None:
     rows = {"m": values, "empty": [math.nan], "control:x": [1.0, 2.0]}
     chart = box_figure("title", "value", rows, {"m": BLUE, "empty": BLUE, "control:x": GREY})
     (axes,) = chart.axes
-    boxes = [patch.get_path().get_extents() for patch in axes.patches]
+    boxes = [patch.get_bbox() for patch in axes.patches]
     assert len(boxes) == 2, "a row without a finite value has no box"
     assert (boxes[0].x0, boxes[0].x1) == pytest.approx((1.25, 3.75))
-    beyond = [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "o"]
+    beyond = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]
     assert beyond == [[50.0], []]
     means = [float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() == "D"]
     assert means == pytest.approx([10.0, 1.5])
+    medians = [line.get_xdata()[0] for line in axes.lines if line.get_linewidth() == 1.9]
+    assert medians == pytest.approx([2.5, 1.5])
+    whiskers = [list(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 1.1]
+    assert whiskers[:2] == [[0.0, 1.25], [3.75, 4.0]]
     assert axes.get_xlim()[1] > 50
     assert {"title", "value", "m", "empty", "control:x"} <= set(words(chart))
     assert boxes[1].y0 - boxes[0].y1 > 1.5, "controls are set apart"
-    (rule,) = [line for line in axes.lines if len(line.get_ydata()) == 2 and np.ptp(line.get_xdata()) == 1]
+    (rule,) = [line for line in axes.lines if line.get_linewidth() == 0.8 and line.get_marker() == "None"]
     assert 1 < rule.get_ydata()[0] < boxes[1].y0
 
 

@@ -55,7 +55,7 @@ def suite_charts(result: SuiteResult) -> dict[str, Figure]:
     Args:
         result: Of `run_suite` or `stored_result`.
     """
-    charts = {}
+    charts: dict[str, Figure] = {}
     for label, report in result.reports.items():
         if _has_chart(result, label):
             entry = Evaluation(label, report, {}, (), {})
