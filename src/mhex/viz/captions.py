@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,9 +28,7 @@ class Explained(Protocol):
     options: dict[str, Any]
     signed: bool
     class_specific: bool
-    task: Literal["classification", "multi-label", "regression"]
     named: list[str] | None
-    modality: str
     size: tuple[int, int] | None
     pictures: Any
     tokens: list[list[str]] | None
@@ -38,7 +36,12 @@ class Explained(Protocol):
     real: Tensor | None
     special: Tensor | None
     scored: Tensor | None
+    ids: Tensor | None
 
+    @property
+    def modality(self) -> str: ...
+    @property
+    def task(self) -> str: ...
     @property
     def several(self) -> bool: ...
     def target_names(self, sample: int) -> list[str]: ...

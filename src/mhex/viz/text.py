@@ -85,19 +85,20 @@ def text_blocks(
 def units(explanation: Explained, sample: int = 0, target: int = 0) -> list[Unit]:
     """The words of a text with their scores, special tokens in their places; tokens where words are not known.
 
-    Scores of words are those of `Explanation.word_scores`. Without tokens, positions are numbered.
+    Scores of words are those of `Explanation.word_scores`. Without tokens, ids are shown, or else positions.
     """
     scores = target_scores(explanation, sample, target).nan_to_num(posinf=0.0, neginf=0.0)
     outside = torch.zeros_like(scores) if explanation.special is None else explanation.special[sample].float().cpu()
     outside = outside[target] if outside.dim() == 2 else outside
-    if explanation.real is not None:
-        real = explanation.real[sample].cpu()
-        scores, outside = scores[real], outside[real]
-    values = scores.tolist()
-    if explanation.tokens is None:
-        words = [Unit(str(i), values[i], special=bool(outside[i])) for i in range(len(values))]
+    real = torch.ones_like(scores, dtype=torch.bool) if explanation.real is None else explanation.real[sample].cpu()
+    scores, outside = scores[real], outside[real]
+    if explanation.tokens is not None:
+        words = _named_units(explanation, sample, scores.tolist())
     else:
-        words = _named_units(explanation, sample, values)
+        ids = None if explanation.ids is None else explanation.ids[sample].cpu()[real].tolist()
+        names = map(str, range(len(scores))) if ids is None else (f"id {number}" for number in ids)
+        values = zip(names, scores.tolist(), outside.tolist(), strict=True)
+        words = [Unit(name, score, special=special != 0) for name, score, special in values]
     largest = max((abs(word.score) for word in words if not word.special), default=0.0)
     return [replace(word, strength=word.score / largest if largest > 0 and not word.special else 0.0) for word in words]
 
