@@ -169,8 +169,13 @@ def agnostic_note(explanations: Sequence[Explained]) -> str:
     names = list(dict.fromkeys(entry.method for entry in explanations if not entry.class_specific))
     if not names or not any(entry.class_specific for entry in explanations):
         return ""
-    text = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{text} {'gives' if len(names) == 1 else 'give'} every {target_kind(explanations[0])} the same scores."
+    verb = "gives" if len(names) == 1 else "give"
+    return f"{listed(names)} {verb} every {target_kind(explanations[0])} the same scores."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them: `a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def choose(wanted: Sequence[int] | None, count: int, most: int, noun: str, call: str = "") -> tuple[list[int], str]:

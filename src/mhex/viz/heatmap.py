@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.inputs.photos import LARGEST, drawn_photo
-from mhex.viz.captions import Explained, remark, target_kind, target_label, target_scores
+from mhex.viz.captions import Explained, listed, remark, target_kind, target_label, target_scores
 from mhex.viz.colour import GREY, Pixels, Scores, blend
 
 _SMALLEST = 256  # pixels of the longer side: tiny photos are enlarged so that the map over them is smooth
@@ -60,12 +60,12 @@ def _is_fine(explanation: Explained) -> bool:
 
 def clip_note(explanations: Sequence[Explained]) -> str:
     """A sentence on the maps whose strongest scores are drawn alike."""
-    names = " and ".join(dict.fromkeys(entry.method for entry in explanations if _is_fine(entry)))
-    share = f"{100 * _STRONGEST:g} %"
+    names = list(dict.fromkeys(entry.method for entry in explanations if _is_fine(entry)))
+    if not names:
+        return ""
     return (
-        f"The strongest {share} of the scores of {names} have the same colour, so that weaker ones can be seen."
-        if names
-        else ""
+        f"The strongest {100 * _STRONGEST:g} % of the scores have the same colour in maps of {listed(names)}, so that "
+        "weaker scores can be seen."
     )
 
 

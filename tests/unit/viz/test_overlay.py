@@ -287,7 +287,7 @@ def test_one_extreme_pixel_does_not_blank_the_others(image):
     left, right = pixels[:, : pixels.shape[1] // 3].mean((0, 1)), pixels[-40:, -40:].mean((0, 1))
     assert left[0] - left[2] > 50 + right[0] - right[2], "the left half is red"
     assert any(
-        "The strongest 1 % of the scores of input-x-gradient have the same colour" in line
+        "The strongest 1 % of the scores have the same colour in maps of input-x-gradient" in line
         for line in words(figure(drawn))
     )
     assert not any("The strongest" in line for line in words(figure(image(torch.rand(1, 4, 4)))))
