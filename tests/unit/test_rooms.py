@@ -26,10 +26,7 @@ MAY_USE = {  # room -> rooms and top-level files that it may import
         *("data", "zoo", "train"),  # suites name data and models, and are read as strictly as recipes
         *("explanation", "viz", "_markup", "_photo"),  # pages of reports
     },
-    "viz": {
-        *("viz", "explanation", "registry", "errors"),
-        *("_files", "_markup", "_optional", "_photo", "_printable", "_words"),
-    },
+    "viz": {"viz", "inputs", "errors", "_files", "_printable"},
     "data": {"data", "errors", "_json", "_optional", "_photo"},
 }
 

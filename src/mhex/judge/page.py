@@ -8,7 +8,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from torch import Tensor
 
 from mhex.errors import ArgumentError
@@ -109,7 +108,7 @@ def _tables(entry: Evaluation) -> str:
     """The table of the report; with all outputs below if there are more."""
     report = entry.report
     single = all(len(report.metric(name).outputs) == 1 for name in report.metrics)
-    return part("tables", first=Markup(report.table("html")), outputs="" if single else Markup(report.to_html()))
+    return part("tables", first=report.table("html"), outputs="" if single else report.to_html())
 
 
 def curves_html(entry: Evaluation) -> str:
