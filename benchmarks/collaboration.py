@@ -21,10 +21,11 @@ import mhex
 from mhex.heads.collaboration import CONFIDENCE, Correlation, Study
 from mhex.lab.datasets import ImageSet, load_blood
 from mhex.viz import overlay
+from mhex.viz.captions import Legend
 from mhex.viz.colour import blend
-from mhex.viz.overlay import photo_pixels
-from mhex.viz.panels import Panel, Row, draw_rows
-from mhex.viz.sheet import Legend, Sheet
+from mhex.viz.heatmap import photo_pixels
+from mhex.viz.panels import Panel, PanelRow, draw_rows
+from mhex.viz.sheet import Sheet
 from study_page import made_by, parser_of, save_picture, save_samples, table, write_page
 
 MODELS = ("zoo:blood-mhex-resnet18", "zoo:blood-mhex-resnet18-full")
@@ -141,7 +142,7 @@ def grid_figure(bundle: mhex.Bundle, data: ImageSet, x: Tensor, shown: Sequence[
                     f"{low:.2f} to {high:.2f}".replace("-", "\N{MINUS SIGN}"),
                 )
             )
-        rows.append(Row(panels, data.classes[int(data.labels[row])]))
+        rows.append(PanelRow(panels, data.classes[int(data.labels[row])]))
     notes = [
         "Squares: sum of the cosines of gate and head over all blocks while only this one is visible, or by how much "
         "the sum falls while this one is hidden; least and largest sum above each map. Every map is scaled on its "

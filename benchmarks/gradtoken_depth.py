@@ -8,7 +8,8 @@ from pathlib import Path
 
 import mhex
 from mhex.judge.tables import Cell
-from study_charts import Band, band_figure
+from mhex.viz.charts import Band
+from study_charts import band_figure
 from study_page import save_picture
 
 METRIC = "segmentation:gt"

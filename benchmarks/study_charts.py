@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex.viz.charts import Band, styles_of
 from mhex.viz.colour import INK, MUTED
-from mhex.viz.plots import looks
 from mhex.viz.sheet import MARGIN, Sheet, font, text_width, wrap
 from study_page import interval_of
 
@@ -20,7 +20,6 @@ _NARROW = 2.5
 _AXIS, _BELOW = 0.62, 0.5
 _LINE = "#d9d6d0"
 _APART = 0.17  # inches between names at the ends of curves
-Band = tuple[Sequence[float], Sequence[float], Sequence[float]]  # middle, low, high
 
 
 def bands_of(curves: Mapping[str, Tensor], seed: int = 0) -> dict[str, Band]:
@@ -51,7 +50,7 @@ def band_figure(
         controls: Names that are drawn in grey.
     """
     names = list(dict.fromkeys(name for bands in panels.values() for name in bands))
-    styles = looks([name for name in names if name not in controls], list(controls))
+    styles = styles_of([name for name in names if name not in controls], list(controls))
     room = max(text_width(name, 8.5) for name in names) + 0.15
     panel = _WIDTHS.get(len(panels), _NARROW)
     width = MARGIN + len(panels) * (_AXIS + panel + room) + MARGIN
@@ -65,9 +64,15 @@ def band_figure(
         for name, (middle, low, high) in bands.items():
             style = styles[name]
             axes.fill_between(x, low, high, color=style.colour, alpha=max(0.1, 0.3 / len(bands)), linewidth=0, zorder=2)
-            dashes = (0, tuple(float(one) / 2 for one in style.dash.split())) if style.dash else "-"
             axes.plot(
-                x, middle, color=style.colour, linestyle=dashes, linewidth=1.8, marker="o", markersize=2.6, zorder=3
+                x,
+                middle,
+                color=style.colour,
+                linestyle=style.linestyle,
+                linewidth=1.8,
+                marker="o",
+                markersize=2.6,
+                zorder=3,
             )
         axes.set_xlim(min(x), max(x))
         if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:

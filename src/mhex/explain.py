@@ -341,6 +341,7 @@ def explain(
         tokens=prepared.tokens,
         words=prepared.words,
         lengths=prepared.lengths,
+        ids=batch.kwargs.get("input_ids"),
         real=batch.real,
         special=None if special is None else special[:, keep],
         scored=None if batch.special is None else ~batch.special,

@@ -130,6 +130,7 @@ class Explanation:
             (B, T), or with the axis of K targets; of text, with the scores of special tokens.
         diagnostics: What a method found out about its own result, per sample (B,), or with the axis of K targets.
         cost: `forwards`, `backwards` and `seconds` spent on the batch; `tails`, passes and gradients of the last block.
+        ids: Text: ids of the tokens, (B, T); None if the model took embeddings.
     """
 
     scores: Tensor
@@ -158,6 +159,7 @@ class Explanation:
     diagnostics: dict[str, Tensor] = field(default_factory=dict)
     cost: dict[str, float] = field(default_factory=dict)
     auto: bool = False
+    ids: Tensor | None = None
 
     @property
     def several(self) -> bool:
@@ -335,7 +337,7 @@ class Explanation:
         return f"Explanation(method={self.method!r}, scores={shape}, modality={self.modality!r}, signed={self.signed})"
 
 
-_TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "special", "scored")
+_TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "special", "scored", "ids")
 _GROUPS = ("layers", "diagnostics")  # dictionaries of tensors; in a file, their names are prefixes
 _PLAIN = ("method", "auto", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
 _WORDS = ("class_names", "tokens", "words", "lengths", "cost")

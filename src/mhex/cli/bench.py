@@ -17,13 +17,13 @@ from mhex.cli._console import LOSSES, busy, complain, output_folder, say, show_t
 from mhex.cli._parse import check_device
 from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
+from mhex.judge.page import page_of
 from mhex.judge.store import remarks
 from mhex.lab.config.suite import Suite
 from mhex.lab.config.suite_files import find_suite, packaged_suites, read_suite
 from mhex.lab.suites.page import write_page
 from mhex.lab.suites.run import Shelf, SuiteResult, run_suite
 from mhex.lab.suites.stored import stored_result
-from mhex.viz.report_page import page_of as html_page
 
 EVERY = "all"
 
@@ -186,8 +186,7 @@ def _show(result: SuiteResult) -> None:
 def _write(result: SuiteResult, places: Places) -> None:
     """The HTML page, and the one in Markdown where it was asked for."""
     whole, page = places.html / "report.html", places.page
-    made = html_page(places.rows, result.suite.title)
-    write_text(made, whole)
+    write_text(page_of(places.rows, result.suite.title, remarks=result.remarks), whole)
     complain(f"Wrote {whole}.")
     if page is not None:
         files = write_page(result, page)

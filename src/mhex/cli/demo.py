@@ -249,8 +249,8 @@ def demo(
     out = output_folder(out)
     with busy("Loading the zoo"):
         import mhex
+        from mhex.cli.demo_page import demo_page
         from mhex.registry import all_methods
-        from mhex.viz.demo_page import demo_page
 
         photos = demo_photos()
         bundles = [mhex.load(name) for name in MODELS]

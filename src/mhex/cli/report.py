@@ -42,18 +42,31 @@ def report(
     with busy("Drawing"):
         from mhex.judge.report import evaluations
         from mhex.recommend.answer import PAGE, is_recommendation
-        from mhex.viz.report_page import page_of
 
-        made = page_of(folder, title, chosen)
+        text = folder_page(folder, title, chosen)
         remarks = [f"{entry.name}: {remark}" for entry in evaluations(folder) for remark in entry.report.remarks]
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(made, file)
+        write_text(text, file)
     for remark in remarks:
         complain(remark)
     say(f"Page: {file}")
     if is_recommendation(folder):
         say(f"Which method to use is said in {folder / PAGE}.")
+
+
+def folder_page(folder: Path, title: str = "", images: list[int] | None = None) -> str:
+    """The page of a folder; it says first which models of a suite are missing, and where a recommendation is."""
+    from mhex.judge.page import page_of
+    from mhex.lab.suites.run import TOLD, missing_models, told_in
+    from mhex.recommend.answer import PAGE, is_recommendation
+
+    remarks = missing_models(told_in(folder)) if (folder / TOLD).is_file() else []
+    if is_recommendation(folder):
+        remarks.append(
+            f"These are the rows of a recommendation: which method to use is said in {PAGE}, beside this page."
+        )
+    return page_of(folder, title, images, remarks)
 
 
 def _numbers(given: str) -> list[int]:

@@ -183,7 +183,7 @@ def _jpeg(picture: Any) -> bytes:
     """A small copy of a photo, or of a normalised tensor (C, H, W)."""
     from PIL import Image
 
-    from mhex.viz.overlay import picture_pixels
+    from mhex.viz.heatmap import picture_pixels
 
     small = Image.fromarray(picture_pixels(picture))
     small.thumbnail((_SIDE, _SIDE))

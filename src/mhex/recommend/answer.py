@@ -204,12 +204,12 @@ class Recommendation:
 
     def to_html(self) -> str:
         """The whole answer as a page that needs nothing else: words, table, pictures, score, protocol and versions."""
-        from mhex.viz.recommendation_page import recommendation_page
+        from mhex.recommend.page import recommendation_page
 
         return recommendation_page(self)
 
     def _repr_html_(self) -> str:
-        from mhex.viz.recommendation_page import answer_html, table_html
+        from mhex.recommend.page import answer_html, table_html
 
         return answer_html(self) + table_html(self)
 

@@ -1,13 +1,12 @@
-"""The only room that turns tensors into pictures and HTML.
+"""Everything that becomes a picture or a page. It draws the values that it is handed.
 
-Figures are made with matplotlib's objects: pyplot is never imported and no global setting is changed.
+Figures are made with matplotlib's objects: pyplot is never imported, and no setting stays changed.
 """
 
 from mhex.viz.charts import cosine_figure, forest_figure, scatter
-from mhex.viz.draw import figure, save_figure, save_html
-from mhex.viz.grid import comparison, confidence_figure
-from mhex.viz.html import Section, page, paragraphs, picture_tag, to_html
-from mhex.viz.overlay import overlay
+from mhex.viz.figures import comparison, confidence_figure, figure, save_figure
+from mhex.viz.heatmap import overlay
+from mhex.viz.pages import Section, page, paragraphs, picture_tag, save_html, to_html
 
 __all__ = [
     "Section",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhex.viz.colour import MUTED, Pixels
-from mhex.viz.sheet import MARGIN, Legend, Sheet, font_note, shorten, text_width, wrap
+from mhex.viz.captions import Legend
+from mhex.viz.colour import Pixels
+from mhex.viz.sheet import MARGIN, Sheet, font_note, lay_out, shorten, text_width, wrap
 
 _GAP = 0.12
 _TITLE = 0.24
@@ -27,8 +28,8 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Panels side by side, and what stands to their left."""
+class PanelRow:
+    """Panels side by side, and the label to their left."""
 
     panels: Sequence[Panel]
     label: str = ""
@@ -36,7 +37,7 @@ class Row:
 
 
 def draw_rows(
-    rows: Sequence[Row], heading: str, legends: Sequence[Legend], notes: Sequence[str], broken: bool = False
+    rows: Sequence[PanelRow], heading: str, legends: Sequence[Legend], notes: Sequence[str], broken: bool = False
 ) -> Sheet:
     """Draw rows of panels on a sheet that fits them.
 
@@ -48,46 +49,30 @@ def draw_rows(
         broken: Break titles that are wider than their panel into lines, instead of shortening them.
     """
     columns = max(len(row.panels) for row in rows)
-    cell = _cell(columns)
-    left = MARGIN + (_LABEL_WIDTH + _GAP if any(row.label for row in rows) else 0)
-    width = max(left + columns * (cell + _GAP) - _GAP + MARGIN, 3.8)
-    room = width - 2 * MARGIN
-    heights = [_row_height(row, cell) for row in rows]
-    written = [[_title_lines(panel, cell, broken) for panel in row.panels] for row in rows]
-    titles = [_title_height(max(map(len, lines))) for lines in written]
+    cell = _cell_width(columns)
+    start = MARGIN + (_LABEL_WIDTH + _GAP if any(row.label for row in rows) else 0)
+    # A narrow, tall picture is drawn smaller than its cell rather than stretching the whole row.
+    heights = [
+        cell * max(min(float(panel.pixels.shape[0] / panel.pixels.shape[1]), _TALLEST) for panel in row.panels)
+        for row in rows
+    ]
+    titles = [[_title_lines(panel, cell, broken) for panel in row.panels] for row in rows]
+    lines = [max(map(len, row)) for row in titles]
+    offsets = [_TITLE + _TITLE_LINE * (count - 1) if count else 0.0 for count in lines]
     boxes = font_note([heading, *(row.label for row in rows), *(p.title for row in rows for p in row.panels)])
-    sentences = [line for note in (*notes, boxes) if note for line in wrap(note, room, 7.5, most=8)]
-    top = MARGIN + (0.26 if heading else 0.0)
-    body = sum(heights) + sum(titles) + _GAP * (len(rows) - 1)
-    below = 0.1 + 0.24 * len(legends) + _LINE * len(sentences)
-    sheet = Sheet(width, top + body + below + MARGIN)
-    if heading:
-        sheet.write(MARGIN, MARGIN + 0.14, shorten(heading, room, 12, bold=True), 12, bold=True)
-    y = top
-    for row, lines, height, title in zip(rows, written, heights, titles, strict=True):
-        y += title
+    width = max(start + columns * (cell + _GAP) - _GAP + MARGIN, 3.8)
+    body = sum(heights) + sum(offsets) + _GAP * (len(rows) - 1)
+    sheet, y = lay_out(width, body, heading, [*notes, boxes], legends)
+    for row, row_titles, height, offset in zip(rows, titles, heights, offsets, strict=True):
+        y += offset
         _draw_label(sheet, row, y + height / 2)
-        for column, (panel, said) in enumerate(zip(row.panels, lines, strict=True)):
-            _draw_panel(sheet, panel, said, left + column * (cell + _GAP), y, (cell, height))
+        for column, (panel, title) in enumerate(zip(row.panels, row_titles, strict=True)):
+            _draw_panel(sheet, panel, title, start + column * (cell + _GAP), y, (cell, height))
         y += height + _GAP
-    y += 0.1
-    for bar in legends:
-        y += 0.12
-        sheet.bar(MARGIN, y, bar, text=False, room=room)
-        y += 0.12
-    for sentence in sentences:
-        y += _LINE / 2
-        sheet.write(MARGIN, y + 0.04, sentence, 7.5, MUTED)
-        y += _LINE / 2
     return sheet
 
 
-def _row_height(row: Row, cell: float) -> float:
-    # A narrow, tall picture is drawn smaller than its cell rather than stretching the whole row.
-    return cell * max(min(float(p.pixels.shape[0] / p.pixels.shape[1]), _TALLEST) for p in row.panels)
-
-
-def _cell(columns: int) -> float:
+def _cell_width(columns: int) -> float:
     """Width of a panel: as on a page for a few, smaller for many, but never too small for a map and its title."""
     if columns == 1:
         return 3.4
@@ -109,16 +94,12 @@ def _title_lines(panel: Panel, cell: float, broken: bool) -> list[tuple[str, str
     return [*lines, ("", shorten(panel.tail, cell, 9))]
 
 
-def _title_height(lines: int) -> float:
-    return _TITLE + _TITLE_LINE * (lines - 1) if lines else 0.0
-
-
 def _draw_panel(
-    sheet: Sheet, panel: Panel, lines: Sequence[tuple[str, str]], x: float, y: float, box: tuple[float, float]
+    sheet: Sheet, panel: Panel, title: Sequence[tuple[str, str]], x: float, y: float, box: tuple[float, float]
 ) -> None:
     """A picture in a box whose upper left corner is (x, y), and its title above."""
-    for number, (name, tail) in enumerate(reversed(lines)):
-        line = y - 0.08 - _TITLE_LINE * number
+    for row, (name, tail) in enumerate(reversed(title)):
+        line = y - 0.08 - _TITLE_LINE * row
         sheet.write(x, line, name, 9, bold=True)
         sheet.write(x + text_width(name, 9, bold=True), line, tail, 9)
     rows, columns = panel.pixels.shape[:2]
@@ -126,7 +107,7 @@ def _draw_panel(
     sheet.paint(x, y, columns * scale, rows * scale, panel.pixels, "panel")
 
 
-def _draw_label(sheet: Sheet, row: Row, middle: float) -> None:
+def _draw_label(sheet: Sheet, row: PanelRow, middle: float) -> None:
     lines = [(line, True) for line in wrap(row.label, _LABEL_WIDTH, 9, most=4, bold=True)]
     lines += [(line, False) for line in wrap(row.tail, _LABEL_WIDTH, 9, most=2)]
     y = middle - _LINE * len(lines) / 2 + 0.14

@@ -17,7 +17,7 @@ import mhex
 from mhex import _progress
 from mhex.cli import _console
 from mhex.registry import all_methods
-from mhex.viz.sheet import number
+from mhex.viz.captions import number
 
 # Few passes of the methods that make many.
 FAST = [

@@ -10,11 +10,12 @@ import pytest
 
 import mhex
 from mhex._schema import build
+from mhex.cli.report import folder_page
 from mhex.judge import evaluation as judging
+from mhex.judge.page import page_of
 from mhex.lab.config.suite import Suite
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import SuiteResult, missing_models
-from mhex.viz.report_page import page_of
 from support.suites import suite_dict
 from support.tiny import pictures, tiny
 
@@ -109,7 +110,7 @@ def test_models_of_a_suite_whose_turn_has_not_come(tmp_path: Path) -> None:
     assert line.startswith("Broken off, or still running: 1 of 3 models of this suite are judged, and b, c are not.")
     judged(out=tmp_path / "a")
     (tmp_path / "suite.json").write_text(json.dumps({**told, "suite": {}}), "utf-8")
-    assert line in page_of(tmp_path)
+    assert line in folder_page(tmp_path)
 
 
 def test_pages_in_markdown_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

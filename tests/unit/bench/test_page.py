@@ -17,9 +17,9 @@ import mhex
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.judge import report as about
 from mhex.judge import store
+from mhex.judge.page import curve_panels, page_of
 from mhex.judge.report import evaluations
 from mhex.judge.saved_maps import MAPS, PHOTOS, drawn_from
-from mhex.viz.report_page import page_of
 from support.fixtures_report import report_of
 from support.tiny import pictures, tiny
 
@@ -89,7 +89,8 @@ def test_a_page_is_whole_and_fetches_nothing(folder: Path) -> None:
     reader = read(page)
     assert "<h1>Mine &amp; &lt;yours&gt;</h1>" in page
     assert reader.fetched
-    assert all(one.startswith(("#", "data:image/jpeg;base64,")) for one in reader.fetched)
+    inside = ("#", "data:image/jpeg;base64,", "data:image/svg+xml;base64,")
+    assert all(address.startswith(inside) for address in reader.fetched)
     assert "http:" not in page
     assert "https:" not in page
     assert not re.search(r"@import|url\(|<script|<link", page)
@@ -108,19 +109,22 @@ def test_numbers_are_those_of_the_report(folder: Path) -> None:
 
 
 def test_curves_are_drawn_where_they_are(folder: Path) -> None:
-    """The line of a method goes through its means, on the axis that the drawing has."""
-    page, report = page_of(folder), mhex.Report.load(folder)
+    """The line of a method goes through its means, inside its band."""
+    (entry,) = evaluations(folder)
+    panels = {panel.title: panel for panel in curve_panels(entry)}
     name = "deletion (reference=zero, steps=4)"
-    drawing = page[page.index(f'aria-label="{name}"') :].split("</svg>")[0]
-    line = re.search(r'<path d="M([^"]*)"[^>]*><title>gradcam</title>', drawing)
-    assert line is not None
-    points = [[float(number) for number in point.split()] for point in line[1].split("L")]
-    ticks = re.findall(r'y="([\d.]+)" text-anchor="end">([\u2212\d.]+)<', drawing)
-    (y0, low), (y1, high) = ((float(y) - 3.5, float(said.replace("\u2212", "-"))) for y, said in (ticks[0], ticks[-1]))
-    found = torch.tensor([low + (high - low) * (y - y0) / (y1 - y0) for _, y in points]).double()
-    wanted = report.curves(name)[2]["gradcam"].double().mean(0)
-    assert torch.allclose(found, wanted, atol=2 * abs(high - low) / abs(y1 - y0))
-    assert page.count("<title>gradcam</title>") == 4  # deletion, insertion, and both orders of fidelity
+    fidelity = "fidelity (reference=zero, steps=4)"
+    assert list(panels) == [name, "insertion (reference=zero, steps=4)", f"{fidelity}, MIF", f"{fidelity}, LIF"]
+    _, shares, curves = entry.report.curves(name)
+    for method in ("gradcam", "control:random"):
+        middle, low, high = panels[name].bands[method]
+        assert torch.allclose(torch.tensor(middle).double(), curves[method].double().mean(0), atol=1e-6)
+        assert all(a <= b <= c for a, b, c in zip(low, middle, high, strict=True))
+    assert panels[name].x == shares.tolist()
+    page = page_of(folder)
+    alt = f"{name}: curves of gradcam, lrp (rule=gamma), control:random, control:gaussian, control:sobel"
+    assert [f'alt="{panel.title}: curves of gradcam' in page for panel in panels.values()] == [True] * 4
+    assert f'alt="{alt}"' in page
 
 
 def test_controls_are_set_apart(folder: Path) -> None:
@@ -128,9 +132,8 @@ def test_controls_are_set_apart(folder: Path) -> None:
     assert '<tr class="control"><td>control:random</td>' in page
     assert '<tr class="control"><td>gradcam' not in page
     assert page.count('<figure class="control">') == 2 * 3
-    line = re.search(r"<path [^>]*><title>control:random</title>", page)
-    assert line is not None
-    assert "stroke-dasharray" in line[0]
+    key = re.search(r'<span class="control"><svg .*stroke-dasharray="5 4".*</svg>control:random</span>', page)
+    assert key is not None
 
 
 def test_pictures_and_odd_names(folder: Path) -> None:
@@ -266,7 +269,7 @@ def test_cost_is_the_longest_of_an_image(tmp_path: Path) -> None:
     store.write(store.as_table(rows), tmp_path / "part-000000.parquet")
     (found,) = evaluations(tmp_path)
     assert found.seconds() == {"a": 3.0}
-    assert ">3 s</text>" in page_of(tmp_path)
+    assert 'alt="Time per explanation: a 3 s"' in page_of(tmp_path)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:

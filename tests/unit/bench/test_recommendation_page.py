@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import mhex
+from mhex.cli.report import folder_page
 from mhex.errors import ArgumentError
-from mhex.viz.report_page import page_of
 from support.raced import GRADIENT, GRADIENT_NAME, Clock, Linear, images, run
 from support.tiny import pictures, tiny
 
@@ -49,7 +49,8 @@ def test_the_page_is_whole_and_fetches_nothing(saved: tuple[mhex.Recommendation,
     assert page.count("<section") == page.count("</section>")
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert sources
-    assert all(one.startswith(("#", "data:image/jpeg;base64,")) for one in sources)
+    inside = ("#", "data:image/jpeg;base64,", "data:image/svg+xml;base64,")
+    assert all(source.startswith(inside) for source in sources)
     assert not re.search(r"https?:|@import|url\(|<script|<link|<b>dog", page)
     assert 'name="viewport"' in page
     heads = ["Answer", "Methods", "Maps", "Behind the best", "Cost per explanation", "Not raced", "Score and race"]
@@ -93,7 +94,7 @@ def test_pictures_are_of_the_best_and_of_random_maps(saved: tuple[mhex.Recommend
 
 def test_reports_read_it_and_say_where_the_answer_is(saved: tuple[mhex.Recommendation, Path]) -> None:
     _, folder = saved
-    page = page_of(folder)
+    page = folder_page(folder)
     assert "which method to use is said in recommendation.html" in page
     assert "Maps side by side" in page
     assert "<td>gradcam</td>" in page

@@ -18,7 +18,8 @@ from mhex.judge.rows import explain_seconds
 from mhex.lab.config.suite import ClaimPart, Suite
 from mhex.lab.config.suite_files import read_suite
 from mhex.lab.suites import run as suite_shelf
-from mhex.lab.suites.page import Checked, check_claims, suite_page, write_page
+from mhex.lab.suites.claims import Checked, check_claims
+from mhex.lab.suites.page import suite_charts, suite_page, write_page
 from mhex.lab.suites.run import SuiteResult, run_suite
 from mhex.lab.suites.stored import stored_result
 from mhex.stats.comparison import paired
@@ -175,17 +176,22 @@ def test_charts_are_files_beside_the_page(many: tuple[Path, SuiteResult], tmp_pa
         "images/small-tiny-vit.svg",
     ]
     assert "![Mean curves of tiny-vit](images/small-tiny-vit.svg)" in files[0].read_text(encoding="utf-8")
-    drawn = ElementTree.fromstring(files[1].read_text(encoding="utf-8"))
-    svg = "{http://www.w3.org/2000/svg}"
-    # Deletion, both orders of fidelity, and insertion.
-    assert len(drawn.findall(f"{svg}svg")) == 4
-    names = [text.text for text in drawn.findall(f"{svg}text") if text.get("class") != "title"]
+    ElementTree.fromstring(files[1].read_text(encoding="utf-8"))
+    (chart,) = suite_charts(many[1]).values()
+    assert len(chart.axes) == 4, "deletion, both orders of fidelity, and insertion"
+    (key,) = chart.legends
+    names = [text.get_text() for text in key.get_texts()]
     assert names[:2] == ["gae", "rollout (start_block=2)"]
     assert "control:random" in names
-    width, height = float(drawn.get("width", 0)), float(drawn.get("height", 0))
-    for panel in drawn.findall(f"{svg}svg"):
-        assert float(panel.get("x", -1)) + float(panel.get("width", 0)) <= width
-        assert float(panel.get("y", -1)) + float(panel.get("height", 0)) <= height
+    chart.canvas.draw()
+    boxes = [axes.get_tightbbox() for axes in chart.axes]
+    for box in (*boxes, key.get_window_extent(), *(text.get_window_extent() for text in chart.artists)):
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= chart.bbox.width
+        assert box.y1 <= chart.bbox.height
+    assert not any(box.overlaps(beside) for n, box in enumerate(boxes) for beside in boxes[n + 1 :])
+    assert not any(box.overlaps(key.get_window_extent()) for box in boxes)
 
 
 def test_a_page_is_made_from_rows_alone(

@@ -98,6 +98,12 @@ from mhex import Explanation
 p = torch.tensor([[0.2, 0.8]])
 e = Explanation(torch.rand(1, 4, 4), torch.tensor([1]), p.log(), p, "gae", size=(8, 8))
 e.show()._repr_png_(); e.to_html()
+from mhex.viz.charts import CurvePanel, Style, bar_figure, box_figure, curve_figure
+from mhex.viz.pages import charts_html
+styles = {"m": Style("#000000")}
+curves = CurvePanel("t", "x", "y", [0.0, 1.0], {"m": ([1.0, 2.0],) * 3})
+charts = [bar_figure("t", "x", {"m": (1.0, "1 s")}, styles), curve_figure([curves], styles, key=True)]
+charts_html(dict(zip("abc", [*charts, box_figure("t", "x", {"m": [1.0, 2.0]}, styles)])))
 assert "matplotlib.pyplot" not in sys.modules
 assert settings() == before
 """

@@ -5,7 +5,7 @@ import torch
 from matplotlib.text import Text
 
 from mhex.viz import comparison, figure, to_html
-from mhex.viz.sheet import legend, number, target_kind, target_label
+from mhex.viz.captions import legend, number, target_kind, target_label
 
 
 def words(drawn):
@@ -69,12 +69,12 @@ def test_a_function_shows_its_value_and_old_results_show_none(image, corner):
 def test_legends_say_what_the_colours_mean(image, corner, changes, kind, signed, unsigned):
     e = image(corner, **changes)
     assert target_kind(e) == kind
-    assert legend(e, ["X"]).right == unsigned
+    assert legend(e, ["X"]).high == unsigned
     e.signed = True
-    assert (legend(e, ["X"]).left, legend(e, ["X"]).right) == signed
-    assert legend(e, ["X", "Y"]).right == signed[1].replace("X", f"the {kind}")
+    assert (legend(e, ["X"]).low, legend(e, ["X"]).high) == signed
+    assert legend(e, ["X", "Y"]).high == signed[1].replace("X", f"the {kind}")
     e.class_specific = False
-    assert legend(e, ["X"]).right == f"most important, for any {kind}"
+    assert legend(e, ["X"]).high == f"most important, for any {kind}"
 
 
 def test_the_explanation_says_itself_whether_it_looks_at_the_target(image, corner):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.text import Text
 
+import mhex
 from mhex.viz import Section, comparison, figure, page, to_html
 from mhex.viz.sheet import text_width
 from mhex.viz.text import Unit, break_lines, units
@@ -78,6 +79,8 @@ def test_positions_stand_for_tokens_that_are_not_known(text):
     got = units(explanation)
     assert [u.text for u in got] == ["0", "1", "2", "3"]
     assert [u.special for u in got] == [True, False, False, True]
+    explanation.ids = torch.tensor([[101, 2045, 7, 102, 0]])
+    assert [u.text for u in units(explanation)] == ["id 101", "id 2045", "id 7", "id 102"]
 
 
 def test_all_zero_text_is_drawn_and_marked(text):
@@ -179,3 +182,11 @@ def test_words_stay_on_the_paper(text):
 def test_too_many_lines_are_said(text):
     drawn = figure(text(["supercalifragilistic" * 3] * 1300, [0.0] * 1300))
     assert any("Only the first 600 of 1300 lines" in line for line in words(drawn))
+
+
+def test_ids_label_texts_that_were_given_without_a_tokenizer():
+    from support.tiny_text import bert, tokenizer
+
+    ids = tokenizer()(["a bad film"], return_tensors="pt")["input_ids"]
+    explanation = mhex.explain(bert(), {"input_ids": ids}, "gae")
+    assert {f"id {number}" for number in ids[0].tolist()} <= set(words(figure(explanation)))

@@ -1,0 +1,245 @@
+"""The page of evaluations: what it shows of their rows, curves and maps, handed to `mhex.viz`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mhex.errors import ArgumentError
+from mhex.explanation import Explanation
+from mhex.judge.controls import PREFIX, is_control
+from mhex.judge.report import Evaluation, evaluations
+from mhex.metrics._curve import CurveMetric
+from mhex.stats.intervals import bootstrap
+from mhex.viz.charts import Band, CurvePanel, Style, bar_figure, box_figure, curve_figure, styles_of
+from mhex.viz.pages import MapCard, Section, charts_html, page, part, sample_html
+
+_MOST = 12  # methods whose curves can be told apart
+_UNITS = {"mif": "share removed, most important first", "lif": "share removed, least important first"}
+_INSERTED = "share put in, most important first"
+_INTRO = (
+    "Controls, in grey, know nothing of the model; a method that is not above them has shown nothing. An arrow beside "
+    "a metric says whether higher (\u2191) or lower (\u2193) is better."
+)
+_CURVES = (
+    "Means over samples; bands are 95 % bootstrap intervals of the mean, point by point, over samples. MIF removes the "
+    "most important units first, so that a good map falls early; LIF the least important, so that it falls late. "
+    "Insertion puts the most important ones in first."
+)
+BOXES = (
+    "Boxes are the middle half, lines medians, diamonds means; whiskers reach to the last sample within 1.5 box "
+    "lengths, dots are samples beyond."
+)
+_BOXES = f"One value per sample. {BOXES} A metric with two orders shows the difference that methods are ranked by."
+_MAPS = "Each map is scaled on its own. Controls have dashed frames."
+_COST = (
+    "Median over samples of the time that a map took, in batches, on the machine of the evaluation. The axis counts in "
+    "powers of ten."
+)
+
+
+def page_of(
+    folder: str | PathLike[str],
+    title: str = "",
+    images: Sequence[int] | None = None,
+    remarks: Sequence[str] = (),
+) -> str:
+    """A page on all evaluations of a folder.
+
+    Args:
+        folder: That `mhex.evaluate` was given as `out=`, or one that holds several of them.
+        title: Of the page; by default the name of the folder.
+        images: Numbers of the samples whose maps are shown, among those that `pictures=` kept; None for all of them.
+        remarks: Sentences on the folder, which stand first.
+    """
+    entries = evaluations(Path(folder))
+    _check_images(entries, images)
+    if len(entries) == 1:
+        sections = list(_sections(entries[0], images))
+    else:
+        sections = [Section(entry.name, part("chapter", sections=list(_sections(entry, images)))) for entry in entries]
+    counts = [_counts(entry, f"{entry.name}: " if len(entries) > 1 else "") for entry in entries]
+    title = title or f"Evaluation: {Path(folder).resolve().name}"
+    return page(title, "\n\n".join([*remarks, *counts, _INTRO]), sections)
+
+
+def _counts(entry: Evaluation, name: str) -> str:
+    counts = {"method": len(entry.methods), "control": len(entry.controls), "sample": entry.images}
+    methods, controls, samples = (f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
+    return " ".join([f"{name}{methods} and {controls}, judged on {samples}.", *entry.report.remarks])
+
+
+def _check_images(entries: Sequence[Evaluation], images: Sequence[int] | None) -> None:
+    stored = sorted({image for entry in entries for image in entry.drawn})
+    for image in images or ():
+        if image not in stored:
+            names = f"those of {', '.join(map(str, stored))}" if stored else "none"
+            raise ArgumentError(
+                f"Expected images whose maps were kept, but got {image}; the folder has {names}. Evaluate with "
+                "pictures=N to keep the first N."
+            )
+
+
+def _sections(entry: Evaluation, images: Sequence[int] | None) -> Iterator[Section]:
+    yield Section("Table", _tables(entry))
+    if html := curves_html(entry):
+        yield Section("Curves", html, _CURVES)
+    if boxes := box_figures(entry):
+        yield Section("Values per sample", charts_html(boxes), _BOXES)
+    samples = [
+        sample_html(image, map_cards(dict(sorted(maps.items(), key=lambda pair: is_control(pair[0])))))
+        for image, maps in entry.drawn.items()
+        if images is None or image in images
+    ]
+    if samples:
+        yield Section(
+            "Maps side by side", "".join(samples), "Each map is scaled on its own. Controls have dashed frames."
+        )
+    yield Section("Cost per explanation", cost_html(entry), _COST)
+    yield Section("How it was made", facts_html(entry))
+
+
+def _tables(entry: Evaluation) -> str:
+    """The table of the report; with all outputs below if there are more."""
+    report = entry.report
+    single = all(len(report.metric(name).outputs) == 1 for name in report.metrics)
+    return part("tables", first=report.table("html"), outputs="" if single else report.to_html())
+
+
+def curves_html(entry: Evaluation) -> str:
+    """Mean curves of every metric that reads a sweep, as HTML; empty if no curve was stored."""
+    panels = curve_panels(entry)
+    if not panels:
+        return ""
+    names = {name for panel in panels for name in panel.bands}
+    styles = {name: style for name, style in _styles(entry).items() if name in names}
+    missing = sum(name not in names for name in entry.methods)
+    note = f"Left out here: {missing} methods with lower places." if missing else ""
+    return charts_html({_curve_alt(panel): curve_figure([panel], styles) for panel in panels}, styles, note)
+
+
+def _curve_alt(panel: CurvePanel) -> str:
+    return f"{panel.title}: curves of {', '.join(panel.bands)}"
+
+
+def curve_panels(entry: Evaluation) -> list[CurvePanel]:
+    """Mean curves for every metric and order that curves were stored of."""
+    panels = []
+    for name in entry.report.metrics:
+        metric = entry.report.metric(name)
+        if not isinstance(metric, CurveMetric) or not entry.report.has_curves(name):
+            continue
+        methods = [*_best(entry, name), *entry.controls]
+        for order in metric.orders:
+            _, shares, curves = entry.report.curves(name, order)
+            bands = {method: _band(curves[method]) for method in methods if method in curves}
+            bands = {method: band for method, band in bands.items() if band[0]}
+            title = f"{name}, {order.upper()}" if len(metric.orders) > 1 else name
+            below = _INSERTED if metric.inserted else _UNITS[order]
+            beside = "accuracy" if metric.output == "hit" else f"{metric.output} ({metric.scored})"
+            if bands:
+                panels.append(CurvePanel(title, below, beside, shares.tolist(), bands))
+    return panels
+
+
+def _best(entry: Evaluation, metric: str) -> list[str]:
+    """Methods whose curves are drawn: all, or the best by a metric where they are too many."""
+    if len(entry.methods) <= _MOST:
+        return entry.methods
+    means = {name: float(values.nanmean()) for name, values in entry.report.per_image(metric).items()}
+    sign = -1 if entry.report.metric(metric).better[0] else 1
+    finite = [name for name in entry.methods if name in means and means[name] == means[name]]
+    return sorted(finite, key=lambda name: sign * means[name])[:_MOST]
+
+
+def _band(curves: Tensor) -> Band:
+    """The mean of curves (n, T + 1) and its bootstrap interval at each point; images without a curve do not count."""
+    counted = curves[curves.isfinite().all(1)].double()
+    if not len(counted):
+        return [], [], []
+    ends = bootstrap(counted, lambda rows: rows.mean(-2), resamples=1000)
+    return counted.mean(0).tolist(), ends.low.tolist(), ends.high.tolist()
+
+
+def box_figures(entry: Evaluation) -> dict[str, Any]:
+    """Boxes of the values per image of every metric that reads a sweep, by what they show; empty if there is none."""
+    charts = {}
+    for name in entry.report.metrics:
+        metric = entry.report.metric(name)
+        if isinstance(metric, CurveMetric) and metric.additive:
+            values = entry.report.per_image(name)
+            styles = _styles(entry)
+            rows = {method: values[method].tolist() for method in styles if method in values}
+            below = f"{metric.outputs[0]}, {'higher' if metric.better[0] else 'lower'} is better"
+            charts[f"{name}: boxes of {', '.join(rows)}"] = box_figure(name, below, rows, styles)
+    return charts
+
+
+def cost_html(entry: Evaluation) -> str:
+    """A bar for each method, the cheapest on top, as HTML."""
+    seconds = sorted(entry.seconds().items(), key=lambda pair: pair[1])
+    rows = {name: (max(value, 1e-6), _duration(value)) for name, value in seconds}
+    alt = "Time per explanation: " + ", ".join(f"{name} {text}" for name, (_, text) in rows.items())
+    return charts_html({alt: bar_figure("Time per explanation", "seconds", rows, _styles(entry))})
+
+
+def _duration(seconds: float) -> str:
+    """A time in three figures at most."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
+
+
+def _styles(entry: Evaluation) -> dict[str, Style]:
+    return styles_of(entry.methods, entry.controls)
+
+
+def map_cards(maps: Mapping[str, Explanation], remarks: Mapping[str, str] | None = None) -> list[MapCard]:
+    """Cards of explanations by method, in their order, with a few words below the names of some."""
+    return [
+        MapCard(
+            explanation,
+            f"{name.removeprefix(PREFIX)} (control)" if is_control(name) else name,
+            is_control(name),
+            (remarks or {}).get(name, ""),
+        )
+        for name, explanation in maps.items()
+    ]
+
+
+def facts_html(entry: Evaluation) -> str:
+    """Model, target, task, seed, counts, versions and commands as a table, in HTML."""
+    facts = entry.told
+    rows = [("model", str(facts.get("model", "")))]
+    rows += [(name, str(facts[name])) for name in ("evaluator", "relabelled") if facts.get(name) not in (None, "none")]
+    rows += [(name, str(facts.get(name, ""))) for name in ("target", "task", "seed")]
+    skipped = [
+        f"{count} of {entry.images} for {method} by {metric}"
+        for method, counts in entry.report.skipped().items()
+        for metric, count in counts.items()
+        if count
+    ]
+    rows += [("samples", str(entry.images)), ("skipped", "; ".join(skipped) or "none")]
+    if not entry.calls:
+        rows.append(("versions", "not written down: the rows are of an earlier version"))
+    for number, call in enumerate(entry.calls, 1):
+        rows += _call_facts(call, f" of call {number}" if len(entry.calls) > 1 else "")
+    return part("table", head=(), rows=rows)
+
+
+def _call_facts(call: Mapping[str, Any], suffix: str) -> Iterator[tuple[str, str]]:
+    for name in ("model", "command", "methods", "metrics", "budget", "batch_size", "versions"):
+        value = call.get(name)
+        if not value:
+            continue
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} {entry}" for key, entry in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value))
+        title = "loaded as" if name == "model" else name.replace("_", " ")
+        yield f"{title}{suffix}", value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,231 @@
+"""HTML pages that need nothing else: pieces and whole pages from templates, with all pictures inside."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from PIL import Image
+
+from mhex._files import write_text
+from mhex._printable import printable
+from mhex.viz.captions import (
+    TEXT_SCALE_NOTE,
+    Explained,
+    agnostic_note,
+    check_same_input,
+    choose_both,
+    column_labels,
+    drawn_names,
+    legends,
+    prediction_note,
+)
+from mhex.viz.charts import Style
+from mhex.viz.colour import INK, Pixels, text_colours
+from mhex.viz.figures import check_folder, comparison, figure
+from mhex.viz.heatmap import describe, overlay, photo_pixels
+from mhex.viz.sheet import render
+from mhex.viz.text import text_blocks
+
+_MOST_TEXTS = 48
+_DPI = 160
+_SIDE = 256  # of the maps of samples, in pixels
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        title: Plain text.
+        html: A piece of HTML, put in as it is: from `to_html`, `picture_tag` or `paragraphs`, never from strangers.
+        note: Plain text below it; blank lines separate paragraphs.
+    """
+
+    title: str
+    html: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class MapCard:
+    """A map among those of a sample.
+
+    Attributes:
+        explanation: Of one sample and target.
+        caption: Its name on the page.
+        control: Whether it is a control, which has a dashed frame.
+        remark: A few words below the name.
+    """
+
+    explanation: Explained
+    caption: str
+    control: bool = False
+    remark: str = ""
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    """The templates. Plain values lose characters that act, such as those that turn text around, and are escaped."""
+    environment = Environment(
+        loader=PackageLoader("mhex.viz"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if hasattr(value, "__html__") else printable(value),
+    )
+    environment.globals.update(blocks_of=_blocks_of, text_colours=text_colours, ink=INK)
+    return environment
+
+
+def _blocks_of(text: str) -> list[str]:
+    return [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
+
+
+def part(name: str, template: str = "parts.html", /, **values: Any) -> Markup:
+    """A piece of HTML from the macro `name` of a file of `templates`."""
+    macro = getattr(_environment().get_template(template).module, name)
+    return Markup(macro(**values).strip())
+
+
+def page(title: str, intro: str, sections: Sequence[Section]) -> str:
+    """A complete HTML page.
+
+    Args:
+        title: Plain text, also the name of the browser's tab.
+        intro: Plain text; blank lines separate paragraphs.
+        sections: Top to bottom; more than three get a list of links above them.
+    """
+    return _environment().get_template("page.html").render(title=title, intro=intro, sections=sections)
+
+
+def paragraphs(text: str, kind: str = "") -> str:
+    """Plain text as escaped HTML paragraphs, one per block of lines.
+
+    Args:
+        text: Blank lines separate paragraphs.
+        kind: A CSS class for them.
+    """
+    return part("paragraphs", text=text, kind=kind)
+
+
+def to_html(explanation: Explained | Sequence[Explained]) -> str:
+    """A self-contained piece of HTML: a picture with a description for images, highlighted words for texts.
+
+    Args:
+        explanation: One, or several of the same input to be compared.
+    """
+    several = list(explanation) if isinstance(explanation, Sequence) else [explanation]
+    check_same_input(several)
+    first = several[0]
+    if first.modality == "text":
+        samples, targets, more = choose_both(first, None, None, _MOST_TEXTS)
+        return part(
+            "texts",
+            blocks=text_blocks(several, column_labels(several), samples, targets),
+            legends=legends(several, drawn_names(first, samples, targets)),
+            notes=[prediction_note(first, samples), TEXT_SCALE_NOTE, agnostic_note(several), *more],
+        )
+    samples, targets, _ = choose_both(first, None, None, 4, most_samples=4)
+    maps = [
+        f"{entry.method}: {'; '.join(describe(entry, sample, target) for sample in samples for target in targets)}."
+        for entry in several
+    ]
+    alt = " ".join(filter(None, ("Heat maps over the input.", *maps, prediction_note(first, samples))))
+    return picture_tag(comparison(several) if isinstance(explanation, Sequence) else figure(first), alt)
+
+
+def picture_tag(figure: Figure, alt: str) -> str:
+    """A matplotlib figure as an `img` tag that holds the picture itself.
+
+    Args:
+        figure: Any figure; one made by this package or by pyplot.
+        alt: What the picture shows, for readers who cannot see it.
+    """
+    source = _inline(render(figure, "png", dpi=_DPI), "png")
+    return part("picture", source=source, alt=alt, width=round(96 * float(figure.get_figwidth())))
+
+
+def charts_html(charts: Mapping[str, Figure], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
+    """Charts that stand side by side where there is room, as HTML.
+
+    Args:
+        charts: Figures by what they show, for readers who cannot see them.
+        styles: Of the names in the charts, for a key above them; None for no key.
+        note: A sentence below them.
+    """
+    sources = {alt: _inline(render(chart, "svg", in_page=True), "svg+xml") for alt, chart in charts.items()}
+    return part("charts", sources=sources, styles=styles or {}, note=note)
+
+
+def sample_html(number: int, cards: Sequence[MapCard]) -> str:
+    """A sample with its maps side by side, or below each other for a text, as HTML.
+
+    Args:
+        number: Of the sample.
+        cards: Its maps, at least one, in the order in which they are shown.
+    """
+    first = cards[0].explanation
+    name, probability = first.target_names(0)[0], first.target_probabilities(0)[0] or 0.0
+    about = f"{name} ({100 * probability:.3g} %)"
+    if (prediction := first.prediction(0)) is not None:
+        other_class = f"; predicted: {prediction[0]} ({100 * prediction[1]:.3g} %)"
+        about += ", the predicted class" if prediction[0] == name else other_class
+    is_text = first.modality == "text"
+    heading = part("sample_heading", name=f"{'Text' if is_text else 'Image'} {number}", about=about)
+    if is_text:
+        return heading + to_html([card.explanation for card in cards])
+    photo = photo_pixels(first, 0)
+    maps = [
+        {
+            "source": _thumbnail(overlay(card.explanation)),
+            "alt": f"{card.explanation.method}: {describe(card.explanation, 0, 0)}",
+            "caption": card.caption,
+            "control": card.control,
+            "remark": card.remark,
+        }
+        for card in cards
+    ]
+    return heading + part("maps", photo=None if photo is None else _thumbnail(photo), cards=maps)
+
+
+def _thumbnail(pixels: Pixels) -> str:
+    small = Image.fromarray(pixels)
+    small.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=82)
+    return _inline(file.getvalue(), "jpeg")
+
+
+def _inline(data: bytes, kind: str) -> str:
+    """The address of a picture that holds the picture itself."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def save_html(explanation: Explained | Sequence[Explained], path: str | PathLike[str]) -> Path:
+    """Write a complete HTML page that shows an explanation, or compares several of the same input.
+
+    Args:
+        explanation: One, or several of the same input.
+        path: Where to write; the folder must exist.
+
+    Raises:
+        ArgumentError: If the file cannot be written.
+    """
+    path = Path(path)
+    check_folder(path)
+    several = explanation if isinstance(explanation, Sequence) else [explanation]
+    title = "Explained by " + ", ".join(dict.fromkeys(entry.method for entry in several))
+    write_text(page(title, "", [Section("Scores", to_html(explanation))]), path)
+    return path
