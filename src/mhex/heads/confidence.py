@@ -69,7 +69,7 @@ def confidence_map(
     chunk: int = 32,
     progress: bool = False,
 ) -> ConfidenceMap:
-    """See `Scaffold.confidence_map`."""
+    """The map of `Scaffold.confidence_map`."""
     heads = checked_heads(model)
     check_chunk(chunk)
     if mode not in get_args(CellMode):

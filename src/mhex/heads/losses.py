@@ -65,13 +65,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool
 
 
 def class_loss(logits: Tensor, labels: Tensor, multi_label: bool) -> Tensor:
-    """Mean cross-entropy over the batch; binary for several labels or a single class score.
-
-    Args:
-        logits: (B, n).
-        labels: From `check_labels`.
-        multi_label: Whether a sample may have several classes.
-    """
+    """Mean cross-entropy of scores (B, n) over the batch; binary for several labels or a single class score."""
     if multi_label or logits.shape[1] == 1:
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
     return F.cross_entropy(logits, labels if labels.dim() == 1 else labels.to(logits.dtype))
@@ -105,6 +99,7 @@ def combined_loss(
         raise ArgumentError(f"Expected reduction 'sum' or 'mean', but got {reduction!r}.")
     if weights is not None and len(weights) != len(logits):
         raise ArgumentError(f"Expected {len(logits)} weights, one per loss, but got {len(weights)}.")
-    losses = [class_loss(scores, labels, multi_label) for scores in logits]
-    total = torch.stack([w * one for w, one in zip(weights or [1.0] * len(losses), losses, strict=True)]).sum()
+    factors = weights or [1.0] * len(logits)
+    losses = [f * class_loss(scores, labels, multi_label) for f, scores in zip(factors, logits, strict=True)]
+    total = torch.stack(losses).sum()
     return total if reduction == "sum" else total / len(losses)

@@ -5,52 +5,37 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 from torch import Tensor, nn
 
-from mhex.capture import unwrap
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
-from mhex.heads import call_record as calls
-from mhex.heads.call_record import Reading, decided
+from mhex.capture.hooks import unfollow_calls
+from mhex.errors import ArgumentError, MhexWarning, unknown_name
+from mhex.heads.call_record import HeadReading, HeadsOutput, decided
 from mhex.heads.collaboration import Collaboration, Study, Values, collaboration, collaboration_study
 from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
 from mhex.heads.files import save_heads
 from mhex.heads.fit import FitReport, Method, fit_heads, head_accuracy
 from mhex.heads.fold import StaticFoldReport, fold, fold_static
-from mhex.heads.heads import (
-    PREFIX,
-    Heads,
-    Settings,
-    Source,
-    checked_classes,
-    freeze,
-    heads_of,
-    ramp,
-    required_heads,
-    thaw,
-)
+from mhex.heads.heads import PREFIX, Heads, Settings, Source, checked_classes, checked_model, heads_of, required_heads
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
-from mhex.heads.predictors import check_classifier, expected_source, predict
-from mhex.heads.strip import gates_are_one, reset, strip, what_predicts
-from mhex.heads.summary import Summary, summarise
-from mhex.heads.wiring.graft import ungraft, unsettle
+from mhex.heads.predictors import check_source, predict, predicting_source
+from mhex.heads.strip import Summary, reset, strip, summarise
+from mhex.heads.wiring.graft import ungraft
 
 
-class Held:
-    """Part of `Scaffold`: what its other parts work on.
+class Scaffold:
+    """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
 
     Attributes:
-        model: The model, without wrappers; it stays after `Scaffold.detach`.
+        model: The model, without wrappers; it stays after `detach`.
 
     Args:
         model: The model, or a wrapper of it.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        if not isinstance(model, nn.Module):
-            raise not_a_model(model)
-        self.model = unwrap(model)
+        self.model = checked_model(model)
         self._heads = required_heads(self.model)
 
     @property
@@ -60,35 +45,176 @@ class Held:
 
     @property
     def heads(self) -> Heads:
-        """The heads.
-
-        Raises:
-            ArgumentError: They were taken off.
-        """
+        """The heads; an ArgumentError after `detach`."""
         if not self.attached:
             raise ArgumentError("These heads were detached; attach heads again with mhex.attach(model, num_classes).")
         return self._heads
 
     @property
     def host(self) -> nn.Module:
-        """The model, if it still carries these heads.
-
-        Raises:
-            ArgumentError: They were taken off.
-        """
+        """The model, if it still carries these heads; an ArgumentError after `detach`."""
         _ = self.heads
         return self.model
 
+    @property
+    def settings(self) -> Settings:
+        """How the heads were built; known also after `detach`."""
+        return self._heads.settings
 
-def not_a_model(given: object) -> ArgumentTypeError:
-    """The error for something that is no module; what holds one, as a bundle of `mhex.load` does, is told apart."""
-    holds = isinstance(getattr(given, "model", None), nn.Module)
-    advice = "; pass the model that it holds, its attribute .model (bundle.model)" if holds else ""
-    return ArgumentTypeError(f"Expected a torch.nn.Module, but got {type(given).__name__}{advice}.")
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the residual connections that carry a block, first to last.
 
+        Before the first forward pass, in the order in which the model is written; from then on, in which they run.
+        """
+        return self._heads.names
 
-class ClosedForm(Held):
-    """Part of `Scaffold`."""
+    @property
+    def num_classes(self) -> int:
+        """Number of classes n."""
+        return self.settings.num_classes
+
+    def __repr__(self) -> str:
+        if not self.attached:
+            return f"Scaffold(detached from {type(self.model).__name__})"
+        return f"Scaffold({len(self.names)} heads on {type(self.model).__name__}, {self.num_classes} classes)"
+
+    # --- after a forward pass --------------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> HeadReading:
+        """What the heads said in the last forward pass of this thread."""
+        return self.heads.sighting()
+
+    def __call__(self, *args: Any, return_heads: bool = False, **kwargs: Any) -> Any:
+        """Call the model; with `return_heads`, give its heads' class scores too, as `HeadsOutput`."""
+        output = self.host(*args, **kwargs)
+        reading = self.reading
+        return HeadsOutput(output, reading.heads_only, reading.sum) if return_heads else output
+
+    @property
+    def head_logits(self) -> dict[str, Tensor]:
+        """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
+        return self.reading.spoken
+
+    @property
+    def head_predictions(self) -> dict[str, Tensor]:
+        """Classes that the heads predicted in the last forward pass: (B,), or bool (B, n) for several labels."""
+        return {name: decided(y, self.settings.multi_label) for name, y in self.head_logits.items()}
+
+    @property
+    def logits(self) -> Tensor:
+        """Class scores (B, n) of the last forward pass, from `predict_from`."""
+        return self.reading.logits
+
+    @property
+    def predictions(self) -> Tensor:
+        """Classes predicted in the last forward pass, from `predict_from`: (B,), or bool (B, n) for several labels."""
+        return self.reading.predictions
+
+    def loss(
+        self,
+        labels: Tensor,
+        mode: Mode = "finetune",
+        reduction: Reduction = "sum",
+        decay: float = 0.8,
+        classifier: bool = True,
+        weights: Sequence[float] | None = None,
+    ) -> Tensor:
+        """Loss of the last forward pass; call the model first.
+
+        Args:
+            labels: Class numbers (B,) or (B, 1), class probabilities (B, n), or for several labels 0 and 1, (B, n).
+            mode: `"finetune"`: one loss per head, summed; needed for good maps. `"pretrain"`: one loss of the
+                running sum of all class scores.
+            reduction: Of the losses in `"finetune"`: `"sum"` as published, or `"mean"`.
+            decay: Of the running sum: 1 is the plain sum, 0 the last term alone.
+            classifier: Whether the model's own classifier joins in as the last term.
+            weights: Of the losses in `"finetune"`, one per term; 1 by default.
+        """
+        terms = self.reading.trained_terms(classifier)
+        labels = check_labels(labels, terms[0].shape[0], self.num_classes, self.settings.multi_label)
+        loss = combined_loss(terms, labels, mode, reduction, decay, self.settings.multi_label, weights)
+        self.heads.mode, self.heads.decay, self.heads.joined = mode, decay, classifier
+        return loss
+
+    @property
+    def predict_from(self) -> Source:
+        """What predicts: the model's own classifier, the last head, or the running sum.
+
+        By default the classifier where the model returns n class scores, unless it was left out of the loss while the
+        gates learned; otherwise the last head after training with `"finetune"` and the running sum after `"pretrain"`.
+        Before the first forward pass it is read off the model's last layer; a model whose last layer does not tell
+        must be called first.
+        """
+        return predicting_source(self.heads, model=self.model)
+
+    @predict_from.setter
+    def predict_from(self, source: Source | None) -> None:
+        check_source(source, self.heads)
+        self.heads.source = source
+
+    # --- parameters ------------------------------------------------------------------------------------------------
+
+    def head_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the heads."""
+        return self.heads.parameters()
+
+    def host_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the model without its heads."""
+        heads = set(self.heads.parameters())
+        return (p for p in self.model.parameters() if p not in heads)
+
+    def host_state_dict(self) -> dict[str, Tensor]:
+        """State of the model without its heads: what the plain model would give."""
+        return {k: v for k, v in self.model.state_dict().items() if not k.startswith(f"{PREFIX}.")}
+
+    def equivalent_matrix(self, name: str) -> Tensor:
+        """`W_eq = W2 W1` of a block, (n, C), detached."""
+        if name not in self.names:
+            raise unknown_name("head", name, self.names)
+        return self.heads[name].equivalent_matrix().detach()
+
+    def ramp(self, step: int, steps: int, share: float = 0.1) -> None:
+        """Move the gates of preset `"warmup"` from 1 towards the published gate; call it before every step.
+
+        The gates of all other presets, and heads without gates (`coupling="head_only"`), stay as they are: there a
+        call only checks its arguments, so that one training loop serves all presets.
+
+        Args:
+            step: Step of training, counted from 0; from `share * steps` on the gate is the published one.
+            steps: All steps of training, at least 1.
+            share: Part of the steps in which the gate changes, from 0 (at once, after step 0) to 1 (until the end).
+
+        Example:
+            >>> import torchvision, mhex
+            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8, preset="warmup")
+            >>> scaffold.ramp(5, steps=100)  # half way through the first tenth
+            >>> scaffold.summary().rows[0].strength
+            0.5
+        """
+        self.heads.ramp(step, steps, share)
+
+    def freeze_host(self) -> None:
+        """Train the heads alone: freeze the model's own parameters and the running statistics of its batch norms.
+
+        The norms stay in evaluation mode also after `model.train()`: every call of the model puts them back first.
+        Dropout follows `model.train()` as always. Predictions stay the same only if the gates do (preset `"probe"`,
+        coupling `"head_only"`).
+        """
+        self.heads.freeze(self.model)
+
+    def unfreeze_host(self) -> None:
+        """Undo `freeze_host`: what was trainable before trains again, norms follow the mode of the model."""
+        self.heads.thaw(self.model)
+
+    def predict(self, data: Any) -> Tensor:
+        """Class scores (N, n) from `predict_from`, in evaluation mode and without a graph; the model is left as it was.
+
+        Args:
+            data: A batch (a tensor, or a dictionary of arguments), or a loader of batches, with labels or without.
+        """
+        return predict(self.host, data)
 
     def fit(
         self,
@@ -105,26 +231,26 @@ class ClosedForm(Held):
         """Fit all heads in closed form on the frozen model, in one pass over data; no prediction changes.
 
         For preset `"probe"`, or any heads whose gates stay exactly 1. Each head's matrix `W_eq` is fitted to the
-        pooled features that the head sees. `W1` then has at most n rows that are not 0: `W_eq` is split by a singular
-        value decomposition into `W2 W1`. A strength of the penalty is chosen per head on held-out rows (of every
-        class, one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
+        pooled features that the head sees and split by a singular value decomposition into `W2 W1`, where `W1` has at
+        most n rows that are not 0. The strength of the penalty is chosen per head on held-out rows (of every class,
+        one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
         On a trained CNN try `relu="pre"` first: in a network that did not train with its heads, the mean before its
         ReLU may be negative in most channels (docs/heads.md has numbers).
 
         Args:
-            data: A loader as for training: batches `(inputs, labels)`, or dictionaries with `labels`; or just one
-                pair `(inputs, labels)` of tensors. Labels are as in `loss`.
+            data: A loader of batches `(inputs, labels)` or of dictionaries with `labels`; or one pair
+                `(inputs, labels)` of tensors. Labels are as in `loss`.
             method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
                 are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
                 probabilities. `"logistic"`: logistic regression on the stored pooled features.
-            intercept: Keep an intercept beside each head (`Block.intercept`). The published head has none, and for one
-                class out of many it did not pay on real models. By default only yes-or-no heads (`multi_label`, or one
-                class score) have one, because they need a threshold. Maps use `W_eq` alone.
+            intercept: Keep an intercept beside each head (`ExplainerBlock.intercept`). The published head has none,
+                and for one class out of many it did not pay on real models. By default only yes-or-no heads
+                (`multi_label`, or one class score) have one, because they need a threshold. Maps use `W_eq` alone.
             balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
                 weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
                 covariance within classes; the logistic loss weights rows.
-            strength: Of the penalty, relative to the mean variance of the features; chosen by default.
-            batch_size: Of forward passes, if `data` is a pair of tensors.
+            strength: Strength of the penalty, relative to the mean variance of the features; chosen by default.
+            batch_size: Size of the forward passes, if `data` is a pair of tensors.
             memory_gb: How much `"logistic"` may store.
             progress: Draw progress bars.
 
@@ -141,16 +267,7 @@ class ClosedForm(Held):
             [2, 2, 2]
         """
         return fit_heads(
-            self.model,
-            self.heads,
-            data,
-            method,
-            intercept=intercept,
-            balance=balance,
-            strength=strength,
-            batch_size=batch_size,
-            memory_gb=memory_gb,
-            progress=progress,
+            self.model, self.heads, data, method, intercept, balance, strength, batch_size, memory_gb, progress
         )
 
     def head_accuracy(self, data: Any, batch_size: int = 64, progress: bool = False) -> dict[str, float]:
@@ -164,10 +281,6 @@ class ClosedForm(Held):
             progress: Draw a progress bar.
         """
         return head_accuracy(self.model, self.heads, data, batch_size, progress)
-
-
-class Analysis(Held):
-    """Part of `Scaffold`."""
 
     def collaboration(
         self, inputs: Any, labels: Tensor | None = None, *, chunk: int = 32, progress: bool = False
@@ -233,36 +346,6 @@ class Analysis(Held):
         """
         return collaboration_study(self.host, loader, against, level, chunk, progress)
 
-
-class LifeCycle(Held):
-    """Part of `Scaffold`."""
-
-    def predict(self, data: Any) -> Tensor:
-        """Class scores (N, n) from `predict_from`, in evaluation mode and without a graph; the model is left as it was.
-
-        Args:
-            data: A batch (a tensor, or a dictionary of arguments), or a loader of batches, with labels or without.
-        """
-        return predict(self.host, data)
-
-    def freeze_host(self) -> None:
-        """Train the heads alone: freeze the model's own parameters and the running statistics of its batch norms.
-
-        The norms stay in evaluation mode also after `model.train()`: every call of the model puts them back first.
-        Dropout follows `model.train()` as always. Predictions stay the same only if the gates do (preset `"probe"`,
-        coupling `"head_only"`).
-        """
-        if self.heads.frozen is None:
-            own = {id(p) for p in self.heads.parameters()}
-            host = ((name, p) for name, p in self.model.named_parameters() if id(p) not in own)
-            self.heads.frozen = freeze(self.model, host)
-
-    def unfreeze_host(self) -> None:
-        """Undo `freeze_host`: what was trainable before trains again, norms follow the mode of the model."""
-        if self.heads.frozen is not None:
-            thaw(self.model, self.heads.frozen)
-            self.heads.frozen = None
-
     def reset_classes(self, num_classes: int) -> None:
         """Make the heads ready for another task: new class matrices `W2`, drawn as at the start; `W1` stays.
 
@@ -288,7 +371,7 @@ class LifeCycle(Held):
         Returns:
             Number of parameters that went.
         """
-        return strip(self.heads, what_predicts(self.heads))
+        return strip(self.heads, predicting_source(self.heads))
 
     def fold(self, predict_from: Source | None = None) -> nn.Module:
         """A self-contained inference module that predicts the same; the model stays as it is.
@@ -310,7 +393,7 @@ class LifeCycle(Held):
             >>> exported.module()(torch.rand(2, 3, 64, 64)).shape
             torch.Size([2, 8])
         """
-        return fold(self.model, self.heads, what_predicts(self.heads, predict_from))
+        return fold(self.model, self.heads, predicting_source(self.heads, predict_from))
 
     def fold_static(
         self, data: Any, test: Any = None, predict_from: Source | None = None
@@ -327,171 +410,7 @@ class LifeCycle(Held):
         Returns:
             The module, and how far its class scores are from those of the model.
         """
-        return fold_static(self.model, self.heads, what_predicts(self.heads, predict_from), data, test)
-
-
-class HeadsOutput(NamedTuple):
-    """What a model with heads says.
-
-    Attributes:
-        output: What the host returned.
-        heads: Class scores (B, n) of every head, first to last.
-        sum: Their running sum, with a kept classifier as its last term, (B, n).
-    """
-
-    output: Any
-    heads: list[Tensor]
-    sum: Tensor
-
-
-class Scaffold(ClosedForm, Analysis, LifeCycle):
-    """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
-
-    Args:
-        model: The model, or a wrapper of it.
-    """
-
-    @property
-    def settings(self) -> Settings:
-        """How the heads were built; known also after `detach`."""
-        return self._heads.settings
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the residual connections that carry a block, first to last.
-
-        Before the first forward pass, in the order in which the model is written; from then on, in which they run.
-        """
-        return self._heads.names
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes n."""
-        return self.settings.num_classes
-
-    def __repr__(self) -> str:
-        if not self.attached:
-            return f"Scaffold(detached from {type(self.model).__name__})"
-        return f"Scaffold({len(self.names)} heads on {type(self.model).__name__}, {self.num_classes} classes)"
-
-    # --- after a forward pass --------------------------------------------------------------------------------------
-
-    @property
-    def reading(self) -> Reading:
-        """What the heads said in the last forward pass of this thread."""
-        return self.heads.sighting()
-
-    def __call__(self, *args: Any, return_heads: bool = False, **kwargs: Any) -> Any:
-        """Call the model; with `return_heads`, give its heads' class scores too, as `HeadsOutput`."""
-        output = self.host(*args, **kwargs)
-        reading = self.reading
-        return HeadsOutput(output, reading.heads_only, reading.sum) if return_heads else output
-
-    @property
-    def head_logits(self) -> dict[str, Tensor]:
-        """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
-        return self.reading.spoken
-
-    @property
-    def head_predictions(self) -> dict[str, Tensor]:
-        """Classes that the heads predicted in the last forward pass: (B,), or bool (B, n) for several labels."""
-        return {name: decided(y, self.settings.multi_label) for name, y in self.head_logits.items()}
-
-    @property
-    def logits(self) -> Tensor:
-        """Class scores (B, n) of the last forward pass, from `predict_from`."""
-        return self.reading.logits
-
-    @property
-    def predictions(self) -> Tensor:
-        """Classes predicted in the last forward pass, from `predict_from`: (B,), or bool (B, n) for several labels."""
-        return self.reading.predictions
-
-    def loss(
-        self,
-        labels: Tensor,
-        mode: Mode = "finetune",
-        reduction: Reduction = "sum",
-        decay: float = 0.8,
-        classifier: bool = True,
-        weights: Sequence[float] | None = None,
-    ) -> Tensor:
-        """Loss of the last forward pass; call the model first.
-
-        Args:
-            labels: Class numbers (B,) or (B, 1), class probabilities (B, n), or for several labels 0 and 1, (B, n).
-            mode: `"finetune"`: one loss per head, summed; needed for good maps. `"pretrain"`: one loss of the
-                running sum of all class scores.
-            reduction: Of the losses in `"finetune"`: `"sum"` as published, or `"mean"`.
-            decay: Of the running sum: 1 is the plain sum, 0 the last term alone.
-            classifier: Whether the model's own classifier joins in as the last term.
-            weights: Of the losses in `"finetune"`, one per term; 1 by default.
-        """
-        terms = self.reading.trained_terms(classifier)
-        labels = check_labels(labels, terms[0].shape[0], self.num_classes, self.settings.multi_label)
-        loss = combined_loss(terms, labels, mode, reduction, decay, self.settings.multi_label, weights)
-        self.heads.mode, self.heads.decay, self.heads.joined = mode, decay, classifier
-        return loss
-
-    @property
-    def predict_from(self) -> Source:
-        """What predicts: the model's own classifier, the last head, or the running sum.
-
-        By default the classifier where the model returns n class scores, unless it was left out of the loss while the
-        gates learned; otherwise the last head after training with `"finetune"` and the running sum after `"pretrain"`.
-        Before the first forward pass it is read off the model's last layer; a model whose last layer does not tell
-        must be called first.
-        """
-        return expected_source(self.heads, self.model)
-
-    @predict_from.setter
-    def predict_from(self, source: Source | None) -> None:
-        if source is not None and source not in get_args(Source):
-            raise unknown_name("source of predictions", str(source), get_args(Source))
-        if source == "classifier":
-            check_classifier(self.heads)
-        self.heads.source = source
-
-    # --- parameters ------------------------------------------------------------------------------------------------
-
-    def head_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the heads."""
-        return self.heads.parameters()
-
-    def host_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the model without its heads."""
-        own = {id(p) for p in self.heads.parameters()}
-        return (p for p in self.model.parameters() if id(p) not in own)
-
-    def host_state_dict(self) -> dict[str, Tensor]:
-        """State of the model without its heads: what the plain model would give."""
-        return {k: v for k, v in self.model.state_dict().items() if not k.startswith(f"{PREFIX}.")}
-
-    def equivalent_matrix(self, name: str) -> Tensor:
-        """`W_eq = W2 W1` of a block, (n, C), detached."""
-        if name not in self.names:
-            raise unknown_name("head", name, self.names)
-        return self.heads[name].equivalent_matrix().detach()
-
-    def ramp(self, step: int, steps: int, share: float = 0.1) -> None:
-        """Move the gates of preset `"warmup"` from 1 towards the published gate; call it before every step.
-
-        The gates of all other presets, and heads without gates (`coupling="head_only"`), stay as they are: there a
-        call only checks its arguments, so that one training loop serves all presets.
-
-        Args:
-            step: Step of training, counted from 0; from `share * steps` on the gate is the published one.
-            steps: All steps of training, at least 1.
-            share: Part of the steps in which the gate changes, from 0 (at once, after step 0) to 1 (until the end).
-
-        Example:
-            >>> import torchvision, mhex
-            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8, preset="warmup")
-            >>> scaffold.ramp(5, steps=100)  # half way through the first tenth
-            >>> scaffold.summary().rows[0].strength
-            0.5
-        """
-        ramp(self.heads, step, steps, share)
+        return fold_static(self.model, self.heads, predicting_source(self.heads, predict_from), data, test)
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 
@@ -505,7 +424,7 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         A host frozen by `freeze_host` is unfrozen. With gates that are not exactly 1 the model is then another
         function, and a warning says so; `fold` keeps them. The scaffold is of no use afterwards, and says so.
         """
-        if not gates_are_one(self.heads):
+        if any(block.gate_state() not in ("none", "off", "one") for block in self.heads.named_blocks().values()):
             warnings.warn(
                 "The gates are active, so without them the model is another function; fold() gives a plain model "
                 "that keeps them.",
@@ -514,7 +433,7 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
             )
         self.unfreeze_host()
         ungraft(self.model)
-        unsettle(self.model, self.heads)
-        calls.forget(self.heads.token)
+        unfollow_calls(self.model, self.heads)
+        self._heads.record.forget()
         del self.model._modules[PREFIX]
         return self.model

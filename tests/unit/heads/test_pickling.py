@@ -109,7 +109,7 @@ class Chain(nn.Sequential):
 
 
 def test_children_that_came_later_are_hidden_while_a_unit_is_traced():
-    from mhex.heads.wiring.graft import Recipe
+    from mhex.heads.wiring.graft import Rewrite
 
     seen = []
 
@@ -117,10 +117,10 @@ def test_children_that_came_later_are_hidden_while_a_unit_is_traced():
         seen.append((list(unit._modules), word))
 
     unit = Chain(nn.Conv2d(3, 3, 1))
-    recipe = Recipe(Chain, note, ("again",), ["later"])
-    unit.__class__ = recipe.make()
+    rewrite = Rewrite(Chain, note, ("again",), ["later"])
+    unit.__class__ = rewrite.make()
     unit.add_module("later", nn.Identity())
-    recipe.made = None  # as in another process
+    rewrite.result = None  # as in another process
     twin = copy.deepcopy(unit)
     assert seen == [(["0"], "again")]
     assert type(twin) is Chain
