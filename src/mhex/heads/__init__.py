@@ -2,11 +2,12 @@
 
 from mhex.heads.attach import attach
 from mhex.heads.call_record import HeadsOutput
-from mhex.heads.collaboration import Collaboration, Correlation, Study, pearson, study
+from mhex.heads.collaboration import Collaboration, Study, pearson, study
 from mhex.heads.confidence import ConfidenceMap
 from mhex.heads.fit import FitReport
 from mhex.heads.heads import Heads, Settings, heads_of
 from mhex.heads.scaffold import Scaffold
+from mhex.stats.correlation import Correlation
 
 __all__ = [
     "Collaboration",

@@ -23,25 +23,15 @@ GateState = Literal["none", "off", "one", "constant", "active", "unknown"]
 
 @dataclass(frozen=True)
 class BlockOutput:
-    """What a block computes at one junction.
+    """What a block computes at one junction."""
 
-    Attributes:
-        logits: Class scores of the head, (B, n); None after `strip_heads`.
-        shortcut: `x`, (B, C, H, W) or (B, T, C).
-        branch: `r`, in the same shape.
-        pooled: `p`, the pooled sum before the ReLU, (B, C). With `relu="pre"` it is pooled after it.
-        features: What the head's matrix multiplies, (B, C): `W_eq @ features` are the logits.
-        gate: `g`, (B, C).
-        keep: Weight of each token in the pooling, (B, T); None if all count.
-    """
-
-    logits: Tensor | None
-    shortcut: Tensor
-    branch: Tensor
-    pooled: Tensor
-    features: Tensor
-    gate: Tensor
-    keep: Tensor | None
+    logits: Tensor | None  # class scores of the head, (B, n); None after `strip_heads`
+    shortcut: Tensor  # `x`, (B, C, H, W), (B, H, W, C) or (B, T, C)
+    branch: Tensor  # `r`, in the same shape
+    pooled: Tensor  # `p`, the pooled sum before the ReLU, (B, C); with `relu="pre"` it is pooled after it
+    features: Tensor  # what the head's matrix multiplies, (B, C): `W_eq @ features` are the logits
+    gate: Tensor  # `g`, (B, C)
+    keep: Tensor | None  # weight of each token in the pooling, (B, T); None if all count
 
 
 class ExplainerBlock(nn.Module):
@@ -109,11 +99,7 @@ class ExplainerBlock(nn.Module):
         return "one" if (1 - strength) + strength * self.kappa * 0.5 == 1 else "constant"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Intercepts come and go with the heads that are loaded; a state without these heads changes nothing.
-
-        Raises:
-            ArgumentError: The gate is 1 for ever, and the state would turn it on.
-        """
+        """Intercepts come and go with the heads that are loaded; gates that are 1 for ever cannot be turned on."""
         strength = state_dict.get(f"{prefix}strength")
         if self.fixed and strength is not None and not strength.is_meta and bool(strength.any()):
             raise ArgumentError(
@@ -131,16 +117,13 @@ class ExplainerBlock(nn.Module):
     def forward(
         self, x: Tensor, r: Tensor, keep: Tensor | None = None, nudge: Tensor | None = None
     ) -> tuple[Tensor, BlockOutput]:
-        """Join a shortcut and a branch.
+        """What flows on instead of the sum of shortcut `x` and branch `r`, and everything computed on the way.
 
         Args:
             x: Shortcut, (B, C, H, W), (B, H, W, C) or (B, T, C).
             r: Branch, in the same shape.
             keep: Weight of each token in the pooling, (B, T).
             nudge: Added to `u`, (B, C): a zero to which gradients are taken.
-
-        Returns:
-            What flows on instead of `x + r`, in their shape, and everything computed on the way.
         """
         axis = channel_axis(x, self.channels, self.channels_last)
         # Autocast would pool and multiply in half precision, where a mean over many positions loses its digits.
@@ -177,13 +160,7 @@ def pooled_target(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, target: 
 
 
 def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
-    """Mean over positions, (B, C), at least float32; over tokens with their weights, and 0 where all are 0.
-
-    Args:
-        tensor: (B, C, H, W), (B, H, W, C) or (B, T, C).
-        axis: Which axis holds the channels.
-        keep: Weights (B, T) of tokens.
-    """
+    """Mean over positions, (B, C), at least float32; over tokens with weights `keep` (B, T), and 0 where all are 0."""
     wide = wide_dtype(tensor)
     if keep is None:
         return tensor.mean([i for i in range(1, tensor.dim()) if i != axis], dtype=wide)
@@ -194,13 +171,7 @@ def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
 
 
 def channel_axis(tensor: Tensor, channels: int, channels_last: bool) -> int:
-    """Which axis of a map or of tokens holds the channels.
-
-    Args:
-        tensor: (B, C, H, W), (B, H, W, C) or (B, T, C).
-        channels: C, to be sure.
-        channels_last: Whether maps are (B, H, W, C) by their layers, which decide where sizes do not tell (W = C).
-    """
+    """Which axis of a map or of tokens holds C channels; where sizes do not tell (W = C), `channels_last` decides."""
     last = tensor.dim() - 1
     places = {3: (last,), 4: (last, 1) if channels_last else (1, last)}.get(tensor.dim(), ())
     for axis in places:
@@ -224,17 +195,9 @@ def pooled_sum(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, relu: Relu)
 def gated_sum(
     gate: Tensor | None, x: Tensor, r: Tensor, axis: int, target: GateTarget, branch_first: bool = False
 ) -> Tensor:
-    """`g * x + r`, or `g * (x + r)` for the target `"sum"`.
+    """`g * x + r`, or `g * (x + r)` for the target `"sum"`; a gate is (B, C), (1, C) for all samples, or None for 1.
 
-    The sum lies in memory as the host's own: what follows may add up its values in that order.
-
-    Args:
-        gate: (B, C), or (1, C) for all samples; None for 1.
-        x: Shortcut.
-        r: Branch, in the same shape.
-        axis: Which axis holds the channels.
-        target: What the gate multiplies.
-        branch_first: Whether the host adds `r + x`.
+    The sum lies in memory as the host's own (`r + x` if `branch_first`): what follows may add up values in that order.
     """
     if gate is None:
         return r + x if branch_first else x + r

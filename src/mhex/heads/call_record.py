@@ -24,41 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class Call:
-    """One call of the host.
+    """One call of the host."""
 
-    Attributes:
-        heads: The heads that serve it while it runs; of a replica, those of the replica.
-        graph: Whether gradients were on when it began.
-        special: Bool (B, T), True at tokens that are not pooled.
-        rows: First sizes of the inputs, one of them B; empty if blocks may be run again on copies.
-        masks: Masks of padding that the host was called with, by name.
-        recorded: Whether everything that the blocks compute is stored, beside the logits.
-        nudged: Whether zeros (B, C), to which gradients can be taken, are added to every `u`.
-        ran: Names of the junctions whose block ran, in order of execution.
-        logits: Class scores by name of the junction, in order of execution.
-        blocks: What the blocks computed, if recorded.
-        outputs: What the units returned, if recorded.
-        versions: How often the recorded tensors of each junction had been written into when they were seen.
-        nudges: The zeros that were added to `u`.
-        output: What the host returned.
-        skipped: Whether the activation that makes probabilities was skipped.
-    """
-
-    heads: Heads | None
-    graph: bool
-    special: Tensor | None = None
-    rows: frozenset[int] = frozenset()
-    masks: Mapping[str, Any] = field(default_factory=dict)
-    recorded: bool = False
-    nudged: bool = False
-    ran: list[str] = field(default_factory=list)
-    logits: dict[str, Tensor] = field(default_factory=dict)
-    blocks: dict[str, BlockOutput] = field(default_factory=dict)
-    outputs: dict[str, Tensor] = field(default_factory=dict)
-    versions: dict[str, dict[str, int]] = field(default_factory=dict)
-    nudges: dict[str, Tensor] = field(default_factory=dict)
-    output: Any = None
-    skipped: bool = False
+    heads: Heads | None  # those that serve it while it runs; of a replica, those of the replica
+    graph: bool  # whether gradients were on when it began
+    special: Tensor | None = None  # bool (B, T), True at tokens that are not pooled
+    rows: frozenset[int] = frozenset()  # first sizes of the inputs; empty if blocks may run again on copies
+    masks: Mapping[str, Any] = field(default_factory=dict)  # of padding, that the host was called with, by name
+    recorded: bool = False  # whether everything that the blocks compute is stored, beside the logits
+    nudged: bool = False  # whether zeros (B, C), to which gradients can be taken, are added to every `u`
+    ran: list[str] = field(default_factory=list)  # junctions whose block ran, in order of execution
+    logits: dict[str, Tensor] = field(default_factory=dict)  # class scores by junction, in order of execution
+    blocks: dict[str, BlockOutput] = field(default_factory=dict)  # what the blocks computed, if recorded
+    outputs: dict[str, Tensor] = field(default_factory=dict)  # what the units returned, if recorded
+    versions: dict[str, dict[str, int]] = field(default_factory=dict)  # of the recorded tensors when they were seen
+    nudges: dict[str, Tensor] = field(default_factory=dict)  # the zeros that were added
+    output: Any = None  # what the host returned
+    skipped: bool = False  # whether the activation that makes probabilities was skipped
 
     def mark(self, name: str, **tensors: Tensor) -> None:
         """Note the state of tensors of a junction, so that `check` can tell whether they were written into later."""
@@ -104,26 +86,16 @@ class CallRecord:
 
     The calls themselves are kept per thread. What they have shown of the host is kept here, because explaining must
     not write on a module.
-
-    Attributes:
-        ran: Names of the blocks in the order in which they ran in the last call, of those in evaluation mode if there
-            was one: in training a host may skip units. Empty before the first call.
-        evaluated: Whether that call was in evaluation mode.
-        masked_above: Names of blocks that read a mask of the host's call, because their unit was given none.
-        width: How many class scores the host returned when somebody asked; 0 for none, None if nobody did.
-        ending: How the host makes probabilities of its logits, as far as a call has shown it; "unseen" before.
     """
 
-    width: int | None = None
-    ending: Ending | Literal["unseen"] | None = "unseen"
-
-    def __init__(self) -> None:
-        self.ran: tuple[str, ...] = ()
-        self.evaluated = False
-        self.masked_above: tuple[str, ...] = ()
+    width: int | None = None  # how many class scores the host returned when somebody asked; None if nobody did
+    ending: Ending | Literal["unseen"] | None = "unseen"  # how the host makes probabilities of its logits
+    ran: tuple[str, ...] = ()  # names of the blocks in the order of the last call, see `note`
+    evaluated = False  # whether that call was in evaluation mode
+    masked_above: tuple[str, ...] = ()  # names of blocks that read a mask of the host's call: their unit has none
 
     def note(self, ran: Sequence[str], evaluated: bool) -> None:
-        """Take in which blocks ran in a call, in their order."""
+        """Take in which blocks ran in a call, in order; evaluation comes first, as training may skip units."""
         # Written only where something changes: a compiled host is compiled again for every value that is new to it.
         if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
             self.ran, self.evaluated = tuple(ran), evaluated
@@ -191,12 +163,7 @@ class CallRecord:
 
 
 def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
-    """All names in the order in which they ran; one that did not run follows the one that is written before it.
-
-    Args:
-        ran: Names in order of execution.
-        written: All names, as the host is written.
-    """
+    """All names, as `written` in the host, in the order in which they `ran`; one that did not follows its neighbour."""
     order = list(ran)
     for place, name in enumerate(written):
         if name not in order:
@@ -225,15 +192,10 @@ class HeadsOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadReading:
-    """Class scores of one call.
-
-    Attributes:
-        call: What was seen.
-        heads: The heads that were attached, with the choices of training.
-    """
+    """Class scores of one call."""
 
     call: Call
-    heads: Heads
+    heads: Heads  # with the choices of training
 
     @property
     def names(self) -> tuple[str, ...]:

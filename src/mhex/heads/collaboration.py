@@ -7,16 +7,14 @@ which `W1` reaches only through the gate, by `delta_AG h^T`. The cosine of these
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import RandomSampler
@@ -27,10 +25,9 @@ from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.predictors import watched
 from mhex.inputs.loader import in_chunks
-from mhex.stats import correlation as statistics
+from mhex.stats.correlation import Correlation, Values, correlate
 
 CONFIDENCE = "p_orig"
-Values = Tensor | Sequence[float] | NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,36 +67,6 @@ class Collaboration:
     def save(self, path: str | PathLike[str]) -> Path:
         """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
         return save_drawing(self.show, path)
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """Pearson's coefficient of two variables.
-
-    Attributes:
-        first: Name of one variable.
-        second: Name of the other.
-        coefficient: r, from -1 to 1; NaN for fewer than three samples or if a variable does not vary.
-        p_value: Two-sided, of the hypothesis that there is no correlation, by Student's t with N - 2 degrees.
-        count: N.
-        low: Lower end of the confidence interval (Fisher's z); -1 for three samples, of which it has no bound.
-        high: Upper end.
-        level: Confidence of the interval.
-    """
-
-    first: str
-    second: str
-    coefficient: float
-    p_value: float
-    count: int
-    low: float
-    high: float
-    level: float = 0.95
-
-    @property
-    def squared(self) -> float:
-        """The share of one variable's variance that a line through the other explains."""
-        return self.coefficient**2
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,36 +269,10 @@ def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = 
         >>> round(pearson([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]).coefficient, 3)
         0.8
     """
-    row, why = _correlated(x, y, level, names)
+    row, why = correlate(x, y, level, names)
     if why is not None:
         warnings.warn(f"There is no correlation of {names[0]} and {names[1]}: {why}.", MhexWarning, stacklevel=2)
     return row
-
-
-def _correlated(x: Values, y: Values, level: float, names: tuple[str, str]) -> tuple[Correlation, str | None]:
-    """The correlation, and why there is none; None if there is one."""
-    if not 0 < level < 1:
-        raise ArgumentError(f"Expected a level between 0 and 1, for instance 0.95, but got {level}.")
-    a, b = _column(x, names[0]), _column(y, names[1])
-    if len(a) != len(b):
-        raise ArgumentError(f"Expected as many values of {names[1]} as of {names[0]}, {len(a)}, but got {len(b)}.")
-    result = statistics.pearson(a, b)
-    low, high = result.interval(level)
-    row = Correlation(*names, float(result.r), float(result.p), len(a), float(low), float(high), level)
-    if len(a) < 3:
-        return row, f"it takes three samples, and there are {len(a)}"
-    constant = [name for name, column in zip(names, (a, b), strict=True) if not statistics.varies(column)]
-    return row, f"{constant[0]} does not vary" if constant else None
-
-
-def _column(values: Values, name: str) -> Tensor:
-    array = values.detach().cpu().double() if isinstance(values, Tensor) else np.array(values, np.float64, order="C")
-    column = torch.as_tensor(array)
-    if column.dim() != 1:
-        raise ArgumentError(f"Expected one value of {name} per sample, (N,), but got the shape {tuple(column.shape)}.")
-    if wrong := int((~column.isfinite()).sum()):
-        raise ArgumentError(f"Expected finite values of {name}, but {wrong} of {len(column)} are not.")
-    return column
 
 
 def study(seen: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
@@ -357,7 +298,7 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
         for block, cosine in cosines.items()
     ]
     pairs += [(name, values, CONFIDENCE, seen.p_orig) for name, values in variables.items()]
-    results = [_correlated(x, y, level, (first, second)) for first, x, second, y in pairs]
+    results = [correlate(x, y, level, (first, second)) for first, x, second, y in pairs]
     reasons = [why for _, why in results if why is not None]
     if reasons:
         warnings.warn(

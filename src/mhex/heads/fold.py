@@ -22,7 +22,7 @@ from mhex.heads.call_record import HeadReading, decided
 from mhex.heads.heads import PREFIX, Heads, Source, required_heads
 from mhex.heads.losses import running_sum
 from mhex.heads.predictors import call_model, last_name, watched
-from mhex.heads.wiring.graft import plant, ungraft
+from mhex.heads.wiring.graft import kind_of_unit, plant, ungraft
 from mhex.heads.wiring.residual import Junction, closing_norm, survey
 from mhex.inputs.loader import unlabelled
 
@@ -142,8 +142,8 @@ class Folded(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """The class of a folded model exists in the process that made it only: a pickle makes it again."""
-        kind, reduced = type(self.host), cast(tuple[Any, ...], super().__reduce_ex__(protocol))
-        return _blank, (getattr(kind, "_mhex_original", kind),), *reduced[2:]
+        reduced = cast(tuple[Any, ...], super().__reduce_ex__(protocol))
+        return _blank, (kind_of_unit(self.host),), *reduced[2:]
 
     def _classifier(self, output: Any) -> list[Tensor]:
         """Class scores of the host's own classifier, if it has as many."""
@@ -200,35 +200,21 @@ def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Change:
-    """How far class scores moved on some data.
+    """How far class scores moved on some data."""
 
-    Attributes:
-        samples: How many were compared.
-        max_change: Largest change of a class score.
-        mean_change: Mean change of a class score, without its sign.
-        top1_agreement: Part of the samples whose predicted class stayed; for several labels, of the decisions.
-    """
-
-    samples: int
-    max_change: float
-    mean_change: float
-    top1_agreement: float
+    samples: int  # how many were compared
+    max_change: float  # largest change of a class score
+    mean_change: float  # mean change of a class score, without its sign
+    top1_agreement: float  # part of the samples whose predicted class stayed; for several labels, of the decisions
 
 
 @dataclass(frozen=True)
 class StaticFoldReport:
-    """What fixed gates changed.
+    """What fixed gates changed."""
 
-    Attributes:
-        calibration: On the data that the gates were averaged over.
-        test: On other data, if there was any; the honest number.
-        spread: Largest standard deviation over the samples of a gate's channel, by name of the block: what was
-            thrown away.
-    """
-
-    calibration: Change
-    test: Change | None
-    spread: dict[str, float]
+    calibration: Change  # on the data that the gates were averaged over
+    test: Change | None  # on other data, if there was any; the honest number
+    spread: dict[str, float]  # largest deviation of a gate's channel, by block: what was thrown away
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -297,17 +283,10 @@ def _change(model: nn.Module, heads: Heads, source: Source, folded: nn.Module, d
 
 
 def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """A self-contained inference module, as `Scaffold.fold` gives it.
+    """The module of `Scaffold.fold`; `factors` (C,) by name of a junction take the place of its gate.
 
-    Args:
-        model: The host, which stays as it is.
-        heads: Its heads.
-        source: What predicts.
-        factors: Fixed gates (C,) by name of their junction, instead of those that the heads compute.
-
-    Returns:
-        For `"classifier"` a copy of the host with gates in it, which returns what the host returned; otherwise a
-        module that returns class scores (B, n).
+    For `"classifier"` it is a copy of the host with gates in it, which returns what the host returned; otherwise a
+    module that returns class scores (B, n).
     """
     last = last_name(heads) if source == "last_head" else None
     if heads.settings.exclude_special and not heads.prefix_tokens:

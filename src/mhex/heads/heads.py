@@ -102,17 +102,9 @@ class Heads(nn.Module):
         self.joined = True  # whether the host's own classifier was a term of that loss
         self.source: Source | None = None  # what predicts; None decides by what there is
         self.frozen: tuple[str, ...] | None = None  # host parameters that `freeze_host` froze
+        choices = settings.num_classes, settings.preset, settings.coupling, settings.gate_target, settings.relu
         self.blocks = nn.ModuleList(
-            ExplainerBlock(
-                width,
-                settings.num_classes,
-                settings.preset,
-                settings.coupling,
-                settings.gate_target,
-                settings.relu,
-                name in channels_last,
-                name in branch_first,
-            )
+            ExplainerBlock(width, *choices, name in channels_last, name in branch_first)
             for name, width in zip(settings.junctions, settings.channels, strict=True)
         )
 

@@ -16,12 +16,7 @@ Reduction = Literal["sum", "mean"]
 
 
 def running_sum(logits: Sequence[Tensor], decay: float) -> Tensor:
-    """`s_L` of `s_l = y_l + decay * s_(l-1)`: the class scores of all heads, the last counting most.
-
-    Args:
-        logits: Class scores (B, n), first head to last.
-        decay: From 0 (the last head alone) to 1 (the plain sum).
-    """
+    """`s_L` of `s_l = y_l + decay * s_(l-1)` for class scores (B, n), first head to last; a decay of 1 is the sum."""
     if not 0 <= decay <= 1:
         raise ArgumentError(f"Expected a decay from 0 to 1, but got {decay}.")
     total = logits[0]
@@ -80,16 +75,9 @@ def combined_loss(
     multi_label: bool = False,
     weights: Sequence[float] | None = None,
 ) -> Tensor:
-    """`pretrain`: one loss of the running sum. `finetune`: the sum, or mean, of one loss per head.
+    """`pretrain`: one loss of the running sum. `finetune`: the sum, or mean, of one loss per head; see `Scaffold.loss`.
 
-    Args:
-        logits: Class scores (B, n), first head to last; a kept classifier stands last.
-        labels: From `check_labels`.
-        mode: See above.
-        reduction: Whether `finetune` sums the losses, as published, or averages them.
-        decay: Of the running sum.
-        multi_label: Whether a sample may have several classes.
-        weights: Of the losses in `finetune`; 1 by default.
+    `logits` (B, n) are of the first head to the last, and then of a kept classifier; labels are from `check_labels`.
     """
     if mode == "pretrain":
         return class_loss(running_sum(logits, decay), labels, multi_label)

@@ -106,28 +106,16 @@ def _check_number(name: str, value: Any, low: float, high: float, beside: str = 
 
 @dataclass(frozen=True)
 class MapSettings:
-    """How a map is made.
+    """How a map is made."""
 
-    Attributes:
-        alpha: Weight of negative class weights, from 0 to 1.
-        sharpness: `ss+`; `"auto"` is `1/n + 0.1`.
-        negative_sharpness: `ss-`; None for the positive one.
-        layer_factor: `rho`: each block counts so much less than the next one towards the anchor.
-        activation: What the class weights multiply.
-        anchor: Whether the deepest or the shallowest block counts fully.
-        layer_scale: `"max"` divides each block's map by its largest absolute value first.
-        active_only: Whether channels whose mean is not positive, which the head does not see, are left out. Heads
-            that couple `"separate"` have no ReLU and see all channels.
-    """
-
-    alpha: float
-    sharpness: float | Literal["auto"]
-    negative_sharpness: float | Literal["auto"] | None
-    layer_factor: float
-    activation: Activation
-    anchor: Anchor = "deep"
-    layer_scale: LayerScale = "none"
-    active_only: bool = False
+    alpha: float  # weight of negative class weights, from 0 to 1
+    sharpness: float | Literal["auto"]  # `ss+`; "auto" is `1/n + 0.1`
+    negative_sharpness: float | Literal["auto"] | None  # `ss-`; None for the positive one
+    layer_factor: float  # `rho`: each block counts so much less than the next one towards the anchor
+    activation: Activation  # what the class weights multiply
+    anchor: Anchor = "deep"  # whether the deepest or the shallowest block counts fully
+    layer_scale: LayerScale = "none"  # "max" divides each block's map by its largest absolute value first
+    active_only: bool = False  # leave out channels whose mean is not positive, which the head's ReLU hides
 
     def __post_init__(self) -> None:
         _check_number("alpha", self.alpha, 0, 1)
@@ -187,12 +175,7 @@ def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:
 
 
 def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str]:
-    """Names of blocks, first to last.
-
-    Args:
-        wanted: `"all"`, `"first3"`, `"last3"` (any number), or names: a sequence, or one string with commas between.
-        names: Those that there are, first to last.
-    """
+    """Those of `names` that `"all"`, `"first3"`, `"last3"` (any number), names or a string with commas stand for."""
     if isinstance(wanted, str) and wanted not in names:
         if wanted == "all":
             return list(names)
@@ -300,13 +283,8 @@ def layer_weights(count: int, factor: float, anchor: Anchor = "deep") -> list[fl
 def combined(maps: Mapping[str, Tensor], settings: MapSettings, size: Sequence[int] | None = None) -> Tensor:
     """`M_c = sum_l omega_l Up(M_c(l))`.
 
-    Args:
-        maps: (B, K, h, w) or (B, K, T) by name, first block to last.
-        settings: How.
-        size: Height and width of the input.
-
-    Returns:
-        (B, K, h, w) on the blocks' own grid if all share one, at the size of the input otherwise; (B, K, T) for text.
+    `maps` are (B, K, h, w) or (B, K, T) by name, first block to last; `size` is that of the input. The sum is on the
+    blocks' own grid if all share one, and otherwise at the size of the input.
     """
     weights = layer_weights(len(maps), settings.layer_factor, settings.anchor)
     sums: dict[torch.Size, Tensor] = {}  # upsampling is linear, so maps of one grid are added first

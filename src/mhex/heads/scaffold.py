@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mhex.capture.hooks import unfollow_calls
 from mhex.errors import ArgumentError, MhexWarning, unknown_name
 from mhex.heads.call_record import HeadReading, HeadsOutput, decided
-from mhex.heads.collaboration import Collaboration, Study, Values, collaboration, collaboration_study
+from mhex.heads.collaboration import Collaboration, Study, collaboration, collaboration_study
 from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
 from mhex.heads.files import save_heads
 from mhex.heads.fit import FitReport, Method, fit_heads, head_accuracy
@@ -22,6 +22,7 @@ from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
 from mhex.heads.predictors import check_source, predict, predicting_source
 from mhex.heads.strip import Summary, reset, strip, summarise
 from mhex.heads.wiring.graft import ungraft
+from mhex.stats.correlation import Values
 
 
 class Scaffold:

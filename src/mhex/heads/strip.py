@@ -71,45 +71,26 @@ def reset(heads: Heads, num_classes: int) -> None:
 
 @dataclass(frozen=True)
 class BlockSummary:
-    """What one block adds.
+    """What one block adds."""
 
-    Attributes:
-        name: Of the residual connection.
-        kind: `"map"` or `"token"`.
-        channels: C.
-        w1: Parameters of the gate's matrix.
-        w2: Parameters of the class matrix.
-        share: All parameters of the block over those of the host.
-        gate: What the gate does: `"none"` or `"off"` (exactly 1), `"one"` (exactly 1 until trained), `"constant"`,
-            `"active"`, `"unknown"` (on the meta device).
-        strength: `lambda` of the gate; None on the meta device.
-    """
-
-    name: str
-    kind: str
-    channels: int
-    w1: int
-    w2: int
-    share: float
-    gate: GateState
-    strength: float | None
+    name: str  # of the residual connection
+    kind: str  # "map" or "token"
+    channels: int  # C
+    w1: int  # parameters of the gate's matrix
+    w2: int  # parameters of the class matrix
+    share: float  # all parameters of the block over those of the host
+    gate: GateState  # what the gate does, see `ExplainerBlock.gate_state`
+    strength: float | None  # `lambda` of the gate; None on the meta device
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the heads of a model add to it; prints as a table.
+    """What the heads of a model add to it; prints as a table."""
 
-    Attributes:
-        rows: One per block, first to last.
-        host: Name of the model's class.
-        host_parameters: Parameters of the model without heads.
-        num_classes: n.
-    """
-
-    rows: tuple[BlockSummary, ...]
-    host: str
-    host_parameters: int
-    num_classes: int
+    rows: tuple[BlockSummary, ...]  # one per block, first to last
+    host: str  # name of the model's class
+    host_parameters: int  # parameters of the model without heads
+    num_classes: int  # n
 
     @property
     def w1(self) -> int:

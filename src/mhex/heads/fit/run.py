@@ -33,32 +33,18 @@ _EVERY = 5  # of so many rows of a class, one is held out
 
 @dataclass(frozen=True)
 class BlockFit:
-    """The fitted head of one block.
+    """The fitted head of one block."""
 
-    Attributes:
-        name: Of its residual connection.
-        channels: C.
-        dead: Channels that never vary; their weights are 0.
-        strength: Of the penalty, in units of the mean variance of the features.
-        chosen: Whether held-out rows chose the strength.
-        accuracy: Share of right predictions on held-out rows, by a head that has not seen them; of several labels,
-            share of right answers. NaN if nothing was held out.
-        balanced_accuracy: The same as a mean over classes.
-        average_precision: For several labels, the mean over classes of the average precision; otherwise None.
-        rank: Of `W_eq`, and so of `W1`.
-        seconds: Time to fit it, without the forward passes.
-    """
-
-    name: str
-    channels: int
-    dead: int
-    strength: float
-    chosen: bool
-    accuracy: float
-    balanced_accuracy: float
-    average_precision: float | None
-    rank: int
-    seconds: float
+    name: str  # of its residual connection
+    channels: int  # C
+    dead: int  # channels that never vary; their weights are 0
+    strength: float  # of the penalty, in units of the mean variance of the features
+    chosen: bool  # whether held-out rows chose the strength
+    accuracy: float  # share of right predictions (of several labels, answers) on held-out rows; NaN without any
+    balanced_accuracy: float  # the same as a mean over classes
+    average_precision: float | None  # for several labels, the mean over classes; otherwise None
+    rank: int  # of `W_eq`, and so of `W1`
+    seconds: float  # time to fit it, without the forward passes
 
 
 @dataclass(frozen=True)

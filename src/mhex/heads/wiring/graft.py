@@ -13,7 +13,8 @@ import inspect
 import itertools
 import linecache
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -25,39 +26,38 @@ from mhex.errors import CaptureError, UnsupportedModelError
 from mhex.heads.wiring.graph import EXTRA, UNTRACEABLE, compared_arguments, trace_unit
 from mhex.heads.wiring.residual import ROOT, Junction, first_line, meetings
 
+Forward = Callable[..., Any]
+# What takes the place of an addition: an attribute of the unit, called with these arguments before the tensors.
+Calls = Mapping[Junction, tuple[str, tuple[str, ...]]]
+_Code = tuple[str, Mapping[str, Any]]
+# Called as join(name, shortcut, branch, masks); returns what takes the place of the sum.
+Join = Callable[[str, Tensor, Tensor, Mapping[str, Any]], Tensor]
+_JOIN = "_mhex_join"
+_CHILD = "mhex_gate"  # name of a planted module inside its unit
 
+
+@dataclass(eq=False)
 class Rewrite:
-    """How a unit got its class, so that a pickle of it can be read.
+    """How a unit got its class, so that copies get it too and pickles make it again."""
 
-    Args:
-        kind: The class that it had.
-        rewrite: Called with the unit and `arguments`, it gives the unit its class; a function that can be pickled.
-        arguments: What else it takes.
-        hidden: Children that the unit had not got when its class was made.
-    """
-
-    def __init__(
-        self,
-        kind: type[nn.Module],
-        rewrite: Callable[..., None],
-        arguments: tuple[Any, ...],
-        hidden: Collection[str] = (),
-    ) -> None:
-        self.kind, self.rewrite, self.arguments, self.hidden = kind, rewrite, arguments, tuple(hidden)
-        self.result: type[nn.Module] | None = None
-
-    def make(self, **attributes: Any) -> type[nn.Module]:
-        """The class, with these attributes."""
-        names = {"__module__": self.kind.__module__, "__qualname__": self.kind.__qualname__}
-        reduce = {"__reduce_ex__": _reduced, "_mhex_rewrite": self}
-        self.result = type(self.kind.__name__, (self.kind,), {**names, **reduce, **attributes})
-        return self.result
+    kind: type[nn.Module]  # the class that the unit had
+    calls: Calls
+    result: type[nn.Module] | None = None  # the class that it got; pickles leave it out
 
     def __deepcopy__(self, memo: Any) -> Rewrite:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "result": None}
+
+
+def _rewrite(unit: nn.Module, calls: Calls) -> None:
+    """Give a unit a class derived from its own, in which these calls take the place of its additions."""
+    rewrite = Rewrite(type(unit), calls)
+    names = {"__module__": rewrite.kind.__module__, "__qualname__": rewrite.kind.__qualname__}
+    methods = {"__reduce_ex__": _reduced, "forward": rewritten(unit, calls), "_mhex_rewrite": rewrite}
+    rewrite.result = type(rewrite.kind.__name__, (rewrite.kind,), {**names, **methods})
+    unit.__class__ = rewrite.result
 
 
 def _reduced(unit: Any, protocol: Any) -> Any:
@@ -78,21 +78,21 @@ def _new(rewrite: Rewrite) -> Any:
 
 
 def _grown(unit: Any, state: Any) -> None:
-    """The unit has its children now, so its class can be made."""
+    """The unit has its children now, so its class can be made; those that came after it was traced are hidden."""
     rewrite: Rewrite = type(unit)._mhex_rewrite
     unit.__class__ = rewrite.kind
     unit.__setstate__(state)
     children = dict(unit._modules)
-    for name in rewrite.hidden:
+    for name in (GUEST, *(target for target, _ in rewrite.calls.values())):
         unit._modules.pop(name, None)
-    rewrite.rewrite(unit, *rewrite.arguments)
+    _rewrite(unit, rewrite.calls)
     unit._modules.update(children)
 
 
-Forward = Callable[..., Any]
-# What takes the place of an addition: an attribute of the unit, called with these arguments before the tensors.
-Calls = Mapping[Junction, tuple[str, tuple[str, ...]]]
-_Code = tuple[str, Mapping[str, Any]]
+def kind_of_unit(unit: nn.Module) -> type[nn.Module]:
+    """The class of a unit, or the one that it had before its forward was rewritten."""
+    kind = type(unit)
+    return kind._mhex_rewrite.kind if hasattr(kind, "_mhex_rewrite") else kind
 
 
 def rewritten(unit: nn.Module, calls: Calls) -> Forward:
@@ -218,23 +218,13 @@ def _refuse(name: str, argument: str, second: str | None = None) -> NoReturn:
     )
 
 
-# Called as join(name, shortcut, branch, masks); returns what takes the place of the sum.
-Join = Callable[[str, Tensor, Tensor, Mapping[str, Any]], Tensor]
-_JOIN = "_mhex_join"
-_CHILD = "mhex_gate"  # name of a planted module inside its unit
-
-
 def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
     """Route the additions of these junctions through `join`.
 
     The code of a unit is the one that was traced: flags that its forward reads off itself are taken as they are now.
     Children whose code became part of it (of a Hugging Face `BertLayer`, those around its additions) are not called;
     their forward hooks fire all the same, their backward hooks do not.
-
-    Args:
-        model: Changed in place; `ungraft` undoes it.
-        junctions: From `survey`.
-        join: Called with a junction's name, shortcut, branch and the masks that the unit was called with, by name.
+    `ungraft` undoes it.
     """
     for unit, joined in _by_unit(model, junctions):
         _rewrite(unit, {j: (_JOIN, (j.name,)) for j in joined})
@@ -244,13 +234,8 @@ def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
 def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, str]:
     """Let modules stand where the model adds; they become children of the units, and there is no way back.
 
-    Args:
-        model: Changed in place.
-        joins: What stands at each junction from `survey`: called with shortcut, branch and the masks of the unit by
-            name, it returns what takes the place of their sum.
-
-    Returns:
-        Dotted names of the modules inside the model, by name of the junction.
+    Each is called with shortcut, branch and the masks of the unit by name, and returns what takes the place of their
+    sum. The result has dotted names of the modules inside the model, by name of the junction.
     """
     planted: dict[str, str] = {}
     places: list[tuple[nn.Module, dict[Junction, str]]] = []
@@ -277,18 +262,11 @@ def _by_unit(model: nn.Module, junctions: Iterable[Junction]) -> list[tuple[nn.M
     return [(model.get_submodule(name), joined) for name, joined in by_unit.items()]
 
 
-def _rewrite(unit: nn.Module, calls: Calls) -> None:
-    """Give a unit a class derived from its own, in which these calls take the place of its additions."""
-    kind = type(unit)
-    rewrite = Rewrite(kind, _rewrite, (calls,), [GUEST, *(target for target, _ in calls.values())])
-    unit.__class__ = rewrite.make(forward=rewritten(unit, calls), _mhex_original=kind)
-
-
 def ungraft(model: nn.Module) -> None:
     """Give every grafted unit its own class back."""
     for module in model.modules():
         if is_grafted(module):
-            module.__class__ = type(module)._mhex_original  # type: ignore[attr-defined]
+            module.__class__ = kind_of_unit(module)
             del module.__dict__[_JOIN]
 
 
