@@ -263,23 +263,20 @@ def _gate_means(model: nn.Module, data: Any) -> tuple[dict[str, Tensor], dict[st
 
 
 def _change(model: nn.Module, heads: Heads, source: Source, folded: nn.Module, data: Any) -> Change:
-    samples, largest, total, scores, stable, decisions = 0, 0.0, 0.0, 0, 0, 0
+    before: list[Tensor] = []
+    after: list[Tensor] = []
     with watched(model) as run:
         for inputs in unlabelled(data):
-            before = HeadReading(run(inputs), heads).scores(source).double()
-            after = read_logits(call_model(folded, inputs))
-            if source == "classifier" and heads.ending is not None:
-                after = heads.ending.logits(after)
-            after = after.double()
-            moved = (after - before).abs()
-            agree = decided(after, heads.settings.multi_label) == decided(before, heads.settings.multi_label)
-            samples += before.shape[0]
-            largest = max(largest, float(moved.max()))
-            total, scores = total + float(moved.sum()), scores + moved.numel()
-            stable, decisions = stable + int(agree.sum()), decisions + agree.numel()
-    if not samples:
+            before.append(HeadReading(run(inputs), heads).scores(source).double())
+            logits = read_logits(call_model(folded, inputs))
+            ending = heads.ending if source == "classifier" else None
+            after.append((logits if ending is None else ending.logits(logits)).double())
+    if not before:
         raise ArgumentError("Expected a loader that can be gone through again, but it gave nothing this time.")
-    return Change(samples, largest, total / scores, stable / decisions)
+    first, second = torch.cat(before), torch.cat(after)
+    moved = (second - first).abs()
+    agree = decided(second, heads.settings.multi_label) == decided(first, heads.settings.multi_label)
+    return Change(len(first), float(moved.max()), float(moved.mean()), float(agree.double().mean()))
 
 
 def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, Tensor] | None = None) -> nn.Module:

@@ -75,33 +75,23 @@ class LeastSquares:
     square: Tensor  # mean of `|t|^2`, ()
 
     @classmethod
-    def one_of_many(cls, moments: Moments, balance: bool) -> LeastSquares:
-        """One class per row; the target is 1 at that class and 0 elsewhere.
+    def of(cls, moments: Moments, options: Options) -> LeastSquares:
+        """Of yes-or-no classes the target is 1 or -1; of one class per row it is 1 at that class and 0 elsewhere.
 
         With `balance` every class that occurs counts the same: its mean gets the weight 1 over their number in place
         of its frequency, around which rows scatter with the covariance that all classes share. That needs no scatter
         per class, which would not fit in memory, and a class of three rows is not trusted with a covariance.
         """
+        gram, share = moments.second / moments.count, moments.labels / moments.count
+        if options.binary:
+            cross, mean = (2 * moments.cross - moments.total) / moments.count, moments.total / moments.count
+            return cls(gram, cross, mean, 2 * share - 1, torch.full_like(moments.count, share.numel()))
         seen = moments.labels > 0
-        share = moments.labels / moments.count
-        weight = seen.to(share) / seen.sum() if balance else share
+        weight = seen.to(share) / seen.sum() if options.balance else share
         means = moments.cross / moments.labels.clamp_min(1e-300)[:, None]  # no rows: 0 / tiny = 0
-        gram = moments.second / moments.count
-        if balance:
+        if options.balance:
             gram = gram + (means.T * (weight - share)) @ means
         return cls(gram, weight[:, None] * means, weight @ means, weight, weight.sum())
-
-    @classmethod
-    def yes_or_no(cls, moments: Moments) -> LeastSquares:
-        """A question per class; the target is 1 for yes and -1 for no."""
-        target = 2 * moments.labels / moments.count - 1
-        return cls(
-            moments.second / moments.count,
-            (2 * moments.cross - moments.total) / moments.count,
-            moments.total / moments.count,
-            target,
-            torch.full_like(moments.count, target.numel()),
-        )
 
     def about(self, mean: Tensor, target: Tensor) -> LeastSquares:
         """The same rows with `mean` (C,) taken off the features and `target` (n,) off the targets."""
@@ -167,7 +157,7 @@ def held_out_errors(train: Moments, held_out: Moments, strengths: list[float], o
     are taken as they are, because balancing them changes each head's scale and threshold, not its direction.
     """
     problem, mean, target = _centred(train, options)
-    test = _problem(held_out, options).about(mean, target)
+    test = LeastSquares.of(held_out, options).about(mean, target)
     values, vectors = torch.linalg.eigh(problem.gram)
     a = problem.cross @ vectors
     quadratic = (a.T @ a) * (vectors.T @ test.gram @ vectors)
@@ -178,13 +168,9 @@ def held_out_errors(train: Moments, held_out: Moments, strengths: list[float], o
     return errors
 
 
-def _problem(moments: Moments, options: Options) -> LeastSquares:
-    return LeastSquares.yes_or_no(moments) if options.binary else LeastSquares.one_of_many(moments, options.balance)
-
-
 def _centred(moments: Moments, options: Options) -> tuple[LeastSquares, Tensor, Tensor]:
     """The problem about the means of features and targets if there is an intercept, and what was taken off."""
-    problem = _problem(moments, options)
+    problem = LeastSquares.of(moments, options)
     mean, target = problem.mean, problem.target
     if not options.intercept:
         mean, target = torch.zeros_like(mean), torch.zeros_like(target)

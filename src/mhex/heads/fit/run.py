@@ -67,7 +67,11 @@ class FitReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and words; what is not known is None."""
-        return cast(dict[str, Any], _plain(asdict(self)))
+        blocks = [
+            {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in entry.items()}
+            for entry in map(asdict, self.blocks)
+        ]
+        return {**asdict(self), "blocks": blocks}
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -97,15 +101,6 @@ class FitReport:
             cells += ["-" if math.isnan(share) else f"{100 * share:.1f} %" for share in shares]
             table.add_row(Text(printable(block.name)), *cells, f"{block.seconds:.2f}")
         return table
-
-
-def _plain(value: Any) -> Any:
-    """Lists in place of tuples, and None in place of NaN."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def fit_heads(
@@ -241,12 +236,11 @@ def _check_features(features: Mapping[str, Tensor], names: Iterable[str]) -> Non
         if name not in features:
             raise CaptureError(f"The forward pass did not run {name}, so its head cannot be fitted.")
     finite = torch.stack([torch.isfinite(features[name]).all() for name in names]).tolist()
-    for name, is_finite in zip(names, finite, strict=True):
-        if not is_finite:
-            raise CaptureError(
-                f"The features at {name} are NaN or infinite: check the inputs for NaN, and run a half-precision model "
-                "in float32."
-            )
+    if broken := [name for name, is_finite in zip(names, finite, strict=True) if not is_finite]:
+        raise CaptureError(
+            f"The features at {broken[0]} are NaN or infinite: check the inputs for NaN, and run a half-precision "
+            "model in float32."
+        )
 
 
 def _check_classes(seen: Tensor, rows: int, options: Options) -> None:
