@@ -39,7 +39,7 @@ class Collaboration:
             one of the two does not pull at all: the gate is fixed, the next head is untrained, or no channel is active.
         blocks: Names of the L - 1 blocks, in the order in which they run.
         heads: Names of all L heads.
-        labels: As given: class numbers (N,) or targets (N, n).
+        labels: The labels: class numbers (N,) or targets (N, n).
         p_orig: Probability of the true class, from what the scaffold predicts from, (N,). For several labels, the mean
             probability of the right answer over the classes.
         losses: Loss of each head, (N, L).
@@ -74,7 +74,7 @@ class Study:
     """Correlations over a data set.
 
     Attributes:
-        rows: Of each block's cosine with each variable, then of each variable with the confidence `p_orig`.
+        rows: Correlations of each block's cosine with each variable, then of each variable with `p_orig`.
         collaboration: The cosines.
     """
 
@@ -166,7 +166,7 @@ def measure(run: Callable[[Any], Call], heads: Heads, inputs: Any, labels: Tenso
 
     Args:
         run: From `watched(model, nudge=True, graph=True)`.
-        heads: Of that model.
+        heads: The heads of that model.
         inputs: What the model takes.
         labels: From `check_labels`.
     """

@@ -31,7 +31,7 @@ class ConfidenceMap:
         map: Scaled per image from its least to its largest value, (B, grid, grid) in [0, 1]; a constant map is zero.
         raw: The sums of cosines before that, (B, grid, grid).
         images: What was cut into parts, (B, C, H, W).
-        labels: As given.
+        labels: The labels of the images.
         mode: `"keep"`: only one part is visible. `"occlude"`: only one part is hidden, and the sum is by how much the
             cosines fall.
         blocks: Names of the blocks whose cosines were summed.
@@ -131,19 +131,16 @@ def _count(blocks: str, available: int) -> int:
 
 def _images(inputs: Any) -> Tensor:
     images = inputs.get(_IMAGES) if isinstance(inputs, Mapping) else inputs
-    if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
-        if isinstance(images, Tensor) and images.dim() == 3 and images.is_floating_point():
-            raise ArgumentError(
-                f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass "
-                "image[None], and its label likewise."
-            )
-        came = type(images).__name__
-        if isinstance(images, Tensor):
-            came = f"{tuple(images.shape)} ({images.dtype})"
-        elif isinstance(inputs, Mapping):
-            came = f"the arguments {', '.join(inputs)}"
+    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 4:
+        return images
+    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 3:
         raise ArgumentError(
-            f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
-            "only. Scaffold.collaboration serves texts too."
+            f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass image[None], "
+            "and its label likewise."
         )
-    return images
+    kind = f"the arguments {', '.join(inputs)}" if isinstance(inputs, Mapping) else type(images).__name__
+    came = f"{tuple(images.shape)} ({images.dtype})" if isinstance(images, Tensor) else kind
+    raise ArgumentError(
+        f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
+        "only. Scaffold.collaboration serves texts too."
+    )

@@ -114,7 +114,7 @@ class Folded(nn.Module):
         host: The model, with `FoldedBlock` modules in its units.
         speaking: Dotted names of those with a head.
         num_classes: n.
-        decay: Of the running sum of all class scores; None for the last head alone.
+        decay: Decay of the running sum of all class scores; None for the last head alone.
         joined: Whether the host's own classifier is a term of that sum.
         ending: How the host makes probabilities of its logits; None if it returns logits.
     """

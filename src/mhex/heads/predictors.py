@@ -24,7 +24,7 @@ def predicting_source(heads: Heads, choice: Source | None = None, model: nn.Modu
     """What predicts: as chosen, as set, as calls have shown, or else as the model's last layer says.
 
     Args:
-        heads: Of the model.
+        heads: The heads of the model.
         choice: The user's choice.
         model: Their host, whose last layer may serve as a guess; None if a guess will not do.
 

@@ -175,7 +175,7 @@ def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:
 
 
 def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str]:
-    """Those of `names` that `"all"`, `"first3"`, `"last3"` (any number), names or a string with commas stand for."""
+    """The names that are meant by `"all"`, `"first3"`, `"last3"` (any number), by names, or by a text with commas."""
     if isinstance(wanted, str) and wanted not in names:
         if wanted == "all":
             return list(names)
@@ -202,10 +202,10 @@ def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settin
     """`M_c = sum_k w_(c,k) a_k` of each block, on its own grid, by name: (B, K, H, W), or (B, K, T) for tokens.
 
     Args:
-        reading: Of a recorded call of the host.
-        names: Which blocks.
+        reading: The reading of a recorded call of the host.
+        names: Names of the blocks.
         index: Class numbers, (B, K); of a single-output head, 0 and 1 are its two classes.
-        settings: How.
+        settings: How maps are made.
     """
     call, heads = reading.call, reading.heads
     positive, negative = thresholds(settings, heads.settings.num_classes)

@@ -128,10 +128,10 @@ class Scaffold:
             labels: Class numbers (B,) or (B, 1), class probabilities (B, n), or for several labels 0 and 1, (B, n).
             mode: `"finetune"`: one loss per head, summed; needed for good maps. `"pretrain"`: one loss of the
                 running sum of all class scores.
-            reduction: Of the losses in `"finetune"`: `"sum"` as published, or `"mean"`.
-            decay: Of the running sum: 1 is the plain sum, 0 the last term alone.
+            reduction: How `"finetune"` joins its losses: by their `"sum"`, as published, or by their `"mean"`.
+            decay: Decay of the running sum: 1 is the plain sum, 0 the last term alone.
             classifier: Whether the model's own classifier joins in as the last term.
-            weights: Of the losses in `"finetune"`, one per term; 1 by default.
+            weights: Weights of the losses in `"finetune"`, one per term; 1 by default.
         """
         terms = self.reading.trained_terms(classifier)
         labels = check_labels(labels, terms[0].shape[0], self.num_classes, self.settings.multi_label)
@@ -277,8 +277,8 @@ class Scaffold:
         Of several labels, share of right yes-or-no answers.
 
         Args:
-            data: As for `fit`.
-            batch_size: Of forward passes, if `data` is a pair of tensors.
+            data: The same as for `fit`.
+            batch_size: Size of the forward passes, if `data` is a pair of tensors.
             progress: Draw a progress bar.
         """
         return head_accuracy(self.model, self.heads, data, batch_size, progress)
@@ -291,7 +291,7 @@ class Scaffold:
         Args:
             inputs: A tensor, a dictionary of the model's arguments, a loader of labelled batches, or one pair
                 `(inputs, labels)` of tensors.
-            labels: As for `loss`; None for a loader or a pair, or if the dictionary holds `labels`.
+            labels: The same as for `loss`; None for a loader or a pair, or if the dictionary holds `labels`.
             chunk: The most samples at once; memory grows with it and not with their number.
             progress: Whether to draw a progress bar.
 
@@ -318,7 +318,7 @@ class Scaffold:
 
         Args:
             inputs: Images (B, C, H, W), or a dictionary with `pixel_values`.
-            labels: As for `loss`.
+            labels: The same as for `loss`.
             grid: Parts in each direction.
             mode: `"keep"`: all but one part has the mean colour. `"occlude"`: one has it; how far the cosines fall.
             blocks: Whose cosines are summed: `"all"`, or the `"last3"` (any number) that have a successor.
@@ -354,7 +354,7 @@ class Scaffold:
         it has another number of classes, the heads predict.
 
         Args:
-            num_classes: Of the new task.
+            num_classes: Number of classes of the new task.
         """
         reset(self.heads, checked_classes(num_classes))
 
@@ -399,14 +399,14 @@ class Scaffold:
     def fold_static(
         self, data: Any, test: Any = None, predict_from: Source | None = None
     ) -> tuple[nn.Module, StaticFoldReport]:
-        """Like `fold`, with every gate fixed at its mean over some data: no gates are computed any more. Approximate.
+        """The module of `fold` with every gate fixed at its mean over some data: none is computed. It approximates.
 
         A fixed gate is absorbed by the batch norm of a projection shortcut; elsewhere it is a factor per channel.
 
         Args:
             data: A batch or a loader to average over; a loader is gone through twice.
             test: Other data on which to measure what changed.
-            predict_from: As for `fold`.
+            predict_from: The same as for `fold`.
 
         Returns:
             The module, and how far its class scores are from those of the model.

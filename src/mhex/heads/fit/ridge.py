@@ -76,7 +76,7 @@ class LeastSquares:
 
     @classmethod
     def of(cls, moments: Moments, options: Options) -> LeastSquares:
-        """Of yes-or-no classes the target is 1 or -1; of one class per row it is 1 at that class and 0 elsewhere.
+        """The target of yes-or-no classes is 1 or -1; that of one class per row is 1 at the class and 0 elsewhere.
 
         With `balance` every class that occurs counts the same: its mean gets the weight 1 over their number in place
         of its frequency, around which rows scatter with the covariance that all classes share. That needs no scatter
@@ -109,8 +109,8 @@ def fit_ridge(train: Moments, held_out: Moments, h: Tensor, y: Tensor, options: 
     """Fit one head.
 
     Args:
-        train: Of the rows to fit on while the strength is chosen.
-        held_out: Of the rows to choose it on; the final fit takes both.
+        train: Moments of the rows to fit on while the strength is chosen.
+        held_out: Moments of the rows to choose it on; the final fit takes both.
         h: Features of held-out rows, (M, C), on which the scale of the scores is chosen; may be a part of them.
         y: Their labels, (M, n).
         options: What to fit.

@@ -49,14 +49,14 @@ class BlockFit:
 
 @dataclass(frozen=True)
 class FitReport:
-    """What `Scaffold.fit` found; `print` shows it as a table.
+    """The result of `Scaffold.fit`; `print` shows it as a table.
 
     Attributes:
         method: `"ridge"` or `"logistic"`.
         rows: Number of samples.
         held_out: How many of them chose the strength and gave the accuracies.
         blocks: One entry per head, first to last.
-        seconds: Of everything, forward passes included.
+        seconds: Time of everything, forward passes included.
     """
 
     method: str

@@ -197,8 +197,8 @@ def channels_of(unit: nn.Module, node: fx.Node, cache: dict[fx.Node, list[Channe
 
 def _after(channels: Channels, node: fx.Node) -> Channels | None:
     """Where channels are after an operation; None if that cannot be told."""
-    given: Any = node.args[1:]
-    sizes = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
+    arguments: Any = node.args[1:]
+    sizes = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
     values = (*sizes, *node.kwargs.values())
     axes = values if all(isinstance(value, int) for value in values) else ()
     if node.target in ("permute", torch.permute):
@@ -213,7 +213,7 @@ def _after(channels: Channels, node: fx.Node) -> Channels | None:
         return channels.unsqueezed(axes[0]) if len(axes) == 1 else None
     if node.target is torch.einsum or (node.target in _REDUCTIONS and not node.kwargs.get("keepdim")):
         return None
-    if node.target is getattr and given in (("mT",), ("T",)):
+    if node.target is getattr and arguments in (("mT",), ("T",)):
         return channels.transposed(-1, -2)
     if node.target in ("flatten", torch.flatten):
         return channels.flattened(*axes)
@@ -222,7 +222,7 @@ def _after(channels: Channels, node: fx.Node) -> Channels | None:
         units = next((number for number, is_larger in enumerate(larger) if is_larger), len(sizes))
         return channels.reshaped(len(sizes) if len(sizes) > 1 else None, units)
     if node.target in ("unflatten", torch.unflatten):
-        parts = given[1] if len(given) == 2 else None
+        parts = arguments[1] if len(arguments) == 2 else None
         return channels.reshaped(channels.rank + len(parts) - 1 if channels.rank and isinstance(parts, tuple) else None)
     return channels.reshaped(None) if node.target in ("view_as", "reshape_as") else channels
 

@@ -116,25 +116,17 @@ def _traced(unit: nn.Module, present: set[str], hooked: bool) -> fx.Graph:
 @contextmanager
 def _no_dice() -> Iterator[None]:
     """Fail if random numbers are drawn in Python meanwhile: what they decide would be decided for ever."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-    def rewind() -> None:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
-
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
-        after = _draw()
-        rewind()
-        if _draw() != after:
+        arrays = zip(np.random.get_state(), states[1], strict=True)
+        unmoved = random.getstate() == states[0] and all(np.array_equal(new, old) for new, old in arrays)
+        if not (unmoved and torch.equal(torch.get_rng_state(), states[2])):
             raise fx.proxy.TraceError("its forward draws random numbers itself; draw them in a submodule")
     finally:
-        rewind()
-
-
-def _draw() -> tuple[float, float, float]:
-    return random.random(), float(np.random.random_sample()), float(torch.rand((), device="cpu"))
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 def compared_arguments(unit: nn.Module) -> list[str]:

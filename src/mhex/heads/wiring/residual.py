@@ -47,7 +47,7 @@ class Junction:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is in a model."""
+    """The residual additions of a model."""
 
     junctions: list[Junction]  # every residual addition that can carry a head, inner modules first
     left_out: dict[str, str]  # units that cannot, by name, and why, in words that follow the name
@@ -158,7 +158,7 @@ def _size(unit: nn.Module, nodes: set[fx.Node]) -> tuple[int, int]:
 
 
 def _stride(layer: Any) -> int:
-    """Of a layer that may shrink a map; 1 for all others."""
+    """The stride of a layer that may shrink a map; 1 for all others."""
     if not is_map_layer(layer) and not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
         return 1
     return int(layer.stride if isinstance(layer.stride, int) else max(layer.stride))
@@ -278,14 +278,14 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
     if seen.left_out:
         reasons = some_of([f"{name}: {why}" for name, why in seen.left_out.items()], between="; ")
         warnings.warn(f"Some units get no head. {reasons}.", MhexWarning, stacklevel=3)
-    if where == "all":
-        return main
-    if where == "attention+mlp":
-        chosen = [j for j in seen.junctions if j.kind == "token"]
-    elif where == "downsample":
-        chosen = [j for j in main if j.meeting.strided]
-    elif where == "projection":
-        chosen = [j for j in main if j.meeting.projection]
+    choices = {
+        "all": main,
+        "attention+mlp": [j for j in seen.junctions if j.kind == "token"],
+        "downsample": [j for j in main if j.meeting.strided],
+        "projection": [j for j in main if j.meeting.projection],
+    }
+    if where in choices:
+        chosen = choices[where]
     elif number := re.fullmatch(r"first(\d+)", where):
         chosen = main[: (count := int(number.group(1)))]
         if count > len(main):
