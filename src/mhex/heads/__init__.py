@@ -1,6 +1,6 @@
 """The trainable Multi-Head Explainer: block, wiring, losses, saliency, collaboration."""
 
-from mhex.heads.attach import attach
+from mhex.heads.attachment import attach
 from mhex.heads.call_record import HeadsOutput
 from mhex.heads.collaboration import Collaboration, Study, pearson, study
 from mhex.heads.confidence import ConfidenceMap

@@ -126,7 +126,7 @@ def save_drawing(draw: Callable[[], Any], path: str | PathLike[str]) -> Path:
     return save_figure(draw(), path)
 
 
-def collaboration(
+def measure_collaboration(
     model: nn.Module, inputs: Any, labels: Tensor | None = None, chunk: int = 32, progress: bool = False
 ) -> Collaboration:
     """The cosines of `Scaffold.collaboration`."""
@@ -323,4 +323,4 @@ def collaboration_study(
         raise ArgumentError(
             "The loader shuffles, so the values in against= would meet other samples than their own; use shuffle=False."
         )
-    return study(collaboration(model, loader, None, chunk, progress), against, level)
+    return study(measure_collaboration(model, loader, None, chunk, progress), against, level)

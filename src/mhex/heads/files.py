@@ -29,7 +29,7 @@ class _Extras(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
     order: tuple[str, ...] = ()
 
 
-class _Header(BaseModel, extra="forbid", strict=True):
+class _FileHeader(BaseModel, extra="forbid", strict=True):
     """The header of a file."""
 
     format: str
@@ -62,7 +62,7 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
             "weights of a whole model are loaded with load_state_dict."
         )
     try:
-        header = _Header.model_validate({name: metadata.get(name, "") for name in _Header.model_fields})
+        header = _FileHeader.model_validate({name: metadata.get(name, "") for name in _FileHeader.model_fields})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))

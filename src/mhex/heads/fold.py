@@ -235,7 +235,7 @@ def fold_static(
 ) -> tuple[nn.Module, StaticFoldReport]:
     """Fold with every gate fixed at its mean over some data; see `Scaffold.fold_static`."""
     means, spread = _gate_means(model, data)
-    folded = fold(model, heads, source, means)
+    folded = fold_model(model, heads, source, means)
     calibration = _change(model, heads, source, folded, data)
     change = None if test is None else _change(model, heads, source, folded, test)
     return folded, StaticFoldReport(calibration, change, spread)
@@ -279,7 +279,9 @@ def _change(model: nn.Module, heads: Heads, source: Source, folded: nn.Module, d
     return Change(len(first), float(moved.max()), float(moved.mean()), float(agree.double().mean()))
 
 
-def fold(model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, Tensor] | None = None) -> nn.Module:
+def fold_model(
+    model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, Tensor] | None = None
+) -> nn.Module:
     """The module of `Scaffold.fold`; `factors` (C,) by name of a junction take the place of its gate.
 
     For `"classifier"` it is a copy of the host with gates in it, which returns what the host returned; otherwise a

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from mhex.capture.hooks import unfollow_calls
 from mhex.errors import ArgumentError, MhexWarning, unknown_name
 from mhex.heads.call_record import HeadReading, HeadsOutput, decided
-from mhex.heads.collaboration import Collaboration, Study, collaboration, collaboration_study
+from mhex.heads.collaboration import Collaboration, Study, collaboration_study, measure_collaboration
 from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
 from mhex.heads.files import save_heads
 from mhex.heads.fit import FitReport, Method, fit_heads, head_accuracy
-from mhex.heads.fold import StaticFoldReport, fold, fold_static
+from mhex.heads.fold import StaticFoldReport, fold_model, fold_static
 from mhex.heads.heads import PREFIX, Heads, Settings, Source, checked_classes, checked_model, heads_of, required_heads
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
 from mhex.heads.predictors import check_source, predict, predicting_source
-from mhex.heads.strip import Summary, reset, strip, summarise
+from mhex.heads.strip import Summary, reset_classes, strip_heads, summarise
 from mhex.heads.wiring.graft import ungraft
 from mhex.stats.correlation import Values
 
@@ -301,7 +301,7 @@ class Scaffold:
             >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
             torch.Size([2, 7])
         """
-        return collaboration(self.host, inputs, labels, chunk, progress)
+        return measure_collaboration(self.host, inputs, labels, chunk, progress)
 
     def confidence_map(
         self,
@@ -356,7 +356,7 @@ class Scaffold:
         Args:
             num_classes: Number of classes of the new task.
         """
-        reset(self.heads, checked_classes(num_classes))
+        reset_classes(self.heads, checked_classes(num_classes))
 
     def summary(self) -> Summary:
         """What the heads add to the model: `print` shows a table; see `Summary.rows` and `Summary.to_dict`."""
@@ -372,7 +372,7 @@ class Scaffold:
         Returns:
             Number of parameters that went.
         """
-        return strip(self.heads, predicting_source(self.heads))
+        return strip_heads(self.heads, predicting_source(self.heads))
 
     def fold(self, predict_from: Source | None = None) -> nn.Module:
         """A self-contained inference module that predicts the same; the model stays as it is.
@@ -394,7 +394,7 @@ class Scaffold:
             >>> exported.module()(torch.rand(2, 3, 64, 64)).shape
             torch.Size([2, 8])
         """
-        return fold(self.model, self.heads, predicting_source(self.heads, predict_from))
+        return fold_model(self.model, self.heads, predicting_source(self.heads, predict_from))
 
     def fold_static(
         self, data: Any, test: Any = None, predict_from: Source | None = None

@@ -29,7 +29,7 @@ _GATE_WORDS: dict[GateState, str] = {
 }
 
 
-def strip(heads: Heads, source: Source) -> int:
+def strip_heads(heads: Heads, source: Source) -> int:
     """Strip the heads as `Scaffold.strip_heads` does; `source`, which predicts, is settled for good."""
     before = sum(p.numel() for p in heads.parameters())
     last = last_name(heads) if source == "last_head" else None
@@ -53,7 +53,7 @@ def strip(heads: Heads, source: Source) -> int:
     return before - sum(p.numel() for p in heads.parameters())
 
 
-def reset(heads: Heads, num_classes: int) -> None:
+def reset_classes(heads: Heads, num_classes: int) -> None:
     """Give every block a new class matrix, drawn as at the start; the gates' matrices stay."""
     for name, block in heads.named_blocks().items():
         if block.w1 is None and block.coupling != "head_only":

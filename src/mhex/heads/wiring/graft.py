@@ -218,7 +218,7 @@ def _refuse(name: str, argument: str, second: str | None = None) -> NoReturn:
     )
 
 
-def graft(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
+def graft_junctions(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
     """Route the additions of these junctions through `join`.
 
     The code of a unit is the one that was traced: flags that its forward reads off itself are taken as they are now.

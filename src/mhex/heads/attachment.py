@@ -20,7 +20,7 @@ from mhex.heads.files import read_heads
 from mhex.heads.fold import Folded, FoldedBlock
 from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes, checked_model
 from mhex.heads.scaffold import Scaffold
-from mhex.heads.wiring.graft import graft, is_grafted, ungraft
+from mhex.heads.wiring.graft import graft_junctions, is_grafted, ungraft
 from mhex.heads.wiring.residual import Junction, named, placed, survey
 
 
@@ -141,7 +141,7 @@ def attach(
         )
     with ExitStack() as undo:  # a unit that cannot be rewritten leaves the model as it was
         undo.callback(ungraft, model)
-        graft(model, junctions, heads.join)  # first: a unit that is the whole model may run all its children
+        graft_junctions(model, junctions, heads.join)  # first: a unit that is the whole model may run all its children
         model.add_module(PREFIX, heads)
         undo.callback(model._modules.pop, PREFIX)
         follow_calls(model, heads)
