@@ -25,6 +25,7 @@ class Meeting:
 
     addition: str  # name of the node
     shortcut: str  # name of the node of the operand that is carried past the branch
+    branch: str  # name of the node of the other operand
     channels: int  # width C of the sum
     channels_last: bool  # True for (B, H, W, C) and (B, T, C), False for (B, C, H, W)
     branch_first: bool  # True for `branch + shortcut`, False for `shortcut + branch`
@@ -104,6 +105,7 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
     return Meeting(
         addition.name,
         shortcut.name,
+        branch.name,
         channels.width,
         channels.last,
         branch_first=branch is a,
