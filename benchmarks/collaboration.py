@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import mhex
-from mhex.heads.collaboration import CONFIDENCE, Correlation, Study
+from mhex.heads import Correlation, Study
+from mhex.heads.collaboration import CONFIDENCE
 from mhex.lab.datasets import ImageSet, load_blood
 from mhex.viz import overlay
 from mhex.viz.captions import Legend

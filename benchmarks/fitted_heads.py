@@ -25,10 +25,9 @@ from torch.nn import functional as F
 import mhex
 from mhex.heads import Scaffold
 from mhex.heads.block import channel_axis, pool
-from mhex.heads.fit.linear import Linear, Options, accuracy
-from mhex.heads.fit.logistic import fit_logistic
+from mhex.heads.fit.logistic import Linear, Options, fit_logistic
 from mhex.heads.fit.ridge import Moments, fit_ridge
-from mhex.heads.fit.rows import Split
+from mhex.heads.fit.run import Split, accuracy
 from mhex.heads.predictors import watched
 from mhex.inputs.preprocess import View
 from mhex.lab.datasets.pets import load_pets

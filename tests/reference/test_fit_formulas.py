@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from mhex.heads.fit.linear import Options, fitted_scale
 from mhex.heads.fit.logistic import STRENGTHS as LOGISTIC_STRENGTHS
-from mhex.heads.fit.logistic import Rows, fit_logistic
+from mhex.heads.fit.logistic import LogisticProblem, Options, fit_logistic, fitted_scale
 from mhex.heads.fit.ridge import STRENGTHS, Moments, fit_ridge, held_out_errors, solve
 from support.probes import features, pictures, probe
 
@@ -104,7 +103,7 @@ def test_held_out_errors_are_those_of_the_rows(intercept, binary):
 @pytest.mark.parametrize("binary", [True, False])
 def test_logistic_ends_where_nothing_pulls(intercept, balance, binary):
     h, y = rows(binary=binary)
-    head = Rows(h, y, Options(binary, intercept, balance)).solve(0.01)
+    head = LogisticProblem(h, y, Options(binary, intercept, balance)).solve(0.01)
     weight, bias = head.weight.clone().requires_grad_(), head.bias.clone().requires_grad_()
     scores = h @ weight.T + bias
     if binary:
@@ -126,9 +125,9 @@ def test_logistic_by_hand_and_refit_on_all_rows():
     h, y = rows()
     held = torch.arange(len(h)) % 5 == 1
     outcome = fit_logistic(h, y, held, Options(False, strength=0.3))
-    both = Rows(h, y, Options(False)).solve(0.3)
+    both = LogisticProblem(h, y, Options(False)).solve(0.3)
     torch.testing.assert_close(outcome.head.weight, both.weight, atol=1e-5, rtol=0)
-    torch.testing.assert_close(outcome.trial, Rows(h[~held], y[~held], Options(False)).solve(0.3)(h[held]))
+    torch.testing.assert_close(outcome.trial, LogisticProblem(h[~held], y[~held], Options(False)).solve(0.3)(h[held]))
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -169,7 +168,7 @@ def test_logistic_chooses_a_strength_and_keeps_its_penalty_on_all_rows(binary):
     share = float((~held).sum()) / len(h)
     losses = {}
     for strength in LOGISTIC_STRENGTHS:
-        scores = Rows(h[~held], y[~held], options).solve(strength)(h[held])
+        scores = LogisticProblem(h[~held], y[~held], options).solve(strength)(h[held])
         if binary:
             loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, y[held])
         else:

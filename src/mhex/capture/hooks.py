@@ -20,6 +20,7 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
+from mhex.capture.anatomy import Guest
 from mhex.capture.attention import multi_head_attention
 from mhex.capture.needs import RuledPass
 from mhex.capture.threads import of_this_thread
@@ -185,6 +186,26 @@ def _restore(module: nn.Module, placed: _StandIn) -> None:
         del module.forward
     else:
         module.forward = own
+
+
+def follow_calls(model: nn.Module, guest: Guest) -> None:
+    """Tell `guest` of every call of the model, and of every state that is loaded into it."""
+    model.register_forward_pre_hook(guest.begin, with_kwargs=True, prepend=True)
+    model.register_forward_hook(guest.finish, with_kwargs=True, always_call=True)
+    model.register_load_state_dict_post_hook(guest.loaded)  # type: ignore[no-untyped-call]
+
+
+def unfollow_calls(model: nn.Module, guest: Guest) -> None:
+    """Undo `follow_calls`."""
+    kinds: tuple[tuple[dict[int, Any], ...], ...] = (
+        (model._forward_pre_hooks, model._forward_pre_hooks_with_kwargs),
+        (model._forward_hooks, model._forward_hooks_with_kwargs, model._forward_hooks_always_called),
+        (model._load_state_dict_post_hooks,),
+    )
+    for hooks, *marks in kinds:
+        for key in [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is guest]:
+            for entries in (hooks, *marks):
+                entries.pop(key, None)
 
 
 SDPA = F.scaled_dot_product_attention

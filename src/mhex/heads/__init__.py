@@ -1,11 +1,13 @@
 """The trainable Multi-Head Explainer: block, wiring, losses, saliency, collaboration."""
 
-from mhex.heads.attach import attach
-from mhex.heads.collaboration import Collaboration, Correlation, Study, pearson, study
+from mhex.heads.attachment import attach
+from mhex.heads.call_record import HeadsOutput
+from mhex.heads.collaboration import Collaboration, Study, pearson, study
 from mhex.heads.confidence import ConfidenceMap
 from mhex.heads.fit import FitReport
 from mhex.heads.heads import Heads, Settings, heads_of
-from mhex.heads.scaffold import HeadsOutput, Scaffold
+from mhex.heads.scaffold import Scaffold
+from mhex.stats.correlation import Correlation
 
 __all__ = [
     "Collaboration",

@@ -9,38 +9,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mhex.capture import full
 from mhex.errors import ArgumentError, CaptureError
 
 Preset = Literal["identity", "paper", "warmup", "probe"]
 Coupling = Literal["shared", "separate", "head_only"]
 GateTarget = Literal["shortcut", "sum"]
 Relu = Literal["post", "pre"]
+# "none": no matrix; "off": lambda is 0; "one": W1 is 0 and so the gate 1; "constant": W1 is 0; "active"; "unknown": on
+# the meta device.
+GateState = Literal["none", "off", "one", "constant", "active", "unknown"]
 
 
 @dataclass(frozen=True)
 class BlockOutput:
-    """What a block computes at one junction.
+    """What a block computes at one junction."""
 
-    Attributes:
-        logits: Class scores of the head, (B, n); None after `strip_heads`.
-        shortcut: `x`, (B, C, H, W) or (B, T, C).
-        branch: `r`, in the same shape.
-        pooled: `p`, the pooled sum before the ReLU, (B, C). With `relu="pre"` it is pooled after it.
-        features: What the head's matrix multiplies, (B, C): `W_eq @ features` are the logits.
-        gate: `g`, (B, C).
-        keep: Weight of each token in the pooling, (B, T); None if all count.
-    """
-
-    logits: Tensor | None
-    shortcut: Tensor
-    branch: Tensor
-    pooled: Tensor
-    features: Tensor
-    gate: Tensor
-    keep: Tensor | None
+    logits: Tensor | None  # class scores of the head, (B, n); None after `strip_heads`
+    shortcut: Tensor  # `x`, (B, C, H, W), (B, H, W, C) or (B, T, C)
+    branch: Tensor  # `r`, in the same shape
+    pooled: Tensor  # `p`, the pooled sum before the ReLU, (B, C); with `relu="pre"` it is pooled after it
+    features: Tensor  # what the head's matrix multiplies, (B, C): `W_eq @ features` are the logits
+    gate: Tensor  # `g`, (B, C)
+    keep: Tensor | None  # weight of each token in the pooling, (B, T); None if all count
 
 
-class Block(nn.Module):
+class ExplainerBlock(nn.Module):
     """Gate and head of one residual connection (Sun and Lio, Multi-Head Explainer, 2025).
 
     With `z = x + r`, `h = ReLU(mean(z))` and `u = W1 h`, the gate is `(1 - lambda) + lambda * kappa * sigmoid(u)` and
@@ -89,15 +83,23 @@ class Block(nn.Module):
         """`W_eq`, (n, C), at least float32: class scores are `W_eq @ features`."""
         if self.w2 is None:
             raise CaptureError("The heads were stripped, so there is no class matrix left; attach them again.")
-        w2 = widened(self.w2.weight)
-        return w2 @ widened(self.w1.weight) if self.coupling == "shared" and self.w1 is not None else w2
+        w2 = full(self.w2.weight)
+        return w2 @ full(self.w1.weight) if self.coupling == "shared" and self.w1 is not None else w2
+
+    def gate_state(self) -> GateState:
+        """What the gate does; with "none", "off" and "one" it is exactly 1 and leaves the model as it is."""
+        if self.w1 is None:
+            return "none"
+        if self.strength.is_meta:
+            return "unknown"
+        if (strength := float(self.strength)) == 0:
+            return "off"
+        if bool(self.w1.weight.any()):
+            return "active"
+        return "one" if (1 - strength) + strength * self.kappa * 0.5 == 1 else "constant"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Intercepts come and go with the heads that are loaded; a state without these heads changes nothing.
-
-        Raises:
-            ArgumentError: The gate is 1 for ever, and the state would turn it on.
-        """
+        """Intercepts come and go with the heads that are loaded; gates that are 1 for ever cannot be turned on."""
         strength = state_dict.get(f"{prefix}strength")
         if self.fixed and strength is not None and not strength.is_meta and bool(strength.any()):
             raise ArgumentError(
@@ -115,60 +117,50 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, r: Tensor, keep: Tensor | None = None, nudge: Tensor | None = None
     ) -> tuple[Tensor, BlockOutput]:
-        """Join a shortcut and a branch.
+        """What flows on instead of the sum of shortcut `x` and branch `r`, and everything computed on the way.
 
         Args:
             x: Shortcut, (B, C, H, W), (B, H, W, C) or (B, T, C).
             r: Branch, in the same shape.
             keep: Weight of each token in the pooling, (B, T).
             nudge: Added to `u`, (B, C): a zero to which gradients are taken.
-
-        Returns:
-            What flows on instead of `x + r`, in their shape, and everything computed on the way.
         """
         axis = channel_axis(x, self.channels, self.channels_last)
         # Autocast would pool and multiply in half precision, where a mean over many positions loses its digits.
         with torch.autocast(x.device.type, enabled=False):
             pooled, hidden = pooled_sum(x, r, axis, keep, self.relu)
-            u, gate = self._gate(hidden, nudge)
-            features = self._features(hidden, gate, x, r, axis, keep)
-            logits = self._logits(features, u)
-        spread = None if self.coupling == "head_only" else gate
-        joined = gated_sum(spread, x, r, axis, self.gate_target, self.branch_first)
+            u, gate = None, torch.ones_like(hidden)
+            if self.w1 is not None:
+                u = F.linear(hidden, self.w1.weight.to(hidden.dtype))
+                u = u if nudge is None else u + nudge
+                strength = self.strength.to(u.dtype)
+                gate = (1 - strength) + strength * self.kappa * torch.sigmoid(u)
+            features = hidden
+            if self.coupling == "separate":
+                features = gate * pooled_target(x, r, axis, keep, self.gate_target)
+            logits = None
+            if self.w2 is not None:
+                operand = u if self.coupling == "shared" and u is not None else features
+                logits = class_scores(operand, self.w2, self.intercept)
+        factors = None if self.coupling == "head_only" else gate
+        joined = gated_sum(factors, x, r, axis, self.gate_target, self.branch_first)
         return joined, BlockOutput(logits, x, r, pooled, features, gate, keep)
 
-    def _gate(self, hidden: Tensor, nudge: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        """`u` and `g`, both (B, C)."""
-        if self.w1 is None:
-            return None, torch.ones_like(hidden)
-        u = F.linear(hidden, self.w1.weight.to(hidden.dtype))
-        u = u if nudge is None else u + nudge
-        strength = self.strength.to(u.dtype)
-        return u, (1 - strength) + strength * self.kappa * torch.sigmoid(u)
 
-    def _features(self, hidden: Tensor, gate: Tensor, x: Tensor, r: Tensor, axis: int, keep: Tensor | None) -> Tensor:
-        if self.coupling != "separate":
-            return hidden
-        # The gate does not vary over positions, so the mean of the gated tensor is the gated mean.
-        gated = pool(x, axis, keep)
-        return gate * (gated + pool(r, axis, keep) if self.gate_target == "sum" else gated)
+def class_scores(features: Tensor, w2: nn.Linear, intercept: Tensor | None) -> Tensor:
+    """Class scores (B, n) of what a class matrix reads, (B, C), in the type of that."""
+    logits = F.linear(features, w2.weight.to(features.dtype))
+    return logits if intercept is None else logits + intercept.to(logits.dtype)
 
-    def _logits(self, features: Tensor, u: Tensor | None) -> Tensor | None:
-        if self.w2 is None:
-            return None
-        read = u if self.coupling == "shared" and u is not None else features
-        logits = F.linear(read, self.w2.weight.to(read.dtype))
-        return logits if self.intercept is None else logits + self.intercept.to(logits.dtype)
+
+def pooled_target(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, target: GateTarget) -> Tensor:
+    """Mean (B, C) of what a gate multiplies. A gate does not vary over positions, so it may multiply the mean."""
+    mean = pool(x, axis, keep)
+    return mean + pool(r, axis, keep) if target == "sum" else mean
 
 
 def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
-    """Mean over positions, (B, C), at least float32; over tokens with their weights, and 0 where all are 0.
-
-    Args:
-        tensor: (B, C, H, W), (B, H, W, C) or (B, T, C).
-        axis: Which axis holds the channels.
-        keep: Weights (B, T) of tokens.
-    """
+    """Mean over positions, (B, C), at least float32; over tokens with weights `keep` (B, T), and 0 where all are 0."""
     wide = wide_dtype(tensor)
     if keep is None:
         return tensor.mean([i for i in range(1, tensor.dim()) if i != axis], dtype=wide)
@@ -179,13 +171,7 @@ def pool(tensor: Tensor, axis: int, keep: Tensor | None = None) -> Tensor:
 
 
 def channel_axis(tensor: Tensor, channels: int, channels_last: bool) -> int:
-    """Which axis of a map or of tokens holds the channels.
-
-    Args:
-        tensor: (B, C, H, W), (B, H, W, C) or (B, T, C).
-        channels: C, to be sure.
-        channels_last: Whether maps are (B, H, W, C) by their layers, which decide where sizes do not tell (W = C).
-    """
+    """Which axis of a map or of tokens holds C channels; where sizes do not tell (W = C), `channels_last` decides."""
     last = tensor.dim() - 1
     places = {3: (last,), 4: (last, 1) if channels_last else (1, last)}.get(tensor.dim(), ())
     for axis in places:
@@ -209,17 +195,9 @@ def pooled_sum(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, relu: Relu)
 def gated_sum(
     gate: Tensor | None, x: Tensor, r: Tensor, axis: int, target: GateTarget, branch_first: bool = False
 ) -> Tensor:
-    """`g * x + r`, or `g * (x + r)` for the target `"sum"`.
+    """`g * x + r`, or `g * (x + r)` for the target `"sum"`; a gate is (B, C), (1, C) for all samples, or None for 1.
 
-    The sum lies in memory as the host's own: what follows may add up its values in that order.
-
-    Args:
-        gate: (B, C), or (1, C) for all samples; None for 1.
-        x: Shortcut.
-        r: Branch, in the same shape.
-        axis: Which axis holds the channels.
-        target: What the gate multiplies.
-        branch_first: Whether the host adds `r + x`.
+    The sum lies in memory as the host's own (`r + x` if `branch_first`): what follows may add up values in that order.
     """
     if gate is None:
         return r + x if branch_first else x + r
@@ -234,8 +212,3 @@ def gated_sum(
 def wide_dtype(tensor: Tensor) -> torch.dtype:
     """What sums over a tensor are kept in: its own type, or float32 if that is less."""
     return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def widened(tensor: Tensor) -> Tensor:
-    """The tensor in at least float32."""
-    return tensor.to(wide_dtype(tensor))

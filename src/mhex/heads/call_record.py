@@ -1,4 +1,4 @@
-"""Reading class scores off a call: of the heads, of the host's own classifier, of their running sum."""
+"""What the heads saw in one call of their host, and the class scores that are read from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -22,107 +22,43 @@ if TYPE_CHECKING:
     from mhex.heads.heads import Heads, Source
 
 
-class Token:
-    """Identity of one set of heads, shared by its replicas; a deep copy of the model gets one of its own.
-
-    It also keeps what calls have shown of the host, because explaining must not write on a module.
-
-    Attributes:
-        ran: Names of the blocks in the order in which they ran in the last call, of those in evaluation mode if there
-            was one: in training a host may skip units. Empty before the first call.
-        evaluated: Whether that call was in evaluation mode.
-        masked_above: Names of blocks that read a mask of the host's call, because their unit was given none.
-        width: How many class scores the host returned when somebody asked; 0 for none, None if nobody did.
-        ending: How the host makes probabilities of its logits, as far as a call has shown it; "unseen" before.
-    """
-
-    width: int | None = None
-    ending: Ending | Literal["unseen"] | None = "unseen"
-
-    def __init__(self) -> None:
-        self.ran: tuple[str, ...] = ()
-        self.evaluated = False
-        self.masked_above: tuple[str, ...] = ()
-
-    def note(self, ran: Sequence[str], evaluated: bool) -> None:
-        """Take in which blocks ran in a call, in their order."""
-        # Written only where something changes: a compiled host is compiled again for every value that is new to it.
-        if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
-            self.ran, self.evaluated = tuple(ran), evaluated
-
-
-@dataclass
-class Recording:
-    """Keep everything that the blocks compute in the next calls, beside the logits.
-
-    Attributes:
-        nudge: Whether to add zeros (B, C) to every `u`, to which gradients can be taken.
-    """
-
-    nudge: bool = False
-
-
 @dataclass
 class Call:
-    """One call of the host.
+    """One call of the host."""
 
-    Attributes:
-        heads: The heads that serve it while it runs; of a replica, its own.
-        graph: Whether gradients were on when it began.
-        special: Bool (B, T), True at tokens left out of the pooling.
-        rows: First sizes of the inputs, one of them B; empty if blocks may be run again on copies.
-        masks: Masks of padding that the host was called with, by name.
-        recording: What to keep beside the logits.
-        ran: Names of the junctions whose block ran, in order of execution.
-        logits: Class scores by name of the junction, in order of execution.
-        blocks: What the blocks computed, if recorded.
-        outputs: What the units returned, if recorded.
-        versions: How often the recorded tensors of each junction had been written into when they were seen.
-        nudges: Zeros that were added to `u`, if asked for.
-        output: What the host returned.
-        skipped: Whether the activation that makes probabilities was left out.
-    """
-
-    heads: Heads | None
-    graph: bool
-    special: Tensor | None = None
-    rows: frozenset[int] = frozenset()
-    masks: Mapping[str, Any] = field(default_factory=dict)
-    recording: Recording | None = None
-    ran: list[str] = field(default_factory=list)
-    logits: dict[str, Tensor] = field(default_factory=dict)
-    blocks: dict[str, BlockOutput] = field(default_factory=dict)
-    outputs: dict[str, Tensor] = field(default_factory=dict)
-    versions: dict[str, dict[str, int]] = field(default_factory=dict)
-    nudges: dict[str, Tensor] = field(default_factory=dict)
-    output: Any = None
-    skipped: bool = False
+    heads: Heads | None  # those that serve it while it runs; of a replica, those of the replica
+    graph: bool  # whether gradients were on when it began
+    special: Tensor | None = None  # bool (B, T), True at tokens that are not pooled
+    rows: frozenset[int] = frozenset()  # first sizes of the inputs; empty if blocks may run again on copies
+    masks: Mapping[str, Any] = field(default_factory=dict)  # of padding, that the host was called with, by name
+    recorded: bool = False  # whether everything that the blocks compute is stored, beside the logits
+    nudged: bool = False  # whether zeros (B, C), to which gradients can be taken, are added to every `u`
+    ran: list[str] = field(default_factory=list)  # junctions whose block ran, in order of execution
+    logits: dict[str, Tensor] = field(default_factory=dict)  # class scores by junction, in order of execution
+    blocks: dict[str, BlockOutput] = field(default_factory=dict)  # what the blocks computed, if recorded
+    outputs: dict[str, Tensor] = field(default_factory=dict)  # what the units returned, if recorded
+    versions: dict[str, dict[str, int]] = field(default_factory=dict)  # of the recorded tensors when they were seen
+    nudges: dict[str, Tensor] = field(default_factory=dict)  # the zeros that were added
+    output: Any = None  # what the host returned
+    skipped: bool = False  # whether the activation that makes probabilities was skipped
 
     def mark(self, name: str, **tensors: Tensor) -> None:
         """Note the state of tensors of a junction, so that `check` can tell whether they were written into later."""
-        versions = {what: tensor._version for what, tensor in tensors.items() if not tensor.is_inference()}
+        versions = {role: tensor._version for role, tensor in tensors.items() if not tensor.is_inference()}
         self.versions.setdefault(name, {}).update(versions)
 
     def check(self, name: str, **tensors: Tensor) -> None:
-        """Fail if the host wrote into a marked tensor after the block saw it.
-
-        Raises:
-            CaptureError: It did.
-        """
+        """Raise a CaptureError if the host wrote into a marked tensor after the block saw it."""
         marks = self.versions.get(name, {})
-        for what, tensor in tensors.items():
-            if what in marks and tensor._version != marks[what]:
+        for role, tensor in tensors.items():
+            if role in marks and tensor._version != marks[role]:
                 raise CaptureError(
-                    f"The model writes in place into the {what} of {name!r} after its head has read it, so what the "
+                    f"The model writes in place into the {role} of {name!r} after its head has read it, so what the "
                     "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
                 )
 
     def check_rows(self, name: str, x: Tensor) -> None:
-        """Fail if the tensors of a junction have other samples than the inputs, as where patches join the batch.
-
-        Raises:
-            CaptureError: They do.
-        """
+        """Raise a CaptureError if a junction has other samples than the inputs, as where patches join the batch."""
         if self.rows and x.shape[0] not in self.rows:
             rows = " or ".join(map(str, sorted(self.rows)))
             raise CaptureError(
@@ -132,13 +68,102 @@ class Call:
             )
 
 
-def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
-    """All names in the order in which they ran; one that did not run follows the one that is written before it.
+class _ThreadCalls(threading.local):
+    """The calls of one thread."""
 
-    Args:
-        ran: Names in order of execution.
-        written: All names, as the host is written.
+    def __init__(self) -> None:
+        self.open: WeakKeyDictionary[CallRecord, Call] = WeakKeyDictionary()
+        self.last: WeakKeyDictionary[CallRecord, Call] = WeakKeyDictionary()
+        self.nudges: WeakKeyDictionary[CallRecord, bool] = WeakKeyDictionary()  # of those that record
+        self.aside: WeakSet[CallRecord] = WeakSet()
+
+
+_CALLS = _ThreadCalls()
+
+
+class CallRecord:
+    """The calls that one set of heads has seen. Replicas share it; a deep copy of the model gets another.
+
+    The calls themselves are kept per thread. What they have shown of the host is kept here, because explaining must
+    not write on a module.
     """
+
+    width: int | None = None  # how many class scores the host returned when somebody asked; None if nobody did
+    ending: Ending | Literal["unseen"] | None = "unseen"  # how the host makes probabilities of its logits
+    ran: tuple[str, ...] = ()  # names of the blocks in the order of the last call, see `note`
+    evaluated = False  # whether that call was in evaluation mode
+    masked_above: tuple[str, ...] = ()  # names of blocks that read a mask of the host's call: their unit has none
+
+    def note(self, ran: Sequence[str], evaluated: bool) -> None:
+        """Take in which blocks ran in a call, in order; evaluation comes first, as training may skip units."""
+        # Written only where something changes: a compiled host is compiled again for every value that is new to it.
+        if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
+            self.ran, self.evaluated = tuple(ran), evaluated
+
+    def begin(self, call: Call) -> None:
+        """A call of the host begins in this thread."""
+        _CALLS.last.pop(self, None)  # frees the graph of the one before
+        call.recorded, call.nudged = self in _CALLS.nudges, _CALLS.nudges.get(self, False)
+        if self in _CALLS.aside:  # a method may replay a block on several copies of the batch
+            call.rows = frozenset()
+        _CALLS.open[self] = call
+
+    def current(self) -> Call | None:
+        """The call that is running in this thread; None where a unit is called by itself or recomputed."""
+        return _CALLS.open.get(self)
+
+    def finish(self, output: Any, training: bool) -> None:
+        """The call is over; `output` is None after an error, and then nothing is kept."""
+        call = _CALLS.open.pop(self, None)
+        if call is not None and output is not None:
+            self.note(call.ran, not training)
+            call.output, call.skipped = output, is_skipped()
+            call.heads = None  # they own the key under which the call is kept, and would never be freed
+            _CALLS.last[self] = call
+
+    def last(self) -> Call | None:
+        """The last finished call of this thread; None if there was none, or if it was forgotten."""
+        return _CALLS.last.get(self)
+
+    def required_last(self) -> Call:
+        """The last finished call of this thread, or a CaptureError."""
+        if (call := self.last()) is None:
+            raise CaptureError("The heads have seen no forward pass in this thread yet: call the model first.")
+        return call
+
+    def forget(self) -> None:
+        """Let go of the last call of this thread."""
+        _CALLS.last.pop(self, None)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Put this thread's last call aside; on leaving it is back, and calls made meanwhile are forgotten."""
+        before, nested = _CALLS.last.pop(self, None), self in _CALLS.aside
+        _CALLS.aside.add(self)
+        try:
+            yield
+        finally:
+            if not nested:
+                _CALLS.aside.discard(self)
+            _CALLS.last.pop(self, None)
+            if before is not None:
+                _CALLS.last[self] = before
+
+    @contextmanager
+    def recording(self, nudge: bool) -> Iterator[None]:
+        """Record the calls that this thread makes meanwhile, with zeros added to every `u` if `nudge`."""
+        before = _CALLS.nudges.get(self)
+        _CALLS.nudges[self] = nudge
+        try:
+            yield
+        finally:
+            del _CALLS.nudges[self]
+            if before is not None:
+                _CALLS.nudges[self] = before
+
+
+def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
+    """All names, as `written` in the host, in the order in which they `ran`; one that did not follows its neighbour."""
     order = list(ran)
     for place, name in enumerate(written):
         if name not in order:
@@ -146,108 +171,31 @@ def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
     return tuple(order)
 
 
-class _Calls(threading.local):
-    """The calls of one thread."""
-
-    def __init__(self) -> None:
-        self.open: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
-        self.last: WeakKeyDictionary[Token, Call] = WeakKeyDictionary()
-        self.recordings: WeakKeyDictionary[Token, Recording] = WeakKeyDictionary()
-        self.aside: WeakSet[Token] = WeakSet()
+def decided(logits: Tensor, multi_label: bool) -> Tensor:
+    """Classes (B,) with the highest of scores (B, n); bool (B, n) for several labels or a single score."""
+    return logits > 0 if multi_label or logits.shape[1] == 1 else logits.argmax(1)
 
 
-_CALLS = _Calls()
+class HeadsOutput(NamedTuple):
+    """What a model with heads says.
 
-
-def rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
-    """First sizes of the tensors that a model is called with: positions for all samples have 1, images and texts B."""
-    return frozenset(v.shape[0] for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.dim())
-
-
-def begin(token: Token, call: Call) -> None:
-    """A call of the host begins in this thread."""
-    _CALLS.last.pop(token, None)  # frees the graph of the one before
-    call.recording = _CALLS.recordings.get(token)
-    if token in _CALLS.aside:  # a method may replay a block on several copies of the batch
-        call.rows = frozenset()
-    _CALLS.open[token] = call
-
-
-def current(token: Token) -> Call | None:
-    """The call that is running in this thread; None where a unit is called by itself or recomputed."""
-    return _CALLS.open.get(token)
-
-
-def finish(token: Token, output: Any) -> None:
-    """The call is over; `output` is None after an error, and then nothing is kept."""
-    call = _CALLS.open.pop(token, None)
-    if call is not None and output is not None:
-        call.output, call.skipped = output, is_skipped()
-        call.heads = None  # they own the key under which the call is kept, and would never be freed
-        _CALLS.last[token] = call
-
-
-def seen(token: Token) -> Call | None:
-    """The last finished call of this thread; None if there was none, or if it was let go."""
-    return _CALLS.last.get(token)
-
-
-def last(token: Token) -> Call:
-    """The last finished call of this thread.
-
-    Raises:
-        CaptureError: There was none.
+    Attributes:
+        output: What the host returned.
+        heads: Class scores (B, n) of every head, first to last.
+        sum: Their running sum, with a kept classifier as its last term, (B, n).
     """
-    call = seen(token)
-    if call is None:
-        raise CaptureError("The heads have seen no forward pass in this thread yet: call the model first.")
-    return call
 
-
-def forget(token: Token) -> None:
-    """Let go of what this thread keeps."""
-    _CALLS.last.pop(token, None)
-
-
-@contextmanager
-def aside(token: Token) -> Iterator[None]:
-    """Put this thread's last call aside; on leaving it is there again, and calls made meanwhile are forgotten."""
-    before, nested = _CALLS.last.pop(token, None), token in _CALLS.aside
-    _CALLS.aside.add(token)
-    try:
-        yield
-    finally:
-        if not nested:
-            _CALLS.aside.discard(token)
-        _CALLS.last.pop(token, None)
-        if before is not None:
-            _CALLS.last[token] = before
-
-
-@contextmanager
-def recording(token: Token, what: Recording) -> Iterator[None]:
-    """Keep more of the calls that this thread makes meanwhile."""
-    before = _CALLS.recordings.get(token)
-    _CALLS.recordings[token] = what
-    try:
-        yield
-    finally:
-        del _CALLS.recordings[token]
-        if before is not None:
-            _CALLS.recordings[token] = before
+    output: Any
+    heads: list[Tensor]
+    sum: Tensor
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Class scores of one call.
-
-    Attributes:
-        call: What was seen.
-        heads: The heads that were attached, with the choices of training.
-    """
+class HeadReading:
+    """Class scores of one call."""
 
     call: Call
-    heads: Heads
+    heads: Heads  # with the choices of training
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -274,14 +222,14 @@ class Reading:
     @property
     def sum(self) -> Tensor:
         """The running sum (B, n) of all heads, and of the classifier where it joins the loss."""
-        kept = self.classifier if self.heads.joined else None
-        return running_sum([*self._all_heads(), *([] if kept is None else [kept])], self.heads.decay)
+        classifier = self.classifier if self.heads.joined else None
+        return running_sum([*self._all_heads(), *([] if classifier is None else [classifier])], self.heads.decay)
 
     @property
     def source(self) -> Source:
         """What predicts."""
         if not torch.compiler.is_compiling():
-            self.heads.token.width = self.width  # the call itself may be let go
+            self.heads.record.width = self.width  # the call itself may be let go
         if (source := self.heads.settled_source()) is not None:
             return source
         return self.heads.head_source() if self.classifier is None else "classifier"
@@ -298,12 +246,16 @@ class Reading:
                 "predict: set scaffold.predict_from to 'last_head' or 'sum' (None chooses), or give the model a "
                 "classifier of that size."
             )
-        return self._last_head() if source == "last_head" else self.sum
+        if source == "sum":
+            return self.sum
+        if not self.call.logits:
+            raise CaptureError("The heads were stripped, so the last one cannot predict; attach them again.")
+        return self.heads_only[-1]
 
     @property
     def predictions(self) -> Tensor:
         """Classes (B,) of what predicts, or bool (B, n) for several labels."""
-        return decided(self.logits, self.heads.settings.multi_label)
+        return decided(self.logits, self.multi_label)
 
     @property
     def multi_label(self) -> bool:
@@ -312,23 +264,25 @@ class Reading:
 
     def trained_terms(self, classifier: bool) -> list[Tensor]:
         """The terms of a loss: all heads, and the host's own classifier if it joins in."""
-        self._check_graph()
-        terms = self._all_heads()
+        blocks = self.heads.named_blocks()
+        cut = [  # reentrant checkpointing runs a unit without a graph
+            name
+            for name, scores in self.call.logits.items()
+            if not scores.requires_grad and any(p.requires_grad for p in blocks[name].parameters())
+        ]
+        if cut and torch.is_grad_enabled() and self.call.graph:
+            raise CaptureError(
+                f"No gradient reaches the heads {some_of(cut, 3)}: reentrant activation checkpointing cuts them "
+                "off; use use_reentrant=False."
+            )
         if not classifier:
-            return terms
-        own = self._required_classifier(
-            "join in the loss: pass classifier=False to train the heads alone, or give the model a classifier of that "
-            "size."
-        )
-        return [*terms, own]
+            return self._all_heads()
+        advice = "pass classifier=False to train the heads alone, or give the model a classifier of that size."
+        return [*self._all_heads(), self._required_classifier(f"join in the loss: {advice}")]
 
     @property
     def spoken(self) -> dict[str, Tensor]:
-        """Class scores (B, n) of the heads by name, first to last.
-
-        Raises:
-            CaptureError: All heads were stripped.
-        """
+        """Class scores (B, n) of the heads by name, first to last; a CaptureError if all heads were stripped."""
         if not self.call.logits and all(block.w2 is None for block in self.heads.named_blocks().values()):
             raise CaptureError(
                 "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
@@ -337,18 +291,13 @@ class Reading:
         return dict(self.call.logits)
 
     def _all_heads(self) -> list[Tensor]:
-        gone = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]
-        if gone:
+        stripped = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]
+        if stripped:
             raise CaptureError(
-                f"{len(gone)} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no loss; "
-                "attach heads again, or bring back those that were saved before."
+                f"{len(stripped)} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no "
+                "loss; attach heads again, or bring back those that were saved before."
             )
         return self.heads_only
-
-    def _last_head(self) -> Tensor:
-        if not self.call.logits:
-            raise CaptureError("The heads were stripped, so the last one cannot predict; attach them again.")
-        return self.heads_only[-1]
 
     def _host_scores(self) -> Tensor | None:
         try:
@@ -367,29 +316,3 @@ class Reading:
             f"The heads have {self.heads.settings.num_classes} classes, but the model returns {shape}, so its "
             f"classifier cannot {purpose}"
         )
-
-    def _check_graph(self) -> None:
-        """A head that trains must be in the graph; reentrant checkpointing runs its unit without one."""
-        if not (torch.is_grad_enabled() and self.call.graph):
-            return
-        blocks = self.heads.named_blocks()
-        cut = [
-            name
-            for name, scores in self.call.logits.items()
-            if not scores.requires_grad and any(p.requires_grad for p in blocks[name].parameters())
-        ]
-        if cut:
-            raise CaptureError(
-                f"No gradient reaches the heads {some_of(cut, 3)}: reentrant activation checkpointing cuts them "
-                "off; use use_reentrant=False."
-            )
-
-
-def decided(logits: Tensor, multi_label: bool) -> Tensor:
-    """Classes (B,) with the highest score; bool (B, n) for several labels or a single score.
-
-    Args:
-        logits: (B, n).
-        multi_label: Whether a sample may have several classes.
-    """
-    return logits > 0 if multi_label or logits.shape[1] == 1 else logits.argmax(1)

@@ -1,233 +1,33 @@
 """Do the gate and the head of a block pull their shared matrix the same way?
 
-Of a block, `u = W1 h` feeds both. The loss of its own head pulls `W1` by `delta_DS h^T`; the loss of the next head,
+In a block, `u = W1 h` feeds both. The loss of its own head pulls `W1` by `delta_DS h^T`; the loss of the next head,
 which `W1` reaches only through the gate, by `delta_AG h^T`. The cosine of these matrices is that of the two vectors.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import RandomSampler
 
+from mhex.capture import full
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
-from mhex.heads.block import widened
-from mhex.heads.call_record import Call, Reading
+from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.predictors import watched
 from mhex.inputs.loader import in_chunks
-from mhex.stats.correlation import pearson as correlated
-from mhex.stats.correlation import varies
-
-
-def save_drawing(draw: Callable[[], Any], path: str | PathLike[str]) -> Path:
-    """Draw into a file, in a folder that is made where there is none.
-
-    Args:
-        draw: Gives a matplotlib figure.
-        path: Where to write; its suffix says how.
-
-    Raises:
-        ArgumentError: The folder cannot be made, the suffix is unknown, or the file cannot be written.
-    """
-    from mhex.viz import save_figure
-
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(
-            f"Expected a path in a folder that can be made, but {path.parent} cannot: {error.strerror or error}; "
-            "choose another path."
-        ) from error
-    return save_figure(draw(), path)
-
+from mhex.stats.correlation import Correlation, Values, correlate
 
 CONFIDENCE = "p_orig"
-Values = Tensor | Sequence[float] | NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """Pearson's coefficient of two variables.
-
-    Attributes:
-        first: Name of one variable.
-        second: Name of the other.
-        coefficient: r, from -1 to 1; NaN for fewer than three samples or if a variable does not vary.
-        p_value: Two-sided, of the hypothesis that there is no correlation, by Student's t with N - 2 degrees.
-        count: N.
-        low: Lower end of the confidence interval (Fisher's z); -1 for three samples, of which it has no bound.
-        high: Upper end.
-        level: Confidence of the interval.
-    """
-
-    first: str
-    second: str
-    coefficient: float
-    p_value: float
-    count: int
-    low: float
-    high: float
-    level: float = 0.95
-
-    @property
-    def squared(self) -> float:
-        """The share of one variable's variance that a line through the other explains."""
-        return self.coefficient**2
-
-
-@dataclass(frozen=True, eq=False)
-class Study:
-    """Correlations over a data set.
-
-    Attributes:
-        rows: Of each block's cosine with each variable, then of each variable with the confidence `p_orig`.
-        collaboration: The cosines.
-    """
-
-    rows: tuple[Correlation, ...]
-    collaboration: Collaboration
-
-    def __repr__(self) -> str:
-        return f"Study({len(self.rows)} correlations of {len(self.collaboration)} samples)"
-
-    def table(self) -> str:
-        """The rows as a Markdown table."""
-        percent = f"{100 * self.rows[0].level:g} %"
-        head = f"| of | with | r | {percent} interval | r² | p-value | N |\n|---|---|---|---|---|---|---|"
-        return "\n".join([head, *(_line(row) for row in self.rows)])
-
-    def show(self) -> Any:
-        """Draw each block's coefficients with their intervals as a matplotlib figure; notebooks display it."""
-        from mhex.viz import forest_figure
-
-        own = [row for row in self.rows if row.first in self.collaboration.blocks]
-        note = (
-            f"Pearson's r over {own[0].count} samples with {100 * own[0].level:g} % intervals (Fisher's z), not "
-            f"corrected for their number, {len(own)}."
-        )
-        return forest_figure([(r.first, r.second, r.coefficient, r.low, r.high) for r in own], note)
-
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
-        return save_drawing(self.show, path)
-
-
-def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = ("x", "y")) -> Correlation:
-    """Pearson's correlation with its p-value and confidence interval.
-
-    For fewer than three values, or where one variable does not vary, there is none: NaN, and a warning.
-
-    Args:
-        x: One value per sample, (N,).
-        y: Another, (N,).
-        level: Confidence of the interval, between 0 and 1.
-        names: What the two are called.
-
-    Example:
-        >>> from mhex.heads import pearson
-        >>> round(pearson([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]).coefficient, 3)
-        0.8
-    """
-    row, why = _correlated(x, y, level, names)
-    if why is not None:
-        warnings.warn(f"There is no correlation of {names[0]} and {names[1]}: {why}.", MhexWarning, stacklevel=2)
-    return row
-
-
-def _correlated(x: Values, y: Values, level: float, names: tuple[str, str]) -> tuple[Correlation, str | None]:
-    """The correlation, and why there is none; None if there is one."""
-    if not 0 < level < 1:
-        raise ArgumentError(f"Expected a level between 0 and 1, for instance 0.95, but got {level}.")
-    a, b = _column(x, names[0]), _column(y, names[1])
-    if len(a) != len(b):
-        raise ArgumentError(f"Expected as many values of {names[1]} as of {names[0]}, {len(a)}, but got {len(b)}.")
-    still = [name for name, column in zip(names, (a, b), strict=True) if not varies(column)]
-    if len(a) < 3 or still:
-        nan = float("nan")
-        why = f"{still[0]} does not vary" if len(a) >= 3 else f"it takes three samples, and there are {len(a)}"
-        return Correlation(*names, nan, nan, len(a), nan, nan, level), why
-    found = correlated(a, b)
-    low, high = (float(end) for end in found.interval(level))
-    return Correlation(*names, float(found.r), float(found.p), len(a), low, high, level), None
-
-
-def study(seen: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
-    """Correlations of each block's cosine with the confidence of the model and with values of the user's.
-
-    Args:
-        seen: From `Scaffold.collaboration`.
-        against: Values (N,) by name, in the order of the samples: how much an explanation drops, for instance.
-        level: Confidence of the intervals.
-    """
-    if against is not None and not isinstance(against, Mapping):
-        raise ArgumentTypeError(
-            f"Expected against= to give values (N,) a name, for instance {{'SAD': drops}}, but got "
-            f"{type(against).__name__}."
-        )
-    own = dict(against or {})
-    taken = {CONFIDENCE, *seen.blocks} & own.keys()
-    if taken:
-        raise ArgumentError(f"Expected other names in against= than {', '.join(sorted(taken))}, which are taken.")
-    own = {CONFIDENCE: seen.p_orig, **own}
-    cosines = {name: seen.cosine[:, number] for number, name in enumerate(seen.blocks)}
-    found = [_correlated(c, v, level, (block, name)) for name, v in own.items() for block, c in cosines.items()]
-    found += [_correlated(v, seen.p_orig, level, (name, CONFIDENCE)) for name, v in own.items() if name != CONFIDENCE]
-    if reasons := dict.fromkeys(why for _, why in found if why is not None):
-        missing = sum(why is not None for _, why in found)
-        warnings.warn(
-            f"{missing} of {len(found)} correlations do not exist and are NaN: {'; '.join(reasons)}.",
-            MhexWarning,
-            stacklevel=2,
-        )
-    return Study(tuple(row for row, _ in found), seen)
-
-
-def collaboration_study(
-    model: nn.Module,
-    loader: Any,
-    against: Mapping[str, Values] | None = None,
-    level: float = 0.95,
-    chunk: int = 32,
-    progress: bool = False,
-) -> Study:
-    """See `Scaffold.collaboration_study`."""
-    if against and isinstance(getattr(loader, "sampler", None), RandomSampler):
-        raise ArgumentError(
-            "The loader shuffles, so the values in against= would meet other samples than their own; use shuffle=False."
-        )
-    return study(collaboration(model, loader, None, chunk, progress), against, level)
-
-
-def _column(values: Values, name: str) -> Tensor:
-    given = values.detach().cpu().double() if isinstance(values, Tensor) else np.array(values, np.float64, order="C")
-    column = torch.as_tensor(given)
-    if column.dim() != 1:
-        raise ArgumentError(f"Expected one value of {name} per sample, (N,), but got the shape {tuple(column.shape)}.")
-    if wrong := int((~column.isfinite()).sum()):
-        raise ArgumentError(f"Expected finite values of {name}, but {wrong} of {len(column)} are not.")
-    return column
-
-
-def _line(row: Correlation) -> str:
-    chance = "< 0.0001" if row.p_value < 1e-4 else f"{row.p_value:.4f}"
-    numbers = f"{row.coefficient:.3f} | {row.low:.3f} to {row.high:.3f} | {row.squared:.3f} | {chance} | {row.count}"
-    return f"| {row.first} | {row.second} | {numbers} |"
-
-
-Run = Callable[[Any], Call]
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +39,7 @@ class Collaboration:
             one of the two does not pull at all: the gate is fixed, the next head is untrained, or no channel is active.
         blocks: Names of the L - 1 blocks, in the order in which they run.
         heads: Names of all L heads.
-        labels: As given: class numbers (N,) or targets (N, n).
+        labels: The labels: class numbers (N,) or targets (N, n).
         p_orig: Probability of the true class, from what the scaffold predicts from, (N,). For several labels, the mean
             probability of the right answer over the classes.
         losses: Loss of each head, (N, L).
@@ -269,33 +69,80 @@ class Collaboration:
         return save_drawing(self.show, path)
 
 
-def collaboration(
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Correlations over a data set.
+
+    Attributes:
+        rows: Correlations of each block's cosine with each variable, then of each variable with `p_orig`.
+        collaboration: The cosines.
+    """
+
+    rows: tuple[Correlation, ...]
+    collaboration: Collaboration
+
+    def __repr__(self) -> str:
+        return f"Study({len(self.rows)} correlations of {len(self.collaboration)} samples)"
+
+    def table(self) -> str:
+        """The rows as a Markdown table."""
+        percent = f"{100 * self.rows[0].level:g} %"
+        lines = [f"| of | with | r | {percent} interval | r² | p-value | N |", "|---|---|---|---|---|---|---|"]
+        for row in self.rows:
+            chance = "< 0.0001" if row.p_value < 1e-4 else f"{row.p_value:.4f}"
+            interval = f"{row.low:.3f} to {row.high:.3f}"
+            cells = (row.first, row.second, f"{row.coefficient:.3f}", interval, f"{row.squared:.3f}", chance, row.count)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+        return "\n".join(lines)
+
+    def show(self) -> Any:
+        """Draw each block's coefficients with their intervals as a matplotlib figure; notebooks display it."""
+        from mhex.viz import forest_figure
+
+        rows = [row for row in self.rows if row.first in self.collaboration.blocks]
+        note = (
+            f"Pearson's r over {rows[0].count} samples with {100 * rows[0].level:g} % intervals (Fisher's z), not "
+            f"corrected for their number, {len(rows)}."
+        )
+        return forest_figure([(r.first, r.second, r.coefficient, r.low, r.high) for r in rows], note)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
+        return save_drawing(self.show, path)
+
+
+def save_drawing(draw: Callable[[], Any], path: str | PathLike[str]) -> Path:
+    """Write the matplotlib figure that `draw` gives, in a folder that is made where there is none."""
+    from mhex.viz import save_figure
+
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(
+            f"Expected a path in a folder that can be made, but {path.parent} cannot: {error.strerror or error}; "
+            "choose another path."
+        ) from error
+    return save_figure(draw(), path)
+
+
+def measure_collaboration(
     model: nn.Module, inputs: Any, labels: Tensor | None = None, chunk: int = 32, progress: bool = False
 ) -> Collaboration:
-    """See `Scaffold.collaboration`."""
+    """The cosines of `Scaffold.collaboration`."""
     heads = checked_heads(model)
-    parts = []
     with watched(model, nudge=True, graph=True) as run:
-        for batch, truth in in_chunks(heads.settings, inputs, labels, chunk, progress):
-            parts.append(measure(run, heads, batch, truth))
+        batches = in_chunks(heads.settings, inputs, labels, chunk, progress)
+        parts = [measure(run, heads, batch, truth) for batch, truth in batches]
     if not parts:
         raise ArgumentError("Expected at least one sample, but the loader gave no batch.")
-    return Collaboration(
-        torch.cat([part.cosine for part in parts]),
-        parts[0].blocks,
-        parts[0].heads,
-        torch.cat([part.labels for part in parts]),
-        torch.cat([part.p_orig for part in parts]),
-        torch.cat([part.losses for part in parts]),
-    )
+    names = ("cosine", "labels", "p_orig", "losses")
+    columns: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], **columns)
 
 
 def checked_heads(model: nn.Module) -> Heads:
-    """The heads of a model, if gate and head share a matrix and there are two of them.
-
-    Raises:
-        ArgumentError: If there is nothing to compare; the message says why.
-    """
+    """The heads of a model, or an ArgumentError if no gate and head share a matrix, or there are no two blocks."""
     heads = required_heads(model)
     settings = heads.settings
     if settings.coupling != "shared":
@@ -314,28 +161,25 @@ def checked_heads(model: nn.Module) -> Heads:
     return heads
 
 
-def measure(run: Run, heads: Heads, inputs: Any, labels: Tensor) -> Collaboration:
+def measure(run: Callable[[Any], Call], heads: Heads, inputs: Any, labels: Tensor) -> Collaboration:
     """Cosines of one batch: one forward pass, and one pass backwards in pieces, each from a head to the gate before.
 
     Args:
         run: From `watched(model, nudge=True, graph=True)`.
-        heads: Of that model.
+        heads: The heads of that model.
         inputs: What the model takes.
         labels: From `check_labels`.
     """
     call = run(inputs)
     names = tuple(call.logits)
     binary = heads.settings.multi_label or heads.settings.num_classes == 1
-    scores = {name: widened(y.detach()) for name, y in call.logits.items()}
+    scores = {name: full(y.detach()) for name, y in call.logits.items()}
     labels = labels.to(scores[names[0]].device)
-    errors = {name: error_direction(y, labels, binary) for name, y in scores.items()}
+    errors = {name: _error_direction(y, labels, binary) for name, y in scores.items()}
     columns = []
     for name, successor in pairwise(names):
-        w2 = heads[name].w2
-        assert w2 is not None  # of a stripped block, which was refused
-        supervision = errors[name] @ widened(w2.weight.detach()).to(
-            errors[name].dtype
-        )  # delta_DS up to a factor, (B, C)
+        w2 = cast(nn.Linear, heads[name].w2)  # stripped heads were refused
+        supervision = errors[name] @ full(w2.weight.detach()).to(errors[name])  # delta_DS up to a factor, (B, C)
         gate = _gate_pull(call, name, successor, errors[successor])  # delta_AG, likewise
         active = call.blocks[name].features.detach().any(1)
         columns.append(torch.where(active, _cosine(gate, supervision), 0.0))
@@ -344,41 +188,34 @@ def measure(run: Run, heads: Heads, inputs: Any, labels: Tensor) -> Collaboratio
         blocks=names[:-1],
         heads=names,
         labels=labels,
-        p_orig=true_probability(widened(Reading(call, heads).logits.detach()), labels, binary),
+        p_orig=_true_probability(full(HeadReading(call, heads).logits.detach()), labels, binary),
         losses=torch.stack([_loss(y, labels, binary) for y in scores.values()], 1),
     )
 
 
-def error_direction(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
+def _error_direction(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
     """Gradient of each sample's cross-entropy by its class scores, times a positive factor for each sample, (B, n).
 
     With class numbers it is not zero even where the head is so certain that its loss is.
-
-    Args:
-        logits: (B, n), at least float32.
-        labels: From `check_labels`.
-        binary: Whether each class has a loss of its own; their sum is differentiated.
     """
+    target = labels.to(logits.dtype)
     if binary:
-        target = labels.to(logits.dtype)
         return (1 - target) * logits.sigmoid() - target * (-logits).sigmoid()
     if labels.dim() == 2:
-        target = labels.to(logits.dtype)
         return logits.softmax(1) * target.sum(1, keepdim=True) - target
     # softmax - one_hot is (1 - p) times this; computed as such, it would lose its digits as p comes near 1.
-    others = logits.scatter(1, labels[:, None], -torch.inf).softmax(1)
-    return others.scatter(1, labels[:, None], -1.0)
+    rivals = logits.scatter(1, labels[:, None], -torch.inf).softmax(1)
+    return rivals.scatter(1, labels[:, None], -1.0)
 
 
-def true_probability(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
+def _true_probability(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
     """Probability of the true class, (B,); of several labels the mean probability of the right answer."""
+    target = labels.to(logits.dtype)
     if binary:
-        target = labels.to(logits.dtype)
         return (target * logits.sigmoid() + (1 - target) * (-logits).sigmoid()).mean(1)
-    chance = logits.softmax(1)
     if labels.dim() == 2:
-        return (chance * labels.to(logits.dtype)).sum(1)
-    return chance.gather(1, labels[:, None])[:, 0]
+        return (logits.softmax(1) * target).sum(1)
+    return logits.softmax(1).gather(1, labels[:, None])[:, 0]
 
 
 def _gate_pull(call: Call, name: str, successor: str, error: Tensor) -> Tensor:
@@ -414,3 +251,76 @@ def _loss(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(1)
     target = labels if labels.dim() == 1 else labels.to(logits.dtype)
     return F.cross_entropy(logits, target, reduction="none")
+
+
+def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = ("x", "y")) -> Correlation:
+    """Pearson's correlation with its p-value and confidence interval.
+
+    For fewer than three values, or where one variable does not vary, there is none: NaN, and a warning.
+
+    Args:
+        x: One value per sample, (N,).
+        y: Another, (N,).
+        level: Confidence of the interval, between 0 and 1.
+        names: What the two are called.
+
+    Example:
+        >>> from mhex.heads import pearson
+        >>> round(pearson([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]).coefficient, 3)
+        0.8
+    """
+    row, why = correlate(x, y, level, names)
+    if why is not None:
+        warnings.warn(f"There is no correlation of {names[0]} and {names[1]}: {why}.", MhexWarning, stacklevel=2)
+    return row
+
+
+def study(seen: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
+    """Correlations of each block's cosine with the confidence of the model and with values of the user's.
+
+    Args:
+        seen: From `Scaffold.collaboration`.
+        against: Values (N,) by name, in the order of the samples: how much an explanation drops, for instance.
+        level: Confidence of the intervals.
+    """
+    if against is not None and not isinstance(against, Mapping):
+        raise ArgumentTypeError(
+            f"Expected against= to give values (N,) a name, for instance {{'SAD': drops}}, but got "
+            f"{type(against).__name__}."
+        )
+    variables = dict(against or {})
+    if reserved := {CONFIDENCE, *seen.blocks} & variables.keys():
+        raise ArgumentError(f"Expected other names in against= than {', '.join(sorted(reserved))}, which are taken.")
+    cosines = dict(zip(seen.blocks, seen.cosine.unbind(1), strict=True))
+    pairs: list[tuple[str, Values, str, Values]] = [
+        (block, cosine, name, values)
+        for name, values in {CONFIDENCE: seen.p_orig, **variables}.items()
+        for block, cosine in cosines.items()
+    ]
+    pairs += [(name, values, CONFIDENCE, seen.p_orig) for name, values in variables.items()]
+    results = [correlate(x, y, level, (first, second)) for first, x, second, y in pairs]
+    reasons = [why for _, why in results if why is not None]
+    if reasons:
+        warnings.warn(
+            f"{len(reasons)} of {len(results)} correlations do not exist and are NaN: "
+            f"{'; '.join(dict.fromkeys(reasons))}.",
+            MhexWarning,
+            stacklevel=2,
+        )
+    return Study(tuple(row for row, _ in results), seen)
+
+
+def collaboration_study(
+    model: nn.Module,
+    loader: Any,
+    against: Mapping[str, Values] | None = None,
+    level: float = 0.95,
+    chunk: int = 32,
+    progress: bool = False,
+) -> Study:
+    """The correlations of `Scaffold.collaboration_study`."""
+    if against and isinstance(getattr(loader, "sampler", None), RandomSampler):
+        raise ArgumentError(
+            "The loader shuffles, so the values in against= would meet other samples than their own; use shuffle=False."
+        )
+    return study(measure_collaboration(model, loader, None, chunk, progress), against, level)

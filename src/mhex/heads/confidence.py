@@ -31,7 +31,7 @@ class ConfidenceMap:
         map: Scaled per image from its least to its largest value, (B, grid, grid) in [0, 1]; a constant map is zero.
         raw: The sums of cosines before that, (B, grid, grid).
         images: What was cut into parts, (B, C, H, W).
-        labels: As given.
+        labels: The labels of the images.
         mode: `"keep"`: only one part is visible. `"occlude"`: only one part is hidden, and the sum is by how much the
             cosines fall.
         blocks: Names of the blocks whose cosines were summed.
@@ -69,7 +69,7 @@ def confidence_map(
     chunk: int = 32,
     progress: bool = False,
 ) -> ConfidenceMap:
-    """See `Scaffold.confidence_map`."""
+    """The map of `Scaffold.confidence_map`."""
     heads = checked_heads(model)
     check_chunk(chunk)
     if mode not in get_args(CellMode):
@@ -88,8 +88,10 @@ def confidence_map(
         every = torch.arange(len(images) * len(visible), device=device)
         for part in track(torch.split(every, chunk), "Confidence map", progress):
             sample = part // len(visible)
-            copies = torch.where(visible[part % len(visible), None], images[sample], mean[sample])
-            seen = measure(run, heads, _with_images(inputs, copies, sample), labels[sample.to(labels.device)])
+            copies: Any = torch.where(visible[part % len(visible), None], images[sample], mean[sample])
+            if isinstance(inputs, Mapping):
+                copies = {**take(inputs, sample.cpu(), len(images)), _IMAGES: copies}
+            seen = measure(run, heads, copies, labels[sample.to(labels.device)])
             sums.append(seen.cosine[:, -count:].sum(1))
     raw = torch.cat(sums).reshape(len(images), len(visible))
     if mode == "occlude":
@@ -103,25 +105,16 @@ def confidence_map(
 def cell_masks(height: int, width: int, grid: int) -> Tensor:
     """The parts of an image, row by row, bool (grid * grid, H, W): each pixel is in one of them.
 
-    Args:
-        height: H.
-        width: W.
-        grid: Parts in each direction, cut at `floor(i * H / grid)`.
+    In each direction it is cut at `floor(i * H / grid)`.
     """
     if not isinstance(grid, int) or isinstance(grid, bool) or not 1 <= grid <= min(height, width):
         raise ArgumentError(
             f"Expected grid to be a whole number from 1 to {min(height, width)}, the smaller side of the images, but "
             f"got {grid!r}."
         )
-    rows, columns = (_bands(size, grid) for size in (height, width))
-    return (rows[:, None, :, None] & columns[None, :, None, :]).flatten(0, 1)
-
-
-def _bands(size: int, grid: int) -> Tensor:
-    """Which positions belong to which part of one direction, bool (grid, size)."""
-    edges = torch.arange(grid + 1) * size // grid
-    place = torch.arange(size)
-    return (edges[:-1, None] <= place) & (place < edges[1:, None])
+    edges = (torch.arange(1, grid + 1) * size // grid for size in (height, width))
+    rows, columns = (torch.bucketize(torch.arange(int(end[-1])), end, right=True) for end in edges)
+    return rows[:, None] * grid + columns == torch.arange(grid * grid)[:, None, None]
 
 
 def _count(blocks: str, available: int) -> int:
@@ -138,26 +131,16 @@ def _count(blocks: str, available: int) -> int:
 
 def _images(inputs: Any) -> Tensor:
     images = inputs.get(_IMAGES) if isinstance(inputs, Mapping) else inputs
-    if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
-        if isinstance(images, Tensor) and images.dim() == 3 and images.is_floating_point():
-            raise ArgumentError(
-                f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass "
-                "image[None], and its label likewise."
-            )
-        came = type(images).__name__
-        if isinstance(images, Tensor):
-            came = f"{tuple(images.shape)} ({images.dtype})"
-        elif isinstance(inputs, Mapping):
-            came = f"the arguments {', '.join(inputs)}"
+    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 4:
+        return images
+    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 3:
         raise ArgumentError(
-            f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
-            "only. Scaffold.collaboration serves texts too."
+            f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass image[None], "
+            "and its label likewise."
         )
-    return images
-
-
-def _with_images(inputs: Any, copies: Tensor, sample: Tensor) -> Any:
-    """The model's arguments for masked copies of some samples."""
-    if isinstance(inputs, Tensor):
-        return copies
-    return {**take(inputs, sample.cpu(), inputs[_IMAGES].shape[0]), _IMAGES: copies}
+    kind = f"the arguments {', '.join(inputs)}" if isinstance(inputs, Mapping) else type(images).__name__
+    came = f"{tuple(images.shape)} ({images.dtype})" if isinstance(images, Tensor) else kind
+    raise ArgumentError(
+        f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
+        "only. Scaffold.collaboration serves texts too."
+    )

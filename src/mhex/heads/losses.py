@@ -16,12 +16,7 @@ Reduction = Literal["sum", "mean"]
 
 
 def running_sum(logits: Sequence[Tensor], decay: float) -> Tensor:
-    """`s_L` of `s_l = y_l + decay * s_(l-1)`: the class scores of all heads, the last counting most.
-
-    Args:
-        logits: Class scores (B, n), first head to last.
-        decay: From 0 (the last head alone) to 1 (the plain sum).
-    """
+    """`s_L` of `s_l = y_l + decay * s_(l-1)` for class scores (B, n), first head to last; a decay of 1 is the sum."""
     if not 0 <= decay <= 1:
         raise ArgumentError(f"Expected a decay from 0 to 1, but got {decay}.")
     total = logits[0]
@@ -65,13 +60,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool
 
 
 def class_loss(logits: Tensor, labels: Tensor, multi_label: bool) -> Tensor:
-    """Mean cross-entropy over the batch; binary for several labels or a single class score.
-
-    Args:
-        logits: (B, n).
-        labels: From `check_labels`.
-        multi_label: Whether a sample may have several classes.
-    """
+    """Mean cross-entropy of scores (B, n) over the batch; binary for several labels or a single class score."""
     if multi_label or logits.shape[1] == 1:
         return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
     return F.cross_entropy(logits, labels if labels.dim() == 1 else labels.to(logits.dtype))
@@ -86,16 +75,9 @@ def combined_loss(
     multi_label: bool = False,
     weights: Sequence[float] | None = None,
 ) -> Tensor:
-    """`pretrain`: one loss of the running sum. `finetune`: the sum, or mean, of one loss per head.
+    """`pretrain`: one loss of the running sum. `finetune`: the sum, or mean, of one loss per head; see `Scaffold.loss`.
 
-    Args:
-        logits: Class scores (B, n), first head to last; a kept classifier stands last.
-        labels: From `check_labels`.
-        mode: See above.
-        reduction: Whether `finetune` sums the losses, as published, or averages them.
-        decay: Of the running sum.
-        multi_label: Whether a sample may have several classes.
-        weights: Of the losses in `finetune`; 1 by default.
+    `logits` (B, n) are of the first head to the last, and then of a kept classifier; labels are from `check_labels`.
     """
     if mode == "pretrain":
         return class_loss(running_sum(logits, decay), labels, multi_label)
@@ -105,6 +87,7 @@ def combined_loss(
         raise ArgumentError(f"Expected reduction 'sum' or 'mean', but got {reduction!r}.")
     if weights is not None and len(weights) != len(logits):
         raise ArgumentError(f"Expected {len(logits)} weights, one per loss, but got {len(weights)}.")
-    losses = [class_loss(scores, labels, multi_label) for scores in logits]
-    total = torch.stack([w * one for w, one in zip(weights or [1.0] * len(losses), losses, strict=True)]).sum()
+    factors = weights or [1.0] * len(logits)
+    losses = [f * class_loss(scores, labels, multi_label) for f, scores in zip(factors, logits, strict=True)]
+    total = torch.stack(losses).sum()
     return total if reduction == "sum" else total / len(losses)

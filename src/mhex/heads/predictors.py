@@ -1,10 +1,10 @@
-"""Running a model with heads over data, and looking at what the heads did."""
+"""What predicts in a model with heads: its classifier, its last head or the sum of all; and running the model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,52 +12,65 @@ from torch import Tensor, nn
 from mhex.capture import untouched
 from mhex.capture.anatomy import guests
 from mhex.capture.outputs import ending_seen
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError
-from mhex.heads import call_record as calls
-from mhex.heads.call_record import Call, Reading
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError, unknown_name
+from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import PREFIX, Heads, Source, heads_of, required_heads
 from mhex.inputs.loader import unlabelled
 
 _CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision, timm and Hugging Face
 
 
-def expected_source(heads: Heads, model: nn.Module) -> Source:
-    """What predicts: as set, as calls have shown, or else as the model's last layer says.
+def predicting_source(heads: Heads, choice: Source | None = None, model: nn.Module | None = None) -> Source:
+    """What predicts: as chosen, as set, as calls have shown, or else as the model's last layer says.
 
     Args:
-        heads: Of the model.
-        model: Their host.
+        heads: The heads of the model.
+        choice: The user's choice.
+        model: Their host, whose last layer may serve as a guess; None if a guess will not do.
 
     Raises:
         CaptureError: It depends on what the model returns, and nothing shows that yet.
     """
-    if (source := heads.settled_source()) is not None:
+    check_source(choice)
+    if (source := choice or heads.settled_source()) is not None:
         return source
-    if (width := shown_width(heads)) is None and (width := _last_layer(model)) is None:
+    width = shown_width(heads)
+    if width is None and (model is None or (width := _last_layer(model)) is None):
         raise CaptureError(
-            f"What predicts depends on whether the model returns {heads.settings.num_classes} class scores, and its "
-            "layers do not tell: call the model once, or set scaffold.predict_from to 'classifier', 'last_head' or "
-            "'sum'."
+            f"It is not known yet what predicts, which depends on whether the model returns "
+            f"{heads.settings.num_classes} class scores: call the model once, or set scaffold.predict_from to "
+            "'classifier', 'last_head' or 'sum'."
         )
     return "classifier" if width == heads.settings.num_classes else heads.head_source()
 
 
-def shown_width(heads: Heads) -> int | None:
-    """How many class scores the model returned in calls so far; 0 for none, None before any call."""
-    if (call := calls.seen(heads.token)) is not None:
-        return Reading(call, heads).width
-    return heads.token.width
-
-
-def check_classifier(heads: Heads) -> None:
-    """Refuse to predict from a classifier that calls have shown to have another number of classes."""
-    width = shown_width(heads)
-    if width is not None and width != heads.settings.num_classes:
+def check_source(source: Source | None, heads: Heads | None = None) -> None:
+    """Refuse an unknown source, and with `heads` a classifier that calls have shown to have other classes."""
+    if source is not None and source not in get_args(Source):
+        raise unknown_name("source of predictions", str(source), get_args(Source))
+    width = shown_width(heads) if heads is not None and source == "classifier" else None
+    if heads is not None and width is not None and width != heads.settings.num_classes:
         returned = f"{width} class scores" if width else "no class scores"
         raise ArgumentError(
             f"Expected predict_from to be 'last_head' or 'sum' (None chooses): the heads have "
             f"{heads.settings.num_classes} classes, but the model returns {returned}, so its classifier cannot predict."
         )
+
+
+def shown_width(heads: Heads) -> int | None:
+    """How many class scores the model returned in calls so far; 0 for none, None before any call."""
+    call = heads.record.last()
+    return heads.record.width if call is None else HeadReading(call, heads).width
+
+
+def last_name(heads: Heads) -> str:
+    """Name of the block that runs last; a CaptureError before a call has shown it."""
+    if not heads.order and len(heads.places) > 1:
+        raise CaptureError(
+            "It is not known yet which head is the last: call the model once, because it may run its units in another "
+            "order than it lists them."
+        )
+    return (heads.order or heads.names)[-1]
 
 
 def answered_by_heads(model: nn.Module) -> Source | None:
@@ -135,22 +148,17 @@ def watched(model: nn.Module, *, nudge: bool = False, graph: bool = False) -> It
         stack.enter_context(untouched(model))
         stack.enter_context(torch.set_grad_enabled(graph))
         stack.enter_context(heads.recording(model, nudge))
-        stack.callback(calls.forget, heads.token)
+        stack.callback(heads.record.forget)
 
         def run(inputs: Any) -> Call:
             call_model(model, inputs)
-            return calls.last(heads.token)
+            return heads.record.required_last()
 
         yield run
 
 
 def predict(model: nn.Module, data: Any) -> Tensor:
-    """Class scores (N, n) of what predicts, in evaluation mode and without a graph.
-
-    Args:
-        model: Carries heads; left as it was.
-        data: A batch or a loader.
-    """
+    """The scores of `Scaffold.predict`."""
     heads = required_heads(model)
     scores: list[Tensor] = []
     with untouched(model), torch.no_grad():
@@ -164,19 +172,16 @@ def predict(model: nn.Module, data: Any) -> Tensor:
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
     """Call a model with a tensor or with a dictionary of arguments, moved to its device."""
-    heads = heads_of(model)
-    if heads is not None and heads.settings.outputs is None and heads.token.ending == "unseen":
-        with ending_seen() as ending_of:
-            output = _called(model, inputs)
-        heads.note_ending(ending_of(output))
-        return output
-    return _called(model, inputs)
-
-
-def _called(model: nn.Module, inputs: Any) -> Any:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if isinstance(inputs, Tensor):
-        return model(inputs.to(device))
-    if isinstance(inputs, Mapping):
-        return model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()})
-    raise ArgumentTypeError(f"Expected inputs to be a tensor or a dictionary, but got {type(inputs).__name__}.")
+    if not isinstance(inputs, (Tensor, Mapping)):
+        raise ArgumentTypeError(f"Expected inputs to be a tensor or a dictionary, but got {type(inputs).__name__}.")
+    args = (inputs.to(device),) if isinstance(inputs, Tensor) else ()
+    named = {} if isinstance(inputs, Tensor) else inputs
+    kwargs = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in named.items()}
+    heads = heads_of(model)
+    if heads is None or heads.settings.outputs is not None or heads.record.ending != "unseen":
+        return model(*args, **kwargs)
+    with ending_seen() as ending_of:
+        output = model(*args, **kwargs)
+    heads.note_ending(ending_of(output))
+    return output

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mhex.capture import full
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning, unknown_name
-from mhex.heads.block import Block, BlockOutput, channel_axis, wide_dtype, widened
-from mhex.heads.call_record import Call, Reading
+from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
+from mhex.heads.call_record import Call, HeadReading
 
 _EPSILON = 1e-8
 _MOST = 4  # settings kept per block
@@ -43,15 +44,12 @@ def adjusted_weights(matrix: Tensor, alpha: float, sharpness: float, negative_sh
     if matrix.shape[0] == 1:
         matrix = torch.cat([-matrix, matrix])
     positive, negative = matrix.clamp_min(0), (-matrix).clamp_min(0)
-    return _sharp(positive, sharpness) - alpha * _sharp(negative, negative_sharpness)
-
-
-def _sharp(part: Tensor, threshold: float) -> Tensor:
-    return part.where(shares(part) > threshold, 0.0)
+    sharp = positive.where(shares(positive) > sharpness, 0.0)
+    return sharp - alpha * negative.where(shares(negative) > negative_sharpness, 0.0)
 
 
 @dataclass
-class _Kept:
+class _WeightCache:
     """What was computed from one state of a block's weights."""
 
     marks: tuple[Any, ...]
@@ -60,41 +58,33 @@ class _Kept:
     speaks: bool = True
 
 
-_KEPT: WeakKeyDictionary[Block, _Kept] = WeakKeyDictionary()
+_CACHES: WeakKeyDictionary[ExplainerBlock, _WeightCache] = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def class_weights(block: Block, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
-    """`adjusted_weights` of a block, at least float32; computed again when the block's weights have changed.
-
-    Args:
-        block: Of the heads.
-        alpha: See `adjusted_weights`.
-        sharpness: See `adjusted_weights`.
-        negative_sharpness: See `adjusted_weights`.
-    """
+def class_weights(block: ExplainerBlock, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
+    """`adjusted_weights` of a block, at least float32; computed again when the block's weights have changed."""
     used = [linear.weight for linear in (block.w1, block.w2) if linear is not None]
     marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in used)
     # Writing through `.data` leaves no mark, and memory is given out again: so the values are looked at, too. Of a
     # change that escapes this product, the weights below would not change by more than their rounding either.
-    prints = torch.cat([widened(w) @ _direction(w.shape[1], w.device, wide_dtype(w)) for w in used])
-    kept = _KEPT.get(block)
-    if kept is None or kept.marks != marks or not torch.equal(kept.prints, prints):
-        kept = _KEPT[block] = _Kept(marks, prints)
+    prints = torch.cat([full(w) @ _direction(w.shape[1], w.device, wide_dtype(w)) for w in used])
+    cache = _CACHES.get(block)
+    if cache is None or cache.marks != marks or not torch.equal(cache.prints, prints):
+        cache = _CACHES[block] = _WeightCache(marks, prints)
     key = (alpha, sharpness, negative_sharpness)
-    if (found := kept.weights.get(key)) is None:
+    if key not in cache.weights:
         matrix = block.equivalent_matrix()
-        kept.speaks = bool(matrix.any())  # looked at here alone: it waits for the device
-        found = adjusted_weights(matrix, *key)
-        while len(kept.weights) >= _MOST:
-            kept.weights.pop(next(iter(kept.weights)))
-        kept.weights[key] = found
-    return found
+        cache.speaks = bool(matrix.any())  # looked at here alone: it waits for the device
+        while len(cache.weights) >= _MOST:
+            cache.weights.pop(next(iter(cache.weights)))
+        cache.weights[key] = adjusted_weights(matrix, *key)
+    return cache.weights[key]
 
 
-def speaks(block: Block) -> bool:
+def speaks(block: ExplainerBlock) -> bool:
     """False if the equivalent matrix that `class_weights` last read is 0, as before any training."""
-    return (kept := _KEPT.get(block)) is None or kept.speaks
+    return (cache := _CACHES.get(block)) is None or cache.speaks
 
 
 @lru_cache(maxsize=64)
@@ -116,28 +106,16 @@ def _check_number(name: str, value: Any, low: float, high: float, beside: str = 
 
 @dataclass(frozen=True)
 class MapSettings:
-    """How a map is made.
+    """How a map is made."""
 
-    Attributes:
-        alpha: Weight of negative class weights, from 0 to 1.
-        sharpness: `ss+`; `"auto"` is `1/n + 0.1`.
-        negative_sharpness: `ss-`; None for the positive one.
-        layer_factor: `rho`: each block counts so much less than the next one towards the anchor.
-        activation: What the class weights multiply.
-        anchor: Whether the deepest or the shallowest block counts fully.
-        layer_scale: `"max"` divides each block's map by its largest absolute value first.
-        active_only: Whether channels whose mean is not positive, which the head does not see, are left out. Heads
-            that couple `"separate"` have no ReLU and see all channels.
-    """
-
-    alpha: float
-    sharpness: float | Literal["auto"]
-    negative_sharpness: float | Literal["auto"] | None
-    layer_factor: float
-    activation: Activation
-    anchor: Anchor = "deep"
-    layer_scale: LayerScale = "none"
-    active_only: bool = False
+    alpha: float  # weight of negative class weights, from 0 to 1
+    sharpness: float | Literal["auto"]  # `ss+`; "auto" is `1/n + 0.1`
+    negative_sharpness: float | Literal["auto"] | None  # `ss-`; None for the positive one
+    layer_factor: float  # `rho`: each block counts so much less than the next one towards the anchor
+    activation: Activation  # what the class weights multiply
+    anchor: Anchor = "deep"  # whether the deepest or the shallowest block counts fully
+    layer_scale: LayerScale = "none"  # "max" divides each block's map by its largest absolute value first
+    active_only: bool = False  # leave out channels whose mean is not positive, which the head's ReLU hides
 
     def __post_init__(self) -> None:
         _check_number("alpha", self.alpha, 0, 1)
@@ -147,9 +125,9 @@ class MapSettings:
         _check_number("layer_factor", self.layer_factor, 0, 1)
         if self.layer_factor == 0:
             raise ArgumentError("Expected layer_factor to be over 0, but got 0; blocks='last1' takes one block alone.")
-        for name, known in (("activation", Activation), ("anchor", Anchor), ("layer_scale", LayerScale)):
-            if getattr(self, name) not in get_args(known):
-                raise unknown_name(name, str(getattr(self, name)), get_args(known))
+        for name, kind in (("activation", Activation), ("anchor", Anchor), ("layer_scale", LayerScale)):
+            if getattr(self, name) not in get_args(kind):
+                raise unknown_name(name, str(getattr(self, name)), get_args(kind))
         if not isinstance(self.active_only, bool):
             raise ArgumentTypeError(f"Expected active_only to be True or False, but got {self.active_only!r}.")
 
@@ -164,31 +142,26 @@ PRESETS = {
 }
 
 
-def settle(preset: str, **given: Any) -> MapSettings:
-    """A preset with the settings that are given, not None, in place of its own."""
+def settle(preset: str, **options: Any) -> MapSettings:
+    """A preset with the options that are not None in place of its own."""
     if preset not in PRESETS:
         raise unknown_name("preset", str(preset), ("auto", *PRESETS))
-    own = PRESETS[preset]
-    known = [field.name for field in fields(own)]
-    for name in given:
-        if name not in known:
-            raise unknown_name("setting of maps", name, known)
-    return replace(own, **{name: value for name, value in given.items() if value is not None})
+    names = [field.name for field in fields(MapSettings)]
+    for name in options:
+        if name not in names:
+            raise unknown_name("setting of maps", name, names)
+    return replace(PRESETS[preset], **{name: value for name, value in options.items() if value is not None})
 
 
-def automatic(text: bool, reading: Reading) -> tuple[str, Activation | None]:
+def automatic(text: bool, reading: HeadReading) -> tuple[str, Activation | None]:
     """Preset `"auto"`: a preset, and the activation to put in place of the preset's own, or None.
 
     Heads on text are read by `"text"`, heads that only look on at feature maps (B, C, H, W) by `"probe"`, all others by
     `"paper"`. Heads with `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's
     map at alpha 1 and sharpness 0 is the score of its head.
-
-    Args:
-        text: Whether the input is text.
-        reading: Of a recorded call.
     """
-    heads, seen = reading.heads, reading.call.blocks
-    maps = all(one.shortcut.dim() == 4 and not heads[name].channels_last for name, one in seen.items())
+    heads, outputs = reading.heads, reading.call.blocks
+    maps = all(output.shortcut.dim() == 4 and not heads[name].channels_last for name, output in outputs.items())
     preset = "text" if text else "probe" if maps and heads.settings.preset == "probe" else "paper"
     return preset, "relu_sum" if heads.settings.relu == "pre" else None
 
@@ -196,18 +169,13 @@ def automatic(text: bool, reading: Reading) -> tuple[str, Activation | None]:
 def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:
     """`ss+` and `ss-` as numbers. A single class has no rival, so its `"auto"` is 0."""
     auto = 0.0 if num_classes == 1 else 1 / num_classes + 0.1
-    given = settings.negative_sharpness
     positive = auto if settings.sharpness == "auto" else float(settings.sharpness)
-    return positive, positive if given is None else auto if given == "auto" else float(given)
+    negative = settings.negative_sharpness
+    return positive, positive if negative is None else auto if negative == "auto" else float(negative)
 
 
 def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str]:
-    """Names of blocks, first to last.
-
-    Args:
-        wanted: `"all"`, `"first3"`, `"last3"` (any number), or names: a sequence, or one string with commas between.
-        names: Those that there are, first to last.
-    """
+    """The names that are meant by `"all"`, `"first3"`, `"last3"` (any number), by names, or by a text with commas."""
     if isinstance(wanted, str) and wanted not in names:
         if wanted == "all":
             return list(names)
@@ -230,14 +198,14 @@ def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str
 
 
 @torch.no_grad()
-def block_maps(reading: Reading, names: Sequence[str], index: Tensor, settings: MapSettings) -> dict[str, Tensor]:
+def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settings: MapSettings) -> dict[str, Tensor]:
     """`M_c = sum_k w_(c,k) a_k` of each block, on its own grid, by name: (B, K, H, W), or (B, K, T) for tokens.
 
     Args:
-        reading: Of a recorded call of the host.
-        names: Which blocks.
+        reading: The reading of a recorded call of the host.
+        names: Names of the blocks.
         index: Class numbers, (B, K); of a single-output head, 0 and 1 are its two classes.
-        settings: How.
+        settings: How maps are made.
     """
     call, heads = reading.call, reading.heads
     positive, negative = thresholds(settings, heads.settings.num_classes)
@@ -267,7 +235,9 @@ def block_maps(reading: Reading, names: Sequence[str], index: Tensor, settings: 
     return maps
 
 
-def _block_map(block: Block, seen: BlockOutput, rows: Tensor, activation: Activation, output: Tensor | None) -> Tensor:
+def _block_map(
+    block: ExplainerBlock, seen: BlockOutput, rows: Tensor, activation: Activation, output: Tensor | None
+) -> Tensor:
     x, r = seen.shortcut, seen.branch
     axis = channel_axis(x, block.channels, block.channels_last)
     if output is not None:
@@ -313,30 +283,25 @@ def layer_weights(count: int, factor: float, anchor: Anchor = "deep") -> list[fl
 def combined(maps: Mapping[str, Tensor], settings: MapSettings, size: Sequence[int] | None = None) -> Tensor:
     """`M_c = sum_l omega_l Up(M_c(l))`.
 
-    Args:
-        maps: (B, K, h, w) or (B, K, T) by name, first block to last.
-        settings: How.
-        size: Height and width of the input.
-
-    Returns:
-        (B, K, h, w) on the blocks' own grid if all share one, at the size of the input otherwise; (B, K, T) for text.
+    `maps` are (B, K, h, w) or (B, K, T) by name, first block to last; `size` is that of the input. The sum is on the
+    blocks' own grid if all share one, and otherwise at the size of the input.
     """
     weights = layer_weights(len(maps), settings.layer_factor, settings.anchor)
     sums: dict[torch.Size, Tensor] = {}  # upsampling is linear, so maps of one grid are added first
-    for weight, one in zip(weights, maps.values(), strict=True):
-        scaled = weight * (_by_largest(one) if settings.layer_scale == "max" else one)
-        grid = one.shape[2:]
+    for weight, block_map in zip(weights, maps.values(), strict=True):
+        scaled = weight * (_by_largest(block_map) if settings.layer_scale == "max" else block_map)
+        grid = block_map.shape[2:]
         sums[grid] = sums[grid] + scaled if grid in sums else scaled
-    if len(sums) == 1:
-        return next(iter(sums.values()))
-    total: Tensor | None = None
-    for one in sums.values():
-        large = F.interpolate(one, size=None if size is None else list(size), mode="bilinear", align_corners=False)
-        total = large if total is None else total.add_(large)
-    assert total is not None
+    first, *further = sums.values()
+    if not further:
+        return first
+    goal = None if size is None else list(size)
+    total = F.interpolate(first, size=goal, mode="bilinear", align_corners=False)
+    for part in further:
+        total += F.interpolate(part, size=goal, mode="bilinear", align_corners=False)
     return total
 
 
-def _by_largest(one: Tensor) -> Tensor:
-    largest = one.flatten(2).abs().amax(-1).reshape(*one.shape[:2], *[1] * (one.dim() - 2))
-    return torch.where(largest > 0, one / largest, 0.0)
+def _by_largest(block_map: Tensor) -> Tensor:
+    largest = block_map.abs().amax(tuple(range(2, block_map.dim())), keepdim=True)
+    return torch.where(largest > 0, block_map / largest, 0.0)

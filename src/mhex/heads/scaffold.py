@@ -5,52 +5,38 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 from torch import Tensor, nn
 
-from mhex.capture import unwrap
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
-from mhex.heads import call_record as calls
-from mhex.heads.call_record import Reading, decided
-from mhex.heads.collaboration import Collaboration, Study, Values, collaboration, collaboration_study
+from mhex.capture.hooks import unfollow_calls
+from mhex.errors import ArgumentError, MhexWarning, unknown_name
+from mhex.heads.call_record import HeadReading, HeadsOutput, decided
+from mhex.heads.collaboration import Collaboration, Study, collaboration_study, measure_collaboration
 from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
 from mhex.heads.files import save_heads
 from mhex.heads.fit import FitReport, Method, fit_heads, head_accuracy
-from mhex.heads.fold import StaticFoldReport, fold, fold_static
-from mhex.heads.heads import (
-    PREFIX,
-    Heads,
-    Settings,
-    Source,
-    checked_classes,
-    freeze,
-    heads_of,
-    ramp,
-    required_heads,
-    thaw,
-)
+from mhex.heads.fold import StaticFoldReport, fold_model, fold_static
+from mhex.heads.heads import PREFIX, Heads, Settings, Source, checked_classes, checked_model, heads_of, required_heads
 from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
-from mhex.heads.predictors import check_classifier, expected_source, predict
-from mhex.heads.strip import gates_are_one, reset, strip, what_predicts
-from mhex.heads.summary import Summary, summarise
-from mhex.heads.wiring.graft import ungraft, unsettle
+from mhex.heads.predictors import check_source, predict, predicting_source
+from mhex.heads.strip import Summary, reset_classes, strip_heads, summarise
+from mhex.heads.wiring.graft import ungraft
+from mhex.stats.correlation import Values
 
 
-class Held:
-    """Part of `Scaffold`: what its other parts work on.
+class Scaffold:
+    """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
 
     Attributes:
-        model: The model, without wrappers; it stays after `Scaffold.detach`.
+        model: The model, without wrappers; it stays after `detach`.
 
     Args:
         model: The model, or a wrapper of it.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        if not isinstance(model, nn.Module):
-            raise not_a_model(model)
-        self.model = unwrap(model)
+        self.model = checked_model(model)
         self._heads = required_heads(self.model)
 
     @property
@@ -60,296 +46,16 @@ class Held:
 
     @property
     def heads(self) -> Heads:
-        """The heads.
-
-        Raises:
-            ArgumentError: They were taken off.
-        """
+        """The heads; an ArgumentError after `detach`."""
         if not self.attached:
             raise ArgumentError("These heads were detached; attach heads again with mhex.attach(model, num_classes).")
         return self._heads
 
     @property
     def host(self) -> nn.Module:
-        """The model, if it still carries these heads.
-
-        Raises:
-            ArgumentError: They were taken off.
-        """
+        """The model, if it still carries these heads; an ArgumentError after `detach`."""
         _ = self.heads
         return self.model
-
-
-def not_a_model(given: object) -> ArgumentTypeError:
-    """The error for something that is no module; what holds one, as a bundle of `mhex.load` does, is told apart."""
-    holds = isinstance(getattr(given, "model", None), nn.Module)
-    advice = "; pass the model that it holds, its attribute .model (bundle.model)" if holds else ""
-    return ArgumentTypeError(f"Expected a torch.nn.Module, but got {type(given).__name__}{advice}.")
-
-
-class ClosedForm(Held):
-    """Part of `Scaffold`."""
-
-    def fit(
-        self,
-        data: Any,
-        method: Method = "ridge",
-        *,
-        intercept: bool | None = None,
-        balance: bool = True,
-        strength: float | None = None,
-        batch_size: int = 64,
-        memory_gb: float = 4.0,
-        progress: bool = False,
-    ) -> FitReport:
-        """Fit all heads in closed form on the frozen model, in one pass over data; no prediction changes.
-
-        For preset `"probe"`, or any heads whose gates stay exactly 1. Each head's matrix `W_eq` is fitted to the
-        pooled features that the head sees. `W1` then has at most n rows that are not 0: `W_eq` is split by a singular
-        value decomposition into `W2 W1`. A strength of the penalty is chosen per head on held-out rows (of every
-        class, one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
-        On a trained CNN try `relu="pre"` first: in a network that did not train with its heads, the mean before its
-        ReLU may be negative in most channels (docs/heads.md has numbers).
-
-        Args:
-            data: A loader as for training: batches `(inputs, labels)`, or dictionaries with `labels`; or just one
-                pair `(inputs, labels)` of tensors. Labels are as in `loss`.
-            method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
-                are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
-                probabilities. `"logistic"`: logistic regression on the stored pooled features.
-            intercept: Keep an intercept beside each head (`Block.intercept`). The published head has none, and for one
-                class out of many it did not pay on real models. By default only yes-or-no heads (`multi_label`, or one
-                class score) have one, because they need a threshold. Maps use `W_eq` alone.
-            balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
-                weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
-                covariance within classes; the logistic loss weights rows.
-            strength: Of the penalty, relative to the mean variance of the features; chosen by default.
-            batch_size: Of forward passes, if `data` is a pair of tensors.
-            memory_gb: How much `"logistic"` may store.
-            progress: Draw progress bars.
-
-        Returns:
-            Accuracy, strength, rank and time of every head; `print` shows a table. Held-out accuracies are flattering
-            if the model was trained on these data: judge with `head_accuracy` on others.
-
-        Example:
-            >>> import torch, torchvision, mhex
-            >>> model = torchvision.models.resnet18(num_classes=2).eval()
-            >>> scaffold = mhex.attach(model, 2, where="downsample", preset="probe")
-            >>> report = scaffold.fit((torch.rand(20, 3, 32, 32), torch.arange(20) % 2))
-            >>> [block.rank for block in report.blocks]
-            [2, 2, 2]
-        """
-        return fit_heads(
-            self.model,
-            self.heads,
-            data,
-            method,
-            intercept=intercept,
-            balance=balance,
-            strength=strength,
-            batch_size=batch_size,
-            memory_gb=memory_gb,
-            progress=progress,
-        )
-
-    def head_accuracy(self, data: Any, batch_size: int = 64, progress: bool = False) -> dict[str, float]:
-        """Share of right predictions of every head, by name; the last entry is of what predicts (`predict_from`).
-
-        Of several labels, share of right yes-or-no answers.
-
-        Args:
-            data: As for `fit`.
-            batch_size: Of forward passes, if `data` is a pair of tensors.
-            progress: Draw a progress bar.
-        """
-        return head_accuracy(self.model, self.heads, data, batch_size, progress)
-
-
-class Analysis(Held):
-    """Part of `Scaffold`."""
-
-    def collaboration(
-        self, inputs: Any, labels: Tensor | None = None, *, chunk: int = 32, progress: bool = False
-    ) -> Collaboration:
-        """Cosine, per sample and block, of how the gate and how the head pull the matrix that they share.
-
-        Args:
-            inputs: A tensor, a dictionary of the model's arguments, a loader of labelled batches, or one pair
-                `(inputs, labels)` of tensors.
-            labels: As for `loss`; None for a loader or a pair, or if the dictionary holds `labels`.
-            chunk: The most samples at once; memory grows with it and not with their number.
-            progress: Whether to draw a progress bar.
-
-        Example:
-            >>> import torch, torchvision, mhex
-            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8)
-            >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
-            torch.Size([2, 7])
-        """
-        return collaboration(self.host, inputs, labels, chunk, progress)
-
-    def confidence_map(
-        self,
-        inputs: Any,
-        labels: Tensor | None = None,
-        grid: int = 7,
-        mode: CellMode = "keep",
-        blocks: str = "all",
-        *,
-        chunk: int = 32,
-        progress: bool = False,
-    ) -> ConfidenceMap:
-        """Which parts of an image bring gates and heads together: cosines of copies with one part kept, or hidden.
-
-        Args:
-            inputs: Images (B, C, H, W), or a dictionary with `pixel_values`.
-            labels: As for `loss`.
-            grid: Parts in each direction.
-            mode: `"keep"`: all but one part has the mean colour. `"occlude"`: one has it; how far the cosines fall.
-            blocks: Whose cosines are summed: `"all"`, or the `"last3"` (any number) that have a successor.
-            chunk: The most copies at once.
-            progress: Whether to draw a progress bar.
-        """
-        return confidence_map(self.host, inputs, labels, grid, mode, blocks, chunk, progress)
-
-    def collaboration_study(
-        self,
-        loader: Any,
-        against: Mapping[str, Values] | None = None,
-        *,
-        level: float = 0.95,
-        chunk: int = 32,
-        progress: bool = False,
-    ) -> Study:
-        """Correlate each block's cosine with the probability of the true class and with values of your own.
-
-        Args:
-            loader: Gives labelled batches, in a fixed order; or one pair `(inputs, labels)` of tensors.
-            against: Values (N,) by name, one per sample, for instance `{"SAD": drops}`.
-            level: Confidence of the intervals.
-            chunk: The most samples at once.
-            progress: Whether to draw a progress bar.
-        """
-        return collaboration_study(self.host, loader, against, level, chunk, progress)
-
-
-class LifeCycle(Held):
-    """Part of `Scaffold`."""
-
-    def predict(self, data: Any) -> Tensor:
-        """Class scores (N, n) from `predict_from`, in evaluation mode and without a graph; the model is left as it was.
-
-        Args:
-            data: A batch (a tensor, or a dictionary of arguments), or a loader of batches, with labels or without.
-        """
-        return predict(self.host, data)
-
-    def freeze_host(self) -> None:
-        """Train the heads alone: freeze the model's own parameters and the running statistics of its batch norms.
-
-        The norms stay in evaluation mode also after `model.train()`: every call of the model puts them back first.
-        Dropout follows `model.train()` as always. Predictions stay the same only if the gates do (preset `"probe"`,
-        coupling `"head_only"`).
-        """
-        if self.heads.frozen is None:
-            own = {id(p) for p in self.heads.parameters()}
-            host = ((name, p) for name, p in self.model.named_parameters() if id(p) not in own)
-            self.heads.frozen = freeze(self.model, host)
-
-    def unfreeze_host(self) -> None:
-        """Undo `freeze_host`: what was trainable before trains again, norms follow the mode of the model."""
-        if self.heads.frozen is not None:
-            thaw(self.model, self.heads.frozen)
-            self.heads.frozen = None
-
-    def reset_classes(self, num_classes: int) -> None:
-        """Make the heads ready for another task: new class matrices `W2`, drawn as at the start; `W1` stays.
-
-        Optimisers hold the old matrices: make a new one afterwards. The model's own classifier is not touched; where
-        it has another number of classes, the heads predict.
-
-        Args:
-            num_classes: Of the new task.
-        """
-        reset(self.heads, checked_classes(num_classes))
-
-    def summary(self) -> Summary:
-        """What the heads add to the model: `print` shows a table; see `Summary.rows` and `Summary.to_dict`."""
-        return summarise(self.model, self.heads)
-
-    def strip_heads(self) -> int:
-        """Take off, in place, every matrix that predictions do not read; they stay the same to the last bit.
-
-        What goes depends on `predict_from`: with the classifier all class matrices `W2`; with the last head those of
-        all others; with the sum nothing. Matrices `W1` of gates that are off (`lambda` 0, as in preset `"probe"`) go
-        too unless the last head reads them. Maps and losses need what is gone: save the heads first.
-
-        Returns:
-            Number of parameters that went.
-        """
-        return strip(self.heads, what_predicts(self.heads))
-
-    def fold(self, predict_from: Source | None = None) -> nn.Module:
-        """A self-contained inference module that predicts the same; the model stays as it is.
-
-        Each block becomes a few plain operations inside its unit (mean, ReLU, matrix product, sigmoid, multiplication),
-        so the result can be exported with `torch.export` and to ONNX.
-
-        Args:
-            predict_from: What the module returns; by default that of the scaffold. `"classifier"`: what the model
-                returned. `"last_head"` (one matrix `W2 W1` instead of two; call the model once before, which shows the
-                order of its units) or `"sum"`: class scores (B, n).
-
-        Example:
-            >>> import torch, torchvision, mhex
-            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8).eval(), 8)
-            >>> _ = scaffold.model(torch.rand(2, 3, 64, 64))  # shows which head is the last
-            >>> folded = scaffold.fold("last_head")
-            >>> exported = torch.export.export(folded, (torch.rand(2, 3, 64, 64),))
-            >>> exported.module()(torch.rand(2, 3, 64, 64)).shape
-            torch.Size([2, 8])
-        """
-        return fold(self.model, self.heads, what_predicts(self.heads, predict_from))
-
-    def fold_static(
-        self, data: Any, test: Any = None, predict_from: Source | None = None
-    ) -> tuple[nn.Module, StaticFoldReport]:
-        """Like `fold`, with every gate fixed at its mean over some data: no gates are computed any more. Approximate.
-
-        A fixed gate is absorbed by the batch norm of a projection shortcut; elsewhere it is a factor per channel.
-
-        Args:
-            data: A batch or a loader to average over; a loader is gone through twice.
-            test: Other data on which to measure what changed.
-            predict_from: As for `fold`.
-
-        Returns:
-            The module, and how far its class scores are from those of the model.
-        """
-        return fold_static(self.model, self.heads, what_predicts(self.heads, predict_from), data, test)
-
-
-class HeadsOutput(NamedTuple):
-    """What a model with heads says.
-
-    Attributes:
-        output: What the host returned.
-        heads: Class scores (B, n) of every head, first to last.
-        sum: Their running sum, with a kept classifier as its last term, (B, n).
-    """
-
-    output: Any
-    heads: list[Tensor]
-    sum: Tensor
-
-
-class Scaffold(ClosedForm, Analysis, LifeCycle):
-    """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
-
-    Args:
-        model: The model, or a wrapper of it.
-    """
 
     @property
     def settings(self) -> Settings:
@@ -377,7 +83,7 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
     # --- after a forward pass --------------------------------------------------------------------------------------
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> HeadReading:
         """What the heads said in the last forward pass of this thread."""
         return self.heads.sighting()
 
@@ -422,10 +128,10 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
             labels: Class numbers (B,) or (B, 1), class probabilities (B, n), or for several labels 0 and 1, (B, n).
             mode: `"finetune"`: one loss per head, summed; needed for good maps. `"pretrain"`: one loss of the
                 running sum of all class scores.
-            reduction: Of the losses in `"finetune"`: `"sum"` as published, or `"mean"`.
-            decay: Of the running sum: 1 is the plain sum, 0 the last term alone.
+            reduction: How `"finetune"` joins its losses: by their `"sum"`, as published, or by their `"mean"`.
+            decay: Decay of the running sum: 1 is the plain sum, 0 the last term alone.
             classifier: Whether the model's own classifier joins in as the last term.
-            weights: Of the losses in `"finetune"`, one per term; 1 by default.
+            weights: Weights of the losses in `"finetune"`, one per term; 1 by default.
         """
         terms = self.reading.trained_terms(classifier)
         labels = check_labels(labels, terms[0].shape[0], self.num_classes, self.settings.multi_label)
@@ -442,14 +148,11 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         Before the first forward pass it is read off the model's last layer; a model whose last layer does not tell
         must be called first.
         """
-        return expected_source(self.heads, self.model)
+        return predicting_source(self.heads, model=self.model)
 
     @predict_from.setter
     def predict_from(self, source: Source | None) -> None:
-        if source is not None and source not in get_args(Source):
-            raise unknown_name("source of predictions", str(source), get_args(Source))
-        if source == "classifier":
-            check_classifier(self.heads)
+        check_source(source, self.heads)
         self.heads.source = source
 
     # --- parameters ------------------------------------------------------------------------------------------------
@@ -460,8 +163,8 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
 
     def host_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of the model without its heads."""
-        own = {id(p) for p in self.heads.parameters()}
-        return (p for p in self.model.parameters() if id(p) not in own)
+        heads = set(self.heads.parameters())
+        return (p for p in self.model.parameters() if p not in heads)
 
     def host_state_dict(self) -> dict[str, Tensor]:
         """State of the model without its heads: what the plain model would give."""
@@ -491,7 +194,224 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
             >>> scaffold.summary().rows[0].strength
             0.5
         """
-        ramp(self.heads, step, steps, share)
+        self.heads.ramp(step, steps, share)
+
+    def freeze_host(self) -> None:
+        """Train the heads alone: freeze the model's own parameters and the running statistics of its batch norms.
+
+        The norms stay in evaluation mode also after `model.train()`: every call of the model puts them back first.
+        Dropout follows `model.train()` as always. Predictions stay the same only if the gates do (preset `"probe"`,
+        coupling `"head_only"`).
+        """
+        self.heads.freeze(self.model)
+
+    def unfreeze_host(self) -> None:
+        """Undo `freeze_host`: what was trainable before trains again, norms follow the mode of the model."""
+        self.heads.thaw(self.model)
+
+    def predict(self, data: Any) -> Tensor:
+        """Class scores (N, n) from `predict_from`, in evaluation mode and without a graph; the model is left as it was.
+
+        Args:
+            data: A batch (a tensor, or a dictionary of arguments), or a loader of batches, with labels or without.
+        """
+        return predict(self.host, data)
+
+    def fit(
+        self,
+        data: Any,
+        method: Method = "ridge",
+        *,
+        intercept: bool | None = None,
+        balance: bool = True,
+        strength: float | None = None,
+        batch_size: int = 64,
+        memory_gb: float = 4.0,
+        progress: bool = False,
+    ) -> FitReport:
+        """Fit all heads in closed form on the frozen model, in one pass over data; no prediction changes.
+
+        For preset `"probe"`, or any heads whose gates stay exactly 1. Each head's matrix `W_eq` is fitted to the
+        pooled features that the head sees and split by a singular value decomposition into `W2 W1`, where `W1` has at
+        most n rows that are not 0. The strength of the penalty is chosen per head on held-out rows (of every class,
+        one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
+        On a trained CNN try `relu="pre"` first: in a network that did not train with its heads, the mean before its
+        ReLU may be negative in most channels (docs/heads.md has numbers).
+
+        Args:
+            data: A loader of batches `(inputs, labels)` or of dictionaries with `labels`; or one pair
+                `(inputs, labels)` of tensors. Labels are as in `loss`.
+            method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
+                are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
+                probabilities. `"logistic"`: logistic regression on the stored pooled features.
+            intercept: Keep an intercept beside each head (`ExplainerBlock.intercept`). The published head has none,
+                and for one class out of many it did not pay on real models. By default only yes-or-no heads
+                (`multi_label`, or one class score) have one, because they need a threshold. Maps use `W_eq` alone.
+            balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
+                weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
+                covariance within classes; the logistic loss weights rows.
+            strength: Strength of the penalty, relative to the mean variance of the features; chosen by default.
+            batch_size: Size of the forward passes, if `data` is a pair of tensors.
+            memory_gb: How much `"logistic"` may store.
+            progress: Draw progress bars.
+
+        Returns:
+            Accuracy, strength, rank and time of every head; `print` shows a table. Held-out accuracies are flattering
+            if the model was trained on these data: judge with `head_accuracy` on others.
+
+        Example:
+            >>> import torch, torchvision, mhex
+            >>> model = torchvision.models.resnet18(num_classes=2).eval()
+            >>> scaffold = mhex.attach(model, 2, where="downsample", preset="probe")
+            >>> report = scaffold.fit((torch.rand(20, 3, 32, 32), torch.arange(20) % 2))
+            >>> [block.rank for block in report.blocks]
+            [2, 2, 2]
+        """
+        return fit_heads(
+            self.model, self.heads, data, method, intercept, balance, strength, batch_size, memory_gb, progress
+        )
+
+    def head_accuracy(self, data: Any, batch_size: int = 64, progress: bool = False) -> dict[str, float]:
+        """Share of right predictions of every head, by name; the last entry is of what predicts (`predict_from`).
+
+        Of several labels, share of right yes-or-no answers.
+
+        Args:
+            data: The same as for `fit`.
+            batch_size: Size of the forward passes, if `data` is a pair of tensors.
+            progress: Draw a progress bar.
+        """
+        return head_accuracy(self.model, self.heads, data, batch_size, progress)
+
+    def collaboration(
+        self, inputs: Any, labels: Tensor | None = None, *, chunk: int = 32, progress: bool = False
+    ) -> Collaboration:
+        """Cosine, per sample and block, of how the gate and how the head pull the matrix that they share.
+
+        Args:
+            inputs: A tensor, a dictionary of the model's arguments, a loader of labelled batches, or one pair
+                `(inputs, labels)` of tensors.
+            labels: The same as for `loss`; None for a loader or a pair, or if the dictionary holds `labels`.
+            chunk: The most samples at once; memory grows with it and not with their number.
+            progress: Whether to draw a progress bar.
+
+        Example:
+            >>> import torch, torchvision, mhex
+            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8), 8)
+            >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
+            torch.Size([2, 7])
+        """
+        return measure_collaboration(self.host, inputs, labels, chunk, progress)
+
+    def confidence_map(
+        self,
+        inputs: Any,
+        labels: Tensor | None = None,
+        grid: int = 7,
+        mode: CellMode = "keep",
+        blocks: str = "all",
+        *,
+        chunk: int = 32,
+        progress: bool = False,
+    ) -> ConfidenceMap:
+        """Which parts of an image bring gates and heads together: cosines of copies with one part kept, or hidden.
+
+        Args:
+            inputs: Images (B, C, H, W), or a dictionary with `pixel_values`.
+            labels: The same as for `loss`.
+            grid: Parts in each direction.
+            mode: `"keep"`: all but one part has the mean colour. `"occlude"`: one has it; how far the cosines fall.
+            blocks: Whose cosines are summed: `"all"`, or the `"last3"` (any number) that have a successor.
+            chunk: The most copies at once.
+            progress: Whether to draw a progress bar.
+        """
+        return confidence_map(self.host, inputs, labels, grid, mode, blocks, chunk, progress)
+
+    def collaboration_study(
+        self,
+        loader: Any,
+        against: Mapping[str, Values] | None = None,
+        *,
+        level: float = 0.95,
+        chunk: int = 32,
+        progress: bool = False,
+    ) -> Study:
+        """Correlate each block's cosine with the probability of the true class and with values of your own.
+
+        Args:
+            loader: Gives labelled batches, in a fixed order; or one pair `(inputs, labels)` of tensors.
+            against: Values (N,) by name, one per sample, for instance `{"SAD": drops}`.
+            level: Confidence of the intervals.
+            chunk: The most samples at once.
+            progress: Whether to draw a progress bar.
+        """
+        return collaboration_study(self.host, loader, against, level, chunk, progress)
+
+    def reset_classes(self, num_classes: int) -> None:
+        """Make the heads ready for another task: new class matrices `W2`, drawn as at the start; `W1` stays.
+
+        Optimisers hold the old matrices: make a new one afterwards. The model's own classifier is not touched; where
+        it has another number of classes, the heads predict.
+
+        Args:
+            num_classes: Number of classes of the new task.
+        """
+        reset_classes(self.heads, checked_classes(num_classes))
+
+    def summary(self) -> Summary:
+        """What the heads add to the model: `print` shows a table; see `Summary.rows` and `Summary.to_dict`."""
+        return summarise(self.model, self.heads)
+
+    def strip_heads(self) -> int:
+        """Take off, in place, every matrix that predictions do not read; they stay the same to the last bit.
+
+        What goes depends on `predict_from`: with the classifier all class matrices `W2`; with the last head those of
+        all others; with the sum nothing. Matrices `W1` of gates that are off (`lambda` 0, as in preset `"probe"`) go
+        too unless the last head reads them. Maps and losses need what is gone: save the heads first.
+
+        Returns:
+            Number of parameters that went.
+        """
+        return strip_heads(self.heads, predicting_source(self.heads))
+
+    def fold(self, predict_from: Source | None = None) -> nn.Module:
+        """A self-contained inference module that predicts the same; the model stays as it is.
+
+        Each block becomes a few plain operations inside its unit (mean, ReLU, matrix product, sigmoid, multiplication),
+        so the result can be exported with `torch.export` and to ONNX.
+
+        Args:
+            predict_from: What the module returns; by default that of the scaffold. `"classifier"`: what the model
+                returned. `"last_head"` (one matrix `W2 W1` instead of two; call the model once before, which shows the
+                order of its units) or `"sum"`: class scores (B, n).
+
+        Example:
+            >>> import torch, torchvision, mhex
+            >>> scaffold = mhex.attach(torchvision.models.resnet18(num_classes=8).eval(), 8)
+            >>> _ = scaffold.model(torch.rand(2, 3, 64, 64))  # shows which head is the last
+            >>> folded = scaffold.fold("last_head")
+            >>> exported = torch.export.export(folded, (torch.rand(2, 3, 64, 64),))
+            >>> exported.module()(torch.rand(2, 3, 64, 64)).shape
+            torch.Size([2, 8])
+        """
+        return fold_model(self.model, self.heads, predicting_source(self.heads, predict_from))
+
+    def fold_static(
+        self, data: Any, test: Any = None, predict_from: Source | None = None
+    ) -> tuple[nn.Module, StaticFoldReport]:
+        """The module of `fold` with every gate fixed at its mean over some data: none is computed. It approximates.
+
+        A fixed gate is absorbed by the batch norm of a projection shortcut; elsewhere it is a factor per channel.
+
+        Args:
+            data: A batch or a loader to average over; a loader is gone through twice.
+            test: Other data on which to measure what changed.
+            predict_from: The same as for `fold`.
+
+        Returns:
+            The module, and how far its class scores are from those of the model.
+        """
+        return fold_static(self.model, self.heads, predicting_source(self.heads, predict_from), data, test)
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 
@@ -505,7 +425,7 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
         A host frozen by `freeze_host` is unfrozen. With gates that are not exactly 1 the model is then another
         function, and a warning says so; `fold` keeps them. The scaffold is of no use afterwards, and says so.
         """
-        if not gates_are_one(self.heads):
+        if any(block.gate_state() not in ("none", "off", "one") for block in self.heads.named_blocks().values()):
             warnings.warn(
                 "The gates are active, so without them the model is another function; fold() gives a plain model "
                 "that keeps them.",
@@ -514,7 +434,7 @@ class Scaffold(ClosedForm, Analysis, LifeCycle):
             )
         self.unfreeze_host()
         ungraft(self.model)
-        unsettle(self.model, self.heads)
-        calls.forget(self.heads.token)
+        unfollow_calls(self.model, self.heads)
+        self._heads.record.forget()
         del self.model._modules[PREFIX]
         return self.model

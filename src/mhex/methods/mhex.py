@@ -75,11 +75,11 @@ def mhex(
     """
     # Heads load more than menus and command-line help should wait for.
     from mhex.heads import saliency
-    from mhex.heads.call_record import Reading
+    from mhex.heads.call_record import HeadReading
     from mhex.heads.saliency import automatic, choose_blocks, settle, thresholds
 
     reading = trace.heads
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, HeadReading)
     text = trace.batch.modality == "text"
     chosen: str = preset
     if preset == "auto":

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mhex.errors import ArgumentError
 
+Values = Tensor | Sequence[float] | NDArray[Any]
 _NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
 
 
@@ -102,3 +107,59 @@ def _groups(ordered: Tensor) -> Tensor:
     new = torch.zeros_like(ordered, dtype=torch.long)
     new[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).long()
     return new.cumsum(1)
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's coefficient of two variables.
+
+    Attributes:
+        first: Name of one variable.
+        second: Name of the other.
+        coefficient: r, from -1 to 1; NaN for fewer than three samples or if a variable does not vary.
+        p_value: Two-sided, of the hypothesis that there is no correlation, by Student's t with N - 2 degrees.
+        count: N.
+        low: Lower end of the confidence interval (Fisher's z); -1 for three samples, of which it has no bound.
+        high: Upper end.
+        level: Confidence of the interval.
+    """
+
+    first: str
+    second: str
+    coefficient: float
+    p_value: float
+    count: int
+    low: float
+    high: float
+    level: float = 0.95
+
+    @property
+    def squared(self) -> float:
+        """The share of one variable's variance that a line through the other explains."""
+        return self.coefficient**2
+
+
+def correlate(x: Values, y: Values, level: float, names: tuple[str, str]) -> tuple[Correlation, str | None]:
+    """Pearson's correlation of values (N,) and (N,), and why there is none, in words; None if there is one."""
+    if not 0 < level < 1:
+        raise ArgumentError(f"Expected a level between 0 and 1, for instance 0.95, but got {level}.")
+    a, b = _column(x, names[0]), _column(y, names[1])
+    if len(a) != len(b):
+        raise ArgumentError(f"Expected as many values of {names[1]} as of {names[0]}, {len(a)}, but got {len(b)}.")
+    result = pearson(a, b)
+    low, high = result.interval(level)
+    row = Correlation(*names, float(result.r), float(result.p), len(a), float(low), float(high), level)
+    if len(a) < 3:
+        return row, f"it takes three samples, and there are {len(a)}"
+    constant = [name for name, column in zip(names, (a, b), strict=True) if not varies(column)]
+    return row, f"{constant[0]} does not vary" if constant else None
+
+
+def _column(values: Values, name: str) -> Tensor:
+    array = values.detach().cpu().double() if isinstance(values, Tensor) else np.array(values, np.float64, order="C")
+    column = torch.as_tensor(array)
+    if column.dim() != 1:
+        raise ArgumentError(f"Expected one value of {name} per sample, (N,), but got the shape {tuple(column.shape)}.")
+    if wrong := int((~column.isfinite()).sum()):
+        raise ArgumentError(f"Expected finite values of {name}, but {wrong} of {len(column)} are not.")
+    return column

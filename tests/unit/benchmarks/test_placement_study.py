@@ -12,7 +12,7 @@ import pytest
 import heads_placement
 from collaboration import published_sign
 from heads_placement import METRICS, done
-from mhex.heads.collaboration import Correlation
+from mhex.heads import Correlation
 from placement_page import page
 from placement_studies import BASE, FITTED, PLAIN_NAME, TRAINED, VARIANTS, Budget, folder_of, recipe_of
 

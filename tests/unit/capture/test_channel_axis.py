@@ -11,7 +11,7 @@ import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 from mhex.heads.predictors import watched
 from mhex.heads.wiring.channels import Channels
-from mhex.heads.wiring.residual import find_junctions
+from mhex.heads.wiring.residual import survey
 from support.hosts import HOSTS
 from support.units import CLASSES, WIDTH, Net, Unit, images
 
@@ -23,7 +23,7 @@ LAST = {"timm_vit", "tv_vit", "hf_vit", "hf_dinov2", "hf_bert", "hf_roberta", "h
 def test_hosts(name):
     with torch.device("meta"):
         model = HOSTS[name]()
-    assert {j.meeting.channels_last for j in find_junctions(model)} == {name in LAST}
+    assert {j.meeting.channels_last for j in survey(model).junctions} == {name in LAST}
 
 
 def swin_of_square_maps():
@@ -120,7 +120,7 @@ def test_tokens_that_are_mixed_across():
     """The last layer of a mixer's first branch has as many channels as there are tokens; its norm tells C."""
     with torch.device("meta"):
         model = timm.create_model("mixer_s32_224", img_size=64, num_classes=3)  # four tokens
-    assert {j.meeting.channels for j in find_junctions(model)} == {512}
+    assert {j.meeting.channels for j in survey(model).junctions} == {512}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_channel_attention_at_the_end_of_a_branch():
     """It ends in a convolution over channels (timm's ECA), which says nothing of the map."""
     with torch.device("meta"):
         model = timm.create_model("ecaresnet26t", num_classes=3)
-    found = find_junctions(model)
+    found = survey(model).junctions
     assert len(found) == 8
     assert not any(j.meeting.channels_last for j in found)
     assert {j.meeting.channels for j in found} == {256, 512, 1024, 2048}

@@ -10,7 +10,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import UnsupportedModelError
-from mhex.heads.wiring.residual import find_junctions
+from mhex.heads.wiring.residual import survey
 from support.units import CLASSES, WIDTH, Net, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
@@ -128,7 +128,7 @@ def test_a_shortcut_and_two_branches_in_a_row(add, depth):
 @pytest.mark.parametrize("add", [lambda x, a, b: x + (a + b), lambda x, a, b: (a + b) + x], ids=["last", "first"])
 def test_two_branches_that_are_added_first(add, depth):
     model, x = Net(Chain(add, depth)).eval(), images()
-    (junction,) = find_junctions(model)
+    (junction,) = survey(model).junctions
     assert (junction.meeting.shortcut, junction.meeting.branch) == ("x", "add")
     before = model(x)
     mhex.attach(model, CLASSES)
@@ -138,4 +138,4 @@ def test_two_branches_that_are_added_first(add, depth):
 def test_transformer_blocks_are_no_chains():
     with torch.device("meta"):
         model = timm.create_model("vit_tiny_patch16_224", depth=1)
-    assert [j.name for j in find_junctions(model)] == ["blocks.0:attention", "blocks.0"]
+    assert [j.name for j in survey(model).junctions] == ["blocks.0:attention", "blocks.0"]

@@ -65,7 +65,7 @@ def test_far_jumps():
 def test_tracing_leaves_the_unit_as_it_was():
     unit = Masked().train()
     before = dict(vars(unit))
-    graph = trace_unit(unit, training=False, given=["attention_mask"])
+    graph = trace_unit(unit, training=False, present=["attention_mask"])
     assert "attention_mask" in [node.target for node in graph.nodes if node.users]
     assert dict(vars(unit)) == before
     assert unit.training

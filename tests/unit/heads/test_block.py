@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import mhex
 from mhex.errors import CaptureError
-from mhex.heads.block import Block, pool
+from mhex.heads.block import ExplainerBlock, pool
 from mhex.heads.predictors import watched
 from support.hosts import CLASSES, MAIN, host, inputs, run, stir
 
@@ -17,7 +17,9 @@ SHAPES = {"map": (2, 6, 3, 5), "tokens": (2, 7, 6), "last": (2, 3, 5, 6)}
 
 def made(shape="map", **options):
     torch.manual_seed(1)
-    block = Block(6, CLASSES, options.pop("preset", "paper"), channels_last=shape == "last", **options).double()
+    block = ExplainerBlock(
+        6, CLASSES, options.pop("preset", "paper"), channels_last=shape == "last", **options
+    ).double()
     x, r = torch.randn(2, *SHAPES[shape], dtype=torch.float64)
     return block, x, r
 
@@ -104,7 +106,7 @@ def test_masked_pooling():
 
 
 def test_one_position_and_one_sample():
-    block = Block(6, CLASSES, "paper")
+    block = ExplainerBlock(6, CLASSES, "paper")
     joined, seen = block(torch.randn(1, 6, 1, 1), torch.randn(1, 6, 1, 1))
     assert joined.shape == (1, 6, 1, 1)
     assert seen.logits.shape == (1, CLASSES)
@@ -112,14 +114,14 @@ def test_one_position_and_one_sample():
 
 def test_wrong_width():
     with pytest.raises(CaptureError, match="6 channels"):
-        Block(6, CLASSES)(torch.randn(2, 5, 3, 3), torch.randn(2, 5, 3, 3))
+        ExplainerBlock(6, CLASSES)(torch.randn(2, 5, 3, 3), torch.randn(2, 5, 3, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_pools_in_full(dtype):
     """A mean over 4096 positions near 1 loses its digits in half precision."""
     torch.manual_seed(0)
-    block = Block(6, CLASSES, "paper")
+    block = ExplainerBlock(6, CLASSES, "paper")
     x, r = (1 + 0.01 * torch.randn(2, 2, 6, 64, 64)).to(dtype)
     joined, seen = block(x, r)
     assert joined.dtype == dtype

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mhex.heads.block import Block
+from mhex.heads.block import ExplainerBlock
 from mhex.heads.saliency import adjusted_weights, class_weights, shares
 
 
@@ -97,33 +97,33 @@ def test_one_class_is_two_opposite_ones() -> None:
 SETTINGS = (0.5, 0.2, 0.2)
 
 
-def fresh(block: Block) -> Tensor:
+def fresh(block: ExplainerBlock) -> Tensor:
     return adjusted_weights(copy.deepcopy(block).equivalent_matrix().detach(), *SETTINGS)
 
 
-def step(block: Block, optimizer: type[torch.optim.Optimizer], **options: bool) -> None:
+def step(block: ExplainerBlock, optimizer: type[torch.optim.Optimizer], **options: bool) -> None:
     for parameter in block.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer(block.parameters(), lr=0.1, **options).step()
 
 
-def other_state(block: Block) -> dict[str, Tensor]:
+def other_state(block: ExplainerBlock) -> dict[str, Tensor]:
     return {name: value + 0.5 for name, value in block.state_dict().items()}
 
 
-def through_data(block: Block) -> None:
+def through_data(block: ExplainerBlock) -> None:
     block.w2.weight.data[1, 3] += 0.25
 
 
-def swapped_rows(block: Block) -> None:
+def swapped_rows(block: ExplainerBlock) -> None:
     block.w2.weight.data.copy_(block.w2.weight.data.flip(0))
 
 
-def another_parameter(block: Block) -> None:
+def another_parameter(block: ExplainerBlock) -> None:
     block.w1.weight = nn.Parameter(torch.randn_like(block.w1.weight))
 
 
-CHANGES: dict[str, Callable[[Block], object]] = {
+CHANGES: dict[str, Callable[[ExplainerBlock], object]] = {
     "sgd": lambda block: step(block, torch.optim.SGD),
     "adamw_foreach": lambda block: step(block, torch.optim.AdamW, foreach=True),
     "adamw_fused": lambda block: step(block, torch.optim.AdamW, fused=True),
@@ -140,7 +140,7 @@ CHANGES: dict[str, Callable[[Block], object]] = {
 @pytest.mark.parametrize("coupling", ["shared", "separate"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_every_change_of_the_weights_is_noticed(change: str, coupling: str) -> None:
-    block = Block(16, 5, preset="paper", coupling=coupling)
+    block = ExplainerBlock(16, 5, preset="paper", coupling=coupling)
     before = class_weights(block, *SETTINGS)
     assert class_weights(block, *SETTINGS) is before, "kept"
     CHANGES[change](block)
@@ -151,7 +151,7 @@ def test_every_change_of_the_weights_is_noticed(change: str, coupling: str) -> N
 
 
 def test_settings_have_weights_of_their_own_and_few_are_kept() -> None:
-    block = Block(16, 5, preset="paper")
+    block = ExplainerBlock(16, 5, preset="paper")
     for alpha in (0.0, 0.25, 0.5, 0.75, 1.0, 0.0):
         wanted = adjusted_weights(block.equivalent_matrix().detach(), alpha, 0.2, 0.1)
         assert class_weights(block, alpha, 0.2, 0.1).equal(wanted)
@@ -162,7 +162,7 @@ def test_nothing_is_kept_in_the_block_or_after_it() -> None:
     import gc
     import weakref
 
-    block = Block(16, 5)
+    block = ExplainerBlock(16, 5)
     names = set(block.__dict__)
     kept = weakref.ref(class_weights(block, *SETTINGS))
     assert set(block.__dict__) == names

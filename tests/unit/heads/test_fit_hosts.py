@@ -5,7 +5,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import mhex
-from mhex.heads.fit.rows import Sample, Split
+from mhex.heads.fit.ridge import RowSample
+from mhex.heads.fit.run import Split
 from support.models import FAMILIES, call
 
 
@@ -86,7 +87,7 @@ def test_split_of_several_labels_goes_by_the_rarest():
 
 
 def test_sample_is_spread_over_the_stream():
-    sample = Sample(limit=10)
+    sample = RowSample(limit=10)
     for start in range(0, 1000, 9):
         part = torch.arange(start, min(start + 9, 1000))
         sample.add(part, part * 2)

@@ -143,7 +143,7 @@ def test_probe_leaves_the_plain_model():
     folded = with_heads("tv_resnet", preset="probe").fold("classifier")
     assert added(folded) == 0
     assert type(folded.layer1[0]).__name__ == "BasicBlock"
-    assert "_mhex_original" not in vars(type(folded.layer1[0]))
+    assert "_mhex_rewrite" not in vars(type(folded.layer1[0]))
 
 
 def test_folded_is_on_its_own():

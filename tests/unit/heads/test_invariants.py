@@ -29,7 +29,7 @@ from torch import Tensor
 
 import mhex
 from mhex.heads import Scaffold
-from mhex.heads.call_record import Reading
+from mhex.heads.call_record import HeadReading
 from mhex.heads.predictors import watched
 from mhex.heads.saliency import adjusted_weights, block_maps, combined, settle, shares
 from support.hosts import CLASSES, MAIN, host, inputs, stir
@@ -55,7 +55,7 @@ class Case:
 
     scaffold: Scaffold
     batch: Any
-    reading: Reading
+    reading: HeadReading
 
     @property
     def index(self) -> Tensor:
@@ -84,7 +84,7 @@ def made(name: str, **options: Any) -> Case:
     scaffold = stir(mhex.attach(host(name, torch.float64), CLASSES, **{"preset": "paper", **options}))
     batch = inputs(name, dtype=torch.float64)
     with watched(scaffold.model) as run:
-        return Case(scaffold, batch, Reading(run(batch), scaffold.heads))
+        return Case(scaffold, batch, HeadReading(run(batch), scaffold.heads))
 
 
 @functools.cache
@@ -235,7 +235,7 @@ def test_18_padding_changes_no_map() -> None:
     seen = case("hf_bert")
     longer = {key: F.pad(value, (0, 4)) for key, value in seen.batch.items()}
     with watched(seen.scaffold.model) as run:
-        one = Reading(run(longer), seen.scaffold.heads)
+        one = HeadReading(run(longer), seen.scaffold.heads)
     real = seen.batch["attention_mask"].bool()[:, None].expand(-1, CLASSES, -1)
     padded = block_maps(one, one.names, seen.index, settle("text"))
     for block, found in seen.maps().items():
@@ -248,7 +248,7 @@ def test_19_maps_of_a_batch_are_those_of_its_samples_and_classes_permute(name: s
     whole = seen.maps(sharpness=0.3)
     for row in range(2):
         with watched(seen.scaffold.model) as run:
-            one = Reading(run(sample(seen.batch, row)), seen.scaffold.heads)
+            one = HeadReading(run(sample(seen.batch, row)), seen.scaffold.heads)
         alone = block_maps(one, one.names, seen.index[:1], settle("text", sharpness=0.3))
         for block, found in alone.items():
             close(found.flatten(2)[0], whole[block][row])

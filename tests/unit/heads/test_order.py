@@ -10,7 +10,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError
-from mhex.heads.call_record import Token, in_order
+from mhex.heads.call_record import CallRecord, in_order
 from support.hosts import CLASSES, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")
@@ -164,14 +164,14 @@ def test_in_order():
     assert in_order("ca", "abcd") == ("c", "d", "a", "b")
 
 
-def test_token_prefers_evaluation():
-    token = Token()
-    token.note("ab", evaluated=False)
-    token.note("abc", evaluated=False)
-    assert token.ran == ("a", "b", "c")
-    token.note("ca", evaluated=True)
-    token.note("abc", evaluated=False)
-    assert token.ran == ("c", "a")
+def test_evaluation_counts_before_training():
+    record = CallRecord()
+    record.note("ab", evaluated=False)
+    record.note("abc", evaluated=False)
+    assert record.ran == ("a", "b", "c")
+    record.note("ca", evaluated=True)
+    record.note("abc", evaluated=False)
+    assert record.ran == ("c", "a")
 
 
 def test_files_without_an_order_and_with_a_strange_one(tmp_path):

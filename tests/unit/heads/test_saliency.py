@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.errors import CaptureError, MhexError, UnsupportedModelError
-from mhex.heads.call_record import Call, Reading
+from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.predictors import watched
 from mhex.heads.saliency import PRESETS, block_maps, choose_blocks, layer_weights, settle, thresholds
 from support.models import FAMILIES, enliven, with_heads
@@ -62,9 +62,9 @@ def images(count: int = 3) -> Tensor:
     return torch.randn(count, 3, 8, 12, dtype=torch.float64)
 
 
-def recorded(model: nn.Module, inputs: Any) -> Reading:
+def recorded(model: nn.Module, inputs: Any) -> HeadReading:
     with watched(model) as run:
-        return Reading(run(inputs), model.mhex)
+        return HeadReading(run(inputs), model.mhex)
 
 
 def every_class(call: Call) -> Tensor:

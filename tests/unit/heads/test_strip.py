@@ -6,7 +6,6 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
-from mhex.heads import call_record as calls
 from support.with_heads import RESNETS, host, inputs, marked, run, with_heads
 
 HOSTS = (*RESNETS, "hf_bert", "timm_vit", "hf_vit", "timm_convnext")
@@ -166,7 +165,7 @@ def test_last_is_what_runs_last():
         folded = scaffold.fold()
         assert torch.allclose(folded(x), before, rtol=1e-5)
         scaffold.predict_from = "last_head"
-        calls.forget(scaffold.heads.token)
+        scaffold.heads.record.forget()
         scaffold.strip_heads()
     assert scaffold.heads["early"].w2 is None
     assert scaffold.heads["late"].w2 is not None

@@ -1,6 +1,5 @@
 """Heads without training: closed-form fits on the features of a frozen model."""
 
-from mhex.heads.fit.report import BlockFit, FitReport, head_accuracy
-from mhex.heads.fit.run import Method, fit_heads
+from mhex.heads.fit.run import BlockFit, FitReport, Method, fit_heads, head_accuracy
 
 __all__ = ["BlockFit", "FitReport", "Method", "fit_heads", "head_accuracy"]

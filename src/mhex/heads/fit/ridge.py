@@ -2,61 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from mhex.heads.fit.linear import Linear, Options, Outcome, fitted_scale, mean_variance
+from mhex.heads.fit.logistic import Linear, LinearFit, Options, fitted_scale, mean_variance, wide_device
+
+STRENGTHS = torch.logspace(-6, 2, 17, dtype=torch.float64).tolist()
+UNCHOSEN = 0.1  # where nothing could be held out
 
 
 @dataclass
 class Moments:
-    """Sums over rows `h` (C,) with labels `y` (n,), in float64.
+    """Sums over rows `h` (C,) with labels `y` (n,), in float64."""
 
-    Attributes:
-        count: Number of rows, ().
-        second: Sum of `h h^T`, (C, C).
-        cross: Sum of `y h^T`, (n, C).
-        total: Sum of `h`, (C,).
-        labels: Sum of `y`, (n,).
-        lowest: Smallest value of each channel, (C,).
-        highest: Largest value of each channel, (C,).
-    """
-
-    count: Tensor
-    second: Tensor
-    cross: Tensor
-    total: Tensor
-    labels: Tensor
-    lowest: Tensor
-    highest: Tensor
+    count: Tensor  # number of rows, ()
+    labels: Tensor  # sum of `y`, (n,)
+    second: Tensor  # sum of `h h^T`, (C, C)
+    cross: Tensor  # sum of `y h^T`, (n, C)
+    total: Tensor  # sum of `h`, (C,)
+    lowest: Tensor  # smallest value of each channel, (C,)
+    highest: Tensor  # largest value of each channel, (C,)
 
     @classmethod
     def empty(cls, channels: int, num_classes: int, device: torch.device) -> Moments:
-        """Of no rows."""
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64, device=device)
-
-        infinite = torch.full((channels,), torch.inf, dtype=torch.float64, device=device)
-        return cls(
-            zeros(),
-            zeros(channels, channels),
-            zeros(num_classes, channels),
-            zeros(channels),
-            zeros(num_classes),
-            infinite,
-            -infinite,
-        )
+        """Moments of no rows."""
+        shapes: list[tuple[int, ...]] = [(), (num_classes,), (channels, channels), (num_classes, channels), (channels,)]
+        zeros = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
+        infinite = torch.full_like(zeros[-1], torch.inf)
+        return cls(*[*zeros, infinite, -infinite])
 
     def add(self, h: Tensor, y: Tensor) -> None:
-        """Take in rows.
-
-        Args:
-            h: Features, (B, C), float64.
-            y: Labels, 0 to 1, (B, n), float64.
-        """
+        """Take in features (B, C) and labels from 0 to 1, (B, n), both float64."""
         if not len(h):
             return
         self.count += len(h)
@@ -67,14 +46,11 @@ class Moments:
         self.lowest = torch.minimum(self.lowest, h.amin(0))
         self.highest = torch.maximum(self.highest, h.amax(0))
 
-    def __add__(self, other: Moments) -> Moments:
-        """Of the rows of both."""
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[:5]}
-        return Moments(
-            **sums,
-            lowest=torch.minimum(self.lowest, other.lowest),
-            highest=torch.maximum(self.highest, other.highest),
-        )
+    def __add__(self, moments: Moments) -> Moments:
+        """Moments of the rows of both."""
+        sums = [getattr(self, field.name) + getattr(moments, field.name) for field in fields(self)[:5]]
+        ends = [torch.minimum(self.lowest, moments.lowest), torch.maximum(self.highest, moments.highest)]
+        return Moments(*sums, *ends)
 
     @property
     def alive(self) -> Tensor:
@@ -82,69 +58,45 @@ class Moments:
         return self.highest > self.lowest
 
     def of(self, channels: Tensor) -> Moments:
-        """Of some channels alone, given as bool (C,)."""
-        return Moments(
-            self.count,
-            self.second[channels][:, channels],
-            self.cross[:, channels],
-            self.total[channels],
-            self.labels,
-            self.lowest[channels],
-            self.highest[channels],
-        )
+        """Moments of some channels alone, given as bool (C,)."""
+        second, cross = self.second[channels][:, channels], self.cross[:, channels]
+        vectors = (vector[channels] for vector in (self.total, self.lowest, self.highest))
+        return Moments(self.count, self.labels, second, cross, *vectors)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Averages over rows `h` and targets `t`: all that a least-squares fit and its error depend on.
+class LeastSquares:
+    """Averages over rows `h` and targets `t`: all that a least-squares fit and its error depend on."""
 
-    Attributes:
-        gram: Mean of `h h^T`, (C, C).
-        cross: Mean of `t h^T`, (n, C).
-        mean: Mean of `h`, (C,).
-        target: Mean of `t`, (n,).
-        square: Mean of `|t|^2`, ().
-    """
-
-    gram: Tensor
-    cross: Tensor
-    mean: Tensor
-    target: Tensor
-    square: Tensor
+    gram: Tensor  # mean of `h h^T`, (C, C)
+    cross: Tensor  # mean of `t h^T`, (n, C)
+    mean: Tensor  # mean of `h`, (C,)
+    target: Tensor  # mean of `t`, (n,)
+    square: Tensor  # mean of `|t|^2`, ()
 
     @classmethod
-    def one_of_many(cls, moments: Moments, balance: bool) -> Problem:
-        """One class per row; the target is 1 at that class and 0 elsewhere.
+    def of(cls, moments: Moments, options: Options) -> LeastSquares:
+        """The target of yes-or-no classes is 1 or -1; that of one class per row is 1 at the class and 0 elsewhere.
 
         With `balance` every class that occurs counts the same: its mean gets the weight 1 over their number in place
         of its frequency, around which rows scatter with the covariance that all classes share. That needs no scatter
         per class, which would not fit in memory, and a class of three rows is not trusted with a covariance.
         """
+        gram, share = moments.second / moments.count, moments.labels / moments.count
+        if options.binary:
+            cross, mean = (2 * moments.cross - moments.total) / moments.count, moments.total / moments.count
+            return cls(gram, cross, mean, 2 * share - 1, torch.full_like(moments.count, share.numel()))
         seen = moments.labels > 0
-        share = moments.labels / moments.count
-        weight = seen.to(share) / seen.sum() if balance else share
+        weight = seen.to(share) / seen.sum() if options.balance else share
         means = moments.cross / moments.labels.clamp_min(1e-300)[:, None]  # no rows: 0 / tiny = 0
-        gram = moments.second / moments.count
-        if balance:
+        if options.balance:
             gram = gram + (means.T * (weight - share)) @ means
         return cls(gram, weight[:, None] * means, weight @ means, weight, weight.sum())
 
-    @classmethod
-    def yes_or_no(cls, moments: Moments) -> Problem:
-        """A question per class; the target is 1 for yes and -1 for no."""
-        target = 2 * moments.labels / moments.count - 1
-        return cls(
-            moments.second / moments.count,
-            (2 * moments.cross - moments.total) / moments.count,
-            moments.total / moments.count,
-            target,
-            torch.full_like(moments.count, target.numel()),
-        )
-
-    def about(self, mean: Tensor, target: Tensor) -> Problem:
+    def about(self, mean: Tensor, target: Tensor) -> LeastSquares:
         """The same rows with `mean` (C,) taken off the features and `target` (n,) off the targets."""
         outer = torch.outer(self.mean, mean)
-        return Problem(
+        return LeastSquares(
             self.gram - outer - outer.T + torch.outer(mean, mean),
             self.cross - torch.outer(self.target, mean) - torch.outer(target, self.mean) + torch.outer(target, mean),
             self.mean - mean,
@@ -153,59 +105,51 @@ class Problem:
         )
 
 
-STRENGTHS = torch.logspace(-6, 2, 17, dtype=torch.float64).tolist()
-UNCHOSEN = 0.1  # where nothing could be held out
-
-
-def fit_ridge(train: Moments, held: Moments, h: Tensor, y: Tensor, options: Options) -> Outcome:
+def fit_ridge(train: Moments, held_out: Moments, h: Tensor, y: Tensor, options: Options) -> LinearFit:
     """Fit one head.
 
     Args:
-        train: Of the rows to fit on while the strength is chosen.
-        held: Of the rows to choose it on; the final fit takes both.
+        train: Moments of the rows to fit on while the strength is chosen.
+        held_out: Moments of the rows to choose it on; the final fit takes both.
         h: Features of held-out rows, (M, C), on which the scale of the scores is chosen; may be a part of them.
         y: Their labels, (M, n).
         options: What to fit.
     """
-    both = train + held
-    alive = both.alive
-    train, held, both = train.of(alive), held.of(alive), both.of(alive)
+    alive = (train + held_out).alive
+    train, held_out = train.of(alive), held_out.of(alive)
+    total = train + held_out
     strength, chosen = options.strength, False
     if not int(alive.sum()):
         strength = 0.0 if strength is None else strength
     elif strength is None:
         strength = UNCHOSEN
-        if chosen := bool(held.count > 0):
-            errors = held_out_errors(train, held, STRENGTHS, options)
-            strength = STRENGTHS[int(errors.argmin())]
+        if chosen := bool(held_out.count > 0):
+            strength = STRENGTHS[int(held_out_errors(train, held_out, STRENGTHS, options).argmin())]
     trial = solve(train, strength, options)
     scores = trial(h.to(train.second.device)[:, alive])
     scale = fitted_scale(scores, y.to(scores), options) if len(h) else 1.0
     if chosen:  # the same penalty on the sum of squared errors, which now has more terms
-        strength *= float(train.count / both.count)
-    head = solve(both, strength, options).times(scale).spread(alive)
-    return Outcome(head, strength, chosen, scores * scale, int(alive.sum()))
+        strength *= float(train.count / total.count)
+    head = solve(total, strength, options)
+    head = Linear(head.weight * scale, head.bias * scale).spread(alive)
+    return LinearFit(head, strength, chosen, scores * scale, int(alive.sum()))
 
 
 def solve(moments: Moments, strength: float, options: Options) -> Linear:
-    """Least squares with the penalty `strength * mean variance * |W|^2` on the mean squared error.
-
-    Args:
-        moments: Of the rows.
-        strength: Above 0.
-        options: Which targets, and whether there is an intercept.
-    """
+    """Least squares with the penalty `strength * mean variance * |W|^2` on the mean squared error; strength > 0."""
     problem, mean, target = _centred(moments, options)
     if not problem.mean.numel():
         return Linear(problem.cross, target)
-    root = torch.linalg.cholesky(_ridged(problem.gram, _penalty(moments, strength)))
+    gram = (problem.gram + problem.gram.T) / 2
+    gram.diagonal().add_(_penalty(moments, strength))
+    root = torch.linalg.cholesky(gram)
     weight = torch.cholesky_solve(problem.cross.T, root).T
     if options.binary and options.balance:
         return _rebalanced(moments, weight, root, options)
     return Linear(weight, target - weight @ mean)
 
 
-def held_out_errors(train: Moments, held: Moments, strengths: list[float], options: Options) -> Tensor:
+def held_out_errors(train: Moments, held_out: Moments, strengths: list[float], options: Options) -> Tensor:
     """Mean squared error on held-out rows for each strength, (S,), from moments alone.
 
     One eigendecomposition `gram = V diag(s) V^T` of the training rows serves all strengths: with `A = cross V` the
@@ -213,24 +157,20 @@ def held_out_errors(train: Moments, held: Moments, strengths: list[float], optio
     are taken as they are, because balancing them changes each head's scale and threshold, not its direction.
     """
     problem, mean, target = _centred(train, options)
-    other = _problem(held, options).about(mean, target)
+    test = LeastSquares.of(held_out, options).about(mean, target)
     values, vectors = torch.linalg.eigh(problem.gram)
     a = problem.cross @ vectors
-    quadratic = (a.T @ a) * (vectors.T @ other.gram @ vectors)
-    linear = (a * (other.cross @ vectors)).sum(0)
+    quadratic = (a.T @ a) * (vectors.T @ test.gram @ vectors)
+    linear = (a * (test.cross @ vectors)).sum(0)
     penalties = [_penalty(train, strength) for strength in strengths]
     inverses = 1 / (values.clamp_min(0) + torch.stack(penalties)[:, None])  # (S, C)
-    errors: Tensor = ((inverses @ quadratic) * inverses).sum(1) - 2 * inverses @ linear + other.square
+    errors: Tensor = ((inverses @ quadratic) * inverses).sum(1) - 2 * inverses @ linear + test.square
     return errors
 
 
-def _problem(moments: Moments, options: Options) -> Problem:
-    return Problem.yes_or_no(moments) if options.binary else Problem.one_of_many(moments, options.balance)
-
-
-def _centred(moments: Moments, options: Options) -> tuple[Problem, Tensor, Tensor]:
+def _centred(moments: Moments, options: Options) -> tuple[LeastSquares, Tensor, Tensor]:
     """The problem about the means of features and targets if there is an intercept, and what was taken off."""
-    problem = _problem(moments, options)
+    problem = LeastSquares.of(moments, options)
     mean, target = problem.mean, problem.target
     if not options.intercept:
         mean, target = torch.zeros_like(mean), torch.zeros_like(target)
@@ -242,26 +182,15 @@ def _penalty(moments: Moments, strength: float) -> Tensor:
     return strength * mean_variance(squares, mean)
 
 
-def _ridged(gram: Tensor, penalty: Tensor) -> Tensor:
-    gram = (gram + gram.T) / 2
-    gram.diagonal().add_(penalty)
-    return gram
-
-
 def _rebalanced(moments: Moments, weight: Tensor, root: Tensor, options: Options) -> Linear:
     """Yes-or-no heads as if yes and no were equally frequent.
 
     Rows scatter around the means of yes and no with the same covariance, so the gram matrix of each class differs
     from the common one by a term of rank one (two without intercept), which the Woodbury identity takes in.
-
-    Args:
-        moments: Of the rows.
-        weight: Heads at the frequencies found, (n, C); left as they are where only yes or only no was seen.
-        root: Cholesky factor of the penalised common gram matrix, (C, C).
-        options: Whether there is an intercept.
+    `root` (C, C) is the Cholesky factor of the penalised common gram matrix.
     """
     yes, no = moments.labels, moments.count - moments.labels
-    both = (yes > 0) & (no > 0)
+    mixed = (yes > 0) & (no > 0)
     share = (yes / moments.count)[:, None]  # (n, 1)
     plus = moments.cross / yes.clamp_min(1e-300)[:, None]
     minus = (moments.total - moments.cross) / no.clamp_min(1e-300)[:, None]
@@ -276,8 +205,72 @@ def _rebalanced(moments: Moments, weight: Tensor, root: Tensor, options: Options
     right = factor * (parts @ wanted[:, :, None])[:, :, 0]
     update = torch.linalg.solve(small, right[:, :, None])  # (n, k, 1)
     balanced = wanted - (solved * update).sum(1)
-    weight = torch.where(both[:, None], balanced, torch.zeros_like(weight))
+    weight = torch.where(mixed[:, None], balanced, torch.zeros_like(weight))
     if not options.intercept:
         return Linear(weight, torch.zeros_like(yes))
     middle = -(weight * (plus + minus)).sum(1) / 2
-    return Linear(weight, torch.where(both, middle, torch.where(yes > 0, 1.0, -1.0).to(middle)))
+    return Linear(weight, torch.where(mixed, middle, torch.where(yes > 0, 1.0, -1.0).to(middle)))
+
+
+class RowSample:
+    """Some of the rows of a stream, evenly spaced over all of it: a sorted stream must not show its first class only.
+
+    Args:
+        limit: Keep between so many and twice as many rows of a long stream; all of a short one.
+    """
+
+    def __init__(self, limit: int = 2048) -> None:
+        self.limit, self.stride, self.count = limit, 1, 0
+        self.parts: list[list[Tensor]] = []
+
+    def add(self, *columns: Tensor) -> None:
+        """Take in rows, given as tensors (B, ...) that belong together."""
+        places = torch.arange(self.count, self.count + len(columns[0]))
+        self.count += len(places)
+        chosen = places % self.stride == 0
+        self.parts.append([column[chosen.to(column.device)].cpu() for column in columns])
+        if sum(len(part[0]) for part in self.parts) > 2 * self.limit:
+            self.parts = [[column[::2] for column in self.columns()]]
+            self.stride *= 2
+
+    def columns(self) -> list[Tensor]:
+        """The rows kept, one tensor for each of `add`."""
+        if len(self.parts) > 1:
+            self.parts = [[torch.cat(column) for column in zip(*self.parts, strict=True)]]
+        return self.parts[0]
+
+
+class RidgeGatherer:
+    """Gathers moments of training and held-out rows, in constant memory.
+
+    Args:
+        channels: Width of every block by name.
+        num_classes: n.
+        device: Where the sums are, if it has float64.
+    """
+
+    def __init__(self, channels: Mapping[str, int], num_classes: int, device: torch.device) -> None:
+        self.device = wide_device(device)
+        self.moments = {
+            name: [Moments.empty(width, num_classes, self.device) for _ in range(2)] for name, width in channels.items()
+        }
+        self.sample = RowSample()
+        self.places = {name: number for number, name in enumerate(channels)}
+
+    def add(self, features: Mapping[str, Tensor], y: Tensor, held_out: Tensor) -> None:
+        """Add a batch to the sums, and keep some held-out rows, on which scores are judged."""
+        y, held_out = y.to(self.device), held_out.to(self.device)
+        for name, moments in self.moments.items():
+            h = features[name].to(self.device).double()
+            for part, rows in zip(moments, (~held_out, held_out), strict=True):
+                part.add(h[rows], y[rows])
+        self.sample.add(*(features[name][held_out.to(features[name].device)] for name in self.places), y[held_out])
+
+    def fit(self, name: str, options: Options) -> LinearFit:
+        """Ridge regression of the rows of a block."""
+        train, held_out = self.moments.pop(name)  # frees two (C, C) afterwards
+        return fit_ridge(train, held_out, self.sample.columns()[self.places[name]], self.held_labels(), options)
+
+    def held_labels(self) -> Tensor:
+        """Labels (M, n) of the rows of `LinearFit.trial`."""
+        return self.sample.columns()[-1]

@@ -1,29 +1,35 @@
-"""What layers say of the tensors they return: how many channels, and on which axis."""
+"""Which axis of a tensor holds the channels, and whose positions it has.
+
+`mhex.attach(model, num_classes)` gets no inputs, so both are read off the layers and operations of a traced forward.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
 
 from mhex.capture.anatomy import is_a
+from mhex.heads.wiring.graph import ADDITIONS, ancestors, module_of
+
+_REDUCTIONS = {"mean", "sum", "amax", "amin", "max", torch.mean, torch.sum, torch.amax, torch.max}
+# Their result has the positions of their first argument: a query meets keys.
+_QUERIES = {F.scaled_dot_product_attention, operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
+_CONVOLUTIONS = nn.modules.conv._ConvNd
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Where the channels of a tensor are.
+    """Where the channels of a tensor are."""
 
-    Attributes:
-        width: C.
-        axis: From the front, or -1 for the last of a tensor of unknown rank.
-        rank: Number of axes; None if a layer takes any.
-    """
-
-    width: int
-    axis: int
-    rank: int | None
+    width: int  # C
+    axis: int  # from the front, or -1 for the last of a tensor of unknown rank
+    rank: int | None  # number of axes; None if a layer takes any
 
     @property
     def last(self) -> bool:
@@ -40,84 +46,83 @@ class Channels:
         rank = len(axes)
         return replace(self, axis=[a % rank for a in axes].index(self.axis % rank), rank=rank)
 
-    def transposed(self, one: int, other: int) -> Channels:
-        """After `transpose(one, other)`; where the rank is not known, it is the least that has these axes."""
-        rank = self.rank
-        if rank is None and max(one, other) < 2 and min(one, other) >= 0:
+    def transposed(self, first: int, second: int) -> Channels:
+        """After `transpose(first, second)`; where the rank is not known, it is the least that has these axes."""
+        if self.rank is None and max(first, second) < 2 and min(first, second) >= 0:
             return self  # the first axes of a tensor whose channels are the last
-        if rank is None:
-            rank = max(3, one + 1, other + 1)
-        swap = {one % rank: other % rank, other % rank: one % rank}
-        return replace(self, axis=swap.get(self.axis % rank, self.axis % rank), rank=rank)
+        axes = list(range(self.rank or max(3, first + 1, second + 1)))
+        axes[first], axes[second] = axes[second], axes[first]
+        return self.permuted(tuple(axes))
 
     def moved(self, source: int, goal: int) -> Channels:
         """After `movedim(source, goal)`; a tensor of unknown rank is taken for a map."""
-        rank = self.rank or 4
-        order = [axis for axis in range(rank) if axis != source % rank]
-        order.insert(goal % rank, source % rank)
-        return self.permuted(tuple(order))
+        axes = list(range(self.rank or 4))
+        axes.insert(goal % len(axes), axes.pop(source))
+        return self.permuted(tuple(axes))
 
     def indexed(self, index: Any) -> Channels | None:
         """After `tensor[index]`; None unless the index only takes slices and adds axes, such as `[:, :, None]`."""
         parts = index if isinstance(index, tuple) else (index,)
+        added = sum(part is None for part in parts)
         if any(part is not None and not isinstance(part, slice) for part in parts):
-            return None if any(part is None for part in parts) else self
-        if all(part is not None for part in parts):
+            return None if added else self
+        if not added:
             return self
-        rank = self.rank or sum(part is not None for part in parts)
+        rank = self.rank or len(parts) - added
         axis, axes = self.axis % rank, [place for place, part in enumerate(parts) if part is not None]
-        added = len(parts) - len(axes)
         return replace(self, axis=axes[axis] if axis < len(axes) else axis + added, rank=rank + added)
 
     def unsqueezed(self, place: int) -> Channels | None:
         """After `unsqueeze(place)`; None where the rank is not known."""
         if self.rank is None:
             return None
-        place %= self.rank + 1
         axis = self.axis % self.rank
-        return replace(self, axis=axis + (place <= axis), rank=self.rank + 1)
+        return replace(self, axis=axis + (place % (self.rank + 1) <= axis), rank=self.rank + 1)
 
-    def reshaped(self, rank: int | None, ones: int = 0) -> Channels:
-        """After a view with so many axes: channels that were first or last stay so, as the other axes fold.
-
-        Args:
-            rank: Number of axes; None if not known.
-            ones: How many axes of size 1 were added at the end.
-        """
+    def reshaped(self, rank: int | None, units: int = 0) -> Channels:
+        """After a view with `rank` axes, the last `units` of size 1: channels that were first or last stay so."""
         if not self.last:
             return replace(self, rank=rank)
-        return replace(self, axis=-1 if rank is None else rank - 1 - min(ones, rank - 1), rank=rank)
+        return replace(self, axis=-1 if rank is None else rank - 1 - min(units, rank - 1), rank=rank)
+
+    def flattened(self, start: int = 0, end: int = -1) -> Channels | None:
+        """After `flatten(start, end)`; None if the channels are among what is flattened."""
+        if self.rank is None:
+            return self.reshaped(None) if end != -1 else None
+        first, last, axis = start % self.rank, end % self.rank, self.axis % self.rank
+        if first <= axis <= last:
+            return None
+        return Channels(self.width, axis if axis < first else axis - (last - first), self.rank - (last - first))
 
 
 def is_layer(module: nn.Module) -> bool:
     """True for what makes a branch more than a shortcut: convolutions, linear layers, attention."""
-    return isinstance(module, nn.modules.conv._ConvNd | nn.Linear | nn.MultiheadAttention) or _is_gpt_linear(module)
-
-
-def keeps_width(layer: nn.Module) -> bool:
-    """True for a layer that returns as many channels as it takes."""
-    if isinstance(layer, nn.modules.conv._ConvNd):
-        return layer.in_channels == layer.out_channels
-    if isinstance(layer, nn.Linear):
-        return layer.in_features == layer.out_features
-    return isinstance(layer, nn.MultiheadAttention) or (_is_gpt_linear(layer) and layer.nx == layer.nf)
+    return isinstance(module, _CONVOLUTIONS | nn.Linear | nn.MultiheadAttention) or _is_gpt_linear(module)
 
 
 def is_map_layer(module: nn.Module) -> bool:
     """True for convolutions."""
-    return isinstance(module, nn.modules.conv._ConvNd)
+    return isinstance(module, _CONVOLUTIONS)
 
 
-def taken(module: nn.Module) -> int | None:
+def keeps_width(layer: nn.Module) -> bool:
+    """True for a layer that returns as many channels as it takes."""
+    if _is_gpt_linear(layer):
+        return bool(layer.nx == layer.nf)
+    channels = _of_layer(layer)
+    return is_layer(layer) and channels is not None and channels.width == input_width(layer)
+
+
+def input_width(module: nn.Module) -> int | None:
     """How many channels a layer takes, or the first layer of a sequence; None for others."""
     while isinstance(module, nn.Sequential) and len(module):
         module = module[0]
-    if isinstance(module, nn.modules.conv._ConvNd):
+    if isinstance(module, _CONVOLUTIONS):
         return module.in_channels
     if isinstance(module, nn.Linear):
         return module.in_features
-    own = _of_layer(module)
-    return None if own is None or _is_gpt_linear(module) else own.width
+    channels = _of_layer(module)
+    return None if channels is None or _is_gpt_linear(module) else channels.width
 
 
 def returned(module: nn.Module) -> Iterator[Channels]:
@@ -126,9 +131,9 @@ def returned(module: nn.Module) -> Iterator[Channels]:
     The last layer of a module decides; an earlier one is the next guess, for modules such as channel attention that
     multiply their input by something of another shape.
     """
-    own = _of_layer(module)
-    if own is not None:
-        yield own
+    layer = _of_layer(module)
+    if layer is not None:
+        yield layer
         return
     turns: list[tuple[int, ...]] = []
     for child in reversed(list(module.children())):
@@ -142,7 +147,7 @@ def returned(module: nn.Module) -> Iterator[Channels]:
 
 
 def _of_layer(layer: nn.Module) -> Channels | None:
-    if isinstance(layer, nn.modules.conv._ConvNd):
+    if isinstance(layer, _CONVOLUTIONS):
         return Channels(layer.out_channels, 1, layer.weight.dim())
     if isinstance(layer, nn.BatchNorm2d | nn.InstanceNorm2d):  # those of other ranks also serve flattened tokens
         return Channels(layer.num_features, 1, 4)
@@ -162,3 +167,106 @@ def _of_layer(layer: nn.Module) -> Channels | None:
 def _is_gpt_linear(module: nn.Module) -> bool:
     """True for the linear layer of GPT-2, which is called a convolution and stores its matrix the other way."""
     return is_a(module, "transformers", "Conv1D")
+
+
+def channels_of(unit: nn.Module, node: fx.Node, cache: dict[fx.Node, list[Channels]] | None = None) -> list[Channels]:
+    """Where the channels of a tensor may be, by the layers on the way to it; the nearest first."""
+    cache = {} if cache is None else cache
+    if node in cache:  # a tensor may be read twice, and be lost on one of the ways
+        return cache[node]
+    if _reads_size(node):
+        return []
+    module = module_of(unit, node)
+    nearest = list(returned(module)) if module is not None else []
+    order = list(node.graph.nodes)
+    inputs = node.all_input_nodes[:1] if module is not None else node.all_input_nodes
+    before = [
+        moved
+        for source in sorted(inputs, key=order.index, reverse=True)
+        for channels in channels_of(unit, source, cache)
+        if (moved := _after(channels, node)) is not None
+    ]
+    # A module with children and a forward of its own may do anything with them; of others the last layer says it all.
+    if nearest and module is not None and (not module._modules or isinstance(module, nn.Sequential)):
+        before = []
+    # Channel attention multiplies its input by what its layers say: the input's layout is likelier than theirs.
+    likely = [channels for channels in before if nearest and channels.width == nearest[0].width]
+    cache[node] = list(dict.fromkeys([*likely, *nearest, *before]))
+    return cache[node]
+
+
+def _after(channels: Channels, node: fx.Node) -> Channels | None:
+    """Where channels are after an operation; None if that cannot be told."""
+    arguments: Any = node.args[1:]
+    sizes = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
+    values = (*sizes, *node.kwargs.values())
+    axes = values if all(isinstance(value, int) for value in values) else ()
+    if node.target in ("permute", torch.permute):
+        return channels.permuted(axes) if axes else None
+    if node.target in ("transpose", "swapaxes", torch.transpose, torch.swapaxes):
+        return channels.transposed(*axes) if len(axes) == 2 else None
+    if node.target in ("movedim", "moveaxis", torch.movedim, torch.moveaxis):
+        return channels.moved(*axes) if len(axes) == 2 else None
+    if node.target is operator.getitem:
+        return channels.indexed(node.args[1])
+    if node.target in ("unsqueeze", torch.unsqueeze):
+        return channels.unsqueezed(axes[0]) if len(axes) == 1 else None
+    if node.target is torch.einsum or (node.target in _REDUCTIONS and not node.kwargs.get("keepdim")):
+        return None
+    if node.target is getattr and arguments in (("mT",), ("T",)):
+        return channels.transposed(-1, -2)
+    if node.target in ("flatten", torch.flatten):
+        return channels.flattened(*axes)
+    if node.target in ("view", "reshape", torch.reshape):
+        larger = (isinstance(size, fx.Node) or size != 1 for size in reversed(sizes))
+        units = next((number for number, is_larger in enumerate(larger) if is_larger), len(sizes))
+        return channels.reshaped(len(sizes) if len(sizes) > 1 else None, units)
+    if node.target in ("unflatten", torch.unflatten):
+        parts = arguments[1] if len(arguments) == 2 else None
+        return channels.reshaped(channels.rank + len(parts) - 1 if channels.rank and isinstance(parts, tuple) else None)
+    return channels.reshaped(None) if node.target in ("view_as", "reshape_as") else channels
+
+
+def positions(unit: nn.Module, node: fx.Node) -> set[fx.Node]:
+    """Arguments of the forward whose positions (pixels, tokens) a tensor has.
+
+    An operation of several tensors has those of all of them, an addition those that its operands have in common (or
+    of the operand that is nearest to the input), attention those of its queries. A size that is read off a tensor
+    carries none, and a single token that is taken out of it is a position of its own.
+    """
+    sources: dict[fx.Node, set[fx.Node]] = {}
+    for step in node.graph.nodes:  # in order of execution
+        sources[step] = _positions(unit, step, sources)
+        if step is node:
+            break
+    return sources[node]
+
+
+def _positions(unit: nn.Module, node: fx.Node, sources: dict[fx.Node, set[fx.Node]]) -> set[fx.Node]:
+    if node.op == "placeholder" or (node.target is operator.getitem and _takes_one(node.args[1])):
+        return {node}
+    if _reads_size(node):
+        return set()
+    inputs = node.all_input_nodes
+    if inputs and (node.target in _QUERIES or isinstance(module_of(unit, node), nn.MultiheadAttention)):
+        return sources[inputs[0]]
+    parts = [part for before in inputs if (part := sources[before])]
+    if node.target in ADDITIONS and parts:
+        return set.intersection(*parts) or sources[min(inputs, key=lambda n: (not sources[n], len(ancestors(n))))]
+    return set().union(*parts)
+
+
+def _reads_size(node: fx.Node) -> bool:
+    """True where a tensor is asked for its size and the like, so that nothing of it flows on."""
+    asked = node.args[1:] in (("shape",), ("device",), ("dtype",), ("ndim",))
+    return node.target in ("size", "dim", len) or (node.target is getattr and asked)
+
+
+def _takes_one(index: Any) -> bool:
+    """True for an index that takes one position, such as `[:, 0]` or `[:, :1]`."""
+    if not isinstance(index, tuple) or len(index) < 2:
+        return False
+    at = index[1]
+    if isinstance(at, slice):
+        return isinstance(at.stop, int) and at.stop - (at.start or 0) == 1
+    return isinstance(at, int)

@@ -5,83 +5,64 @@ from __future__ import annotations
 import operator
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
 
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, UnsupportedModelError, some_of, unknown_name
-from mhex.heads.wiring.channels import is_layer, is_map_layer, keeps_width, taken
-from mhex.heads.wiring.graph import (
-    ADDITIONS,
-    UNTRACEABLE,
-    adds_in_python,
-    ancestors,
-    channels_of,
-    module_of,
-    positions,
-    trace_unit,
-)
+from mhex.heads.wiring.channels import channels_of, input_width, is_layer, is_map_layer, keeps_width, positions
+from mhex.heads.wiring.graph import ADDITIONS, UNTRACEABLE, adds_in_python, ancestors, module_of, trace_unit
+
+ROOT = "(model)"  # name of a unit that is the whole model; no module can have it
+_PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """A residual addition of a traced forward.
+    """A residual addition of a traced forward."""
 
-    Attributes:
-        addition: Name of the node.
-        shortcut: Name of the node of the operand that is carried past the branch.
-        branch: Name of the node of the other operand.
-        channels: Width C of the sum.
-        channels_last: True for (B, H, W, C) and (B, T, C), False for (B, C, H, W).
-        branch_first: True for `branch + shortcut`, False for `shortcut + branch`.
-        projection: True if the shortcut has layers of its own.
-        strided: True if the shortcut shrinks the map.
-        normed: True if the sum is read by a layer norm alone, as in post-norm Transformers.
-    """
-
-    addition: str
-    shortcut: str
-    branch: str
-    channels: int
-    channels_last: bool
-    branch_first: bool
-    projection: bool
-    strided: bool
-    normed: bool
+    addition: str  # name of the node
+    shortcut: str  # name of the node of the operand that is carried past the branch
+    branch: str  # name of the node of the other operand
+    channels: int  # width C of the sum
+    channels_last: bool  # True for (B, H, W, C) and (B, T, C), False for (B, C, H, W)
+    branch_first: bool  # True for `branch + shortcut`, False for `shortcut + branch`
+    projection: bool  # whether the shortcut has layers of its own
+    strided: bool  # whether the shortcut shrinks the map
+    normed: bool  # whether the sum is read by a layer norm alone, as in post-norm Transformers
 
 
 @dataclass(frozen=True)
-class Meetings:
-    """What there is in a forward.
+class Junction:
+    """A place where a shortcut and a residual branch meet."""
 
-    Attributes:
-        found: Residual additions, in order of execution.
-        refused: Why others cannot carry a head, in words that follow the name of the unit.
-    """
+    name: str  # dotted name of the unit; of several additions in one unit, the earlier ones carry a suffix
+    unit: str  # dotted name of the unit inside the model; empty for the model itself
+    meeting: Meeting  # where in the unit's forward
+    number: int  # which of the residual additions of its unit, counted from 0
+    kind: str  # "map" in convolutional units, "token" in units without a convolution
+    last: bool  # whether it is the last addition of its unit
 
-    found: list[Meeting] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+
+@dataclass(frozen=True)
+class Survey:
+    """The residual additions of a model."""
+
+    junctions: list[Junction]  # every residual addition that can carry a head, inner modules first
+    left_out: dict[str, str]  # units that cannot, by name, and why, in words that follow the name
 
 
-def meetings(unit: nn.Module, graph: fx.Graph) -> Meetings:
-    """Residual additions of a module's own forward.
-
-    Args:
-        unit: The module.
-        graph: From `trace_unit`.
-    """
-    result = Meetings()
+def meetings(unit: nn.Module, graph: fx.Graph) -> tuple[list[Meeting], list[str]]:
+    """Residual additions of a traced forward, in order of execution, and why others cannot carry a head, in words."""
+    results: list[Meeting | str] = []
     for node in graph.nodes:
-        seen = _meeting(unit, node) if _is_addition(node) else None
         if node.target == "add_" and not node.users:
-            seen = "adds in place where nothing reads the result (o.add_(x) by itself); write o = o + x"
-        if isinstance(seen, str):
-            result.refused.append(seen)
-        elif seen is not None:
-            result.found.append(seen)
-    return result
+            results.append("adds in place where nothing reads the result (o.add_(x) by itself); write o = o + x")
+        elif _is_addition(node) and (result := _meeting(unit, node)) is not None:
+            results.append(result)
+    return [r for r in results if isinstance(r, Meeting)], [r for r in results if isinstance(r, str)]
 
 
 def _is_addition(node: fx.Node) -> bool:
@@ -91,10 +72,9 @@ def _is_addition(node: fx.Node) -> bool:
 
 def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
     """The residual addition at a node, why it cannot carry a head, or None if it is no such addition."""
-    a, b = _operands(addition)
+    a, b = (arg for arg in addition.args if isinstance(arg, fx.Node))
     above_a, above_b = ancestors(a), ancestors(b)
-    own_a, own_b = above_a - above_b, above_b - above_a
-    size_a, size_b = (_size(unit, own) for own in (own_a, own_b))
+    size_a, size_b = (_size(unit, nodes) for nodes in (above_a - above_b, above_b - above_a))
     fork = a if a in above_b else b if b in above_a else _fork(above_a & above_b)
     stream = next(node for node in addition.graph.nodes if node.op == "placeholder")
     if max(size_a, size_b)[0] == 0 or fork is None or stream not in ancestors(fork) or not _closes(fork, addition):
@@ -103,8 +83,9 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         return "adds a shortcut and two branches in a row, so no branch is the one; write x + (a(x) + b(x))"
     if size_a == size_b:  # neither has more to it than the other: no shortcut
         return None
-    shortcut, branch, own = (a, b, own_a) if size_a < size_b else (b, a, own_b)
-    if not _on_grid(positions(unit, shortcut)):
+    shortcut, branch, passed = (a, b, above_a - above_b) if size_a < size_b else (b, a, above_b - above_a)
+    sources = positions(unit, shortcut)
+    if not sources or any(node.op != "placeholder" or "cls" in node.name for node in sources):
         return "adds tensors whose positions are not those of its input (attention pooling, class attention)"
     if addition.target in (operator.iadd, "add_") and a.op == "placeholder":
         return "writes the sum into its own input (x += ...), which its caller may still read; write x = x + ..."
@@ -120,8 +101,7 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         )
     if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in unit.modules()):
         return "attends with batch_first=False, so its first axis is not that of the samples"
-    passed = [module for node in own if (module := module_of(unit, node)) is not None]
-    inner = [layer for module in passed for layer in module.modules()]
+    layers = [layer for module in _called(unit, passed) for layer in module.modules()]
     return Meeting(
         addition.name,
         shortcut.name,
@@ -129,8 +109,8 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         channels.width,
         channels.last,
         branch_first=branch is a,
-        projection=any(is_layer(layer) for layer in inner),
-        strided=any(_stride(layer) > 1 for layer in inner),
+        projection=any(is_layer(layer) for layer in layers),
+        strided=any(_stride(layer) > 1 for layer in layers),
         normed=all(isinstance(module_of(unit, user), nn.LayerNorm) for user in addition.users),
     )
 
@@ -139,26 +119,18 @@ def _width(unit: nn.Module, shortcut: fx.Node, fork: fx.Node) -> int | None:
     """C, as the shortcut's own layers or a layer that reads the fork say; None if there is none of either."""
     if shortcut is not fork:
         return next((guess.width for guess in channels_of(unit, shortcut) if guess.usable), None)
-    readers = [module_of(unit, user) for user in fork.users]
-    return next((width for reader in readers if reader is not None and (width := taken(reader))), None)
+    return next((width for reader in _called(unit, fork.users) if (width := input_width(reader))), None)
 
 
-def _on_grid(sources: set[fx.Node]) -> bool:
-    """False for positions that a forward makes up itself, takes out of its input, or gets as a class token."""
-    return bool(sources) and all(node.op == "placeholder" and "cls" not in node.name for node in sources)
-
-
-def _operands(addition: fx.Node) -> tuple[fx.Node, fx.Node]:
-    a, b = (arg for arg in addition.args if isinstance(arg, fx.Node))
-    return a, b
+def _called(unit: nn.Module, nodes: Iterable[fx.Node]) -> list[nn.Module]:
+    return [module for node in nodes if (module := module_of(unit, node)) is not None]
 
 
 def _terms(node: fx.Node, user: fx.Node) -> set[fx.Node]:
     """What a sum that only `user` reads is the sum of; nothing for other nodes."""
     if not _is_addition(node) or set(node.users) != {user}:
         return set()
-    operands = _operands(node)
-    return {*operands, *(term for operand in operands for term in _terms(operand, node))}
+    return set(node.all_input_nodes).union(*(_terms(operand, node) for operand in node.all_input_nodes))
 
 
 def _fork(common: set[fx.Node]) -> fx.Node | None:
@@ -181,63 +153,17 @@ def _closes(fork: fx.Node, addition: fx.Node) -> bool:
 
 
 def _size(unit: nn.Module, nodes: set[fx.Node]) -> tuple[int, int]:
-    """Layers and parameters of the modules that these nodes call."""
-    modules = [module for node in nodes if (module := module_of(unit, node)) is not None]
+    """Numbers of layers and of parameters of the modules that these nodes call."""
+    modules = _called(unit, nodes)
     layers = [layer for module in modules for layer in module.modules() if is_layer(layer)]
     return len(layers), sum(p.numel() for module in modules for p in module.parameters())
 
 
 def _stride(layer: Any) -> int:
-    """Of a layer that may shrink a map; 1 for all others."""
+    """The stride of a layer that may shrink a map; 1 for all others."""
     if not is_map_layer(layer) and not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
         return 1
     return int(layer.stride if isinstance(layer.stride, int) else max(layer.stride))
-
-
-ROOT = "(model)"  # name of a unit that is the whole model; no module can have it
-
-
-@dataclass(frozen=True)
-class Junction:
-    """A place where a shortcut and a residual branch meet.
-
-    Attributes:
-        name: Dotted name of the unit; of several additions in one unit, the earlier ones carry a suffix.
-        unit: Dotted name of the unit inside the model; empty for the model itself.
-        meeting: Where in the unit's forward.
-        number: Which of the residual additions of its unit, counted from 0.
-        kind: `"map"` in convolutional units, `"token"` in units without a convolution.
-        last: True for the last addition of its unit.
-    """
-
-    name: str
-    unit: str
-    meeting: Meeting
-    number: int
-    kind: str
-    last: bool
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What was found in a model.
-
-    Attributes:
-        junctions: Every residual addition that can carry a head.
-        left_out: Units that cannot, by name, and why, in words that follow the name.
-    """
-
-    junctions: list[Junction]
-    left_out: dict[str, str]
-
-
-def find_junctions(model: nn.Module) -> list[Junction]:
-    """Every residual addition of the model, in the order in which its modules are written, inner ones first.
-
-    Raises:
-        UnsupportedModelError: There is none; the message lists what was looked at.
-    """
-    return survey(model).junctions
 
 
 def survey(model: nn.Module) -> Survey:
@@ -246,39 +172,37 @@ def survey(model: nn.Module) -> Survey:
     Raises:
         UnsupportedModelError: There is no addition; the message lists what was looked at.
     """
-    found: list[Junction] = []
+    junctions: list[Junction] = []
     failed: dict[str, str] = {}
     refused: dict[str, str] = {}
     looked: dict[str, str] = {}
     for name, module in _inner_first(model, "", set()):
         if not adds_in_python(module):
             continue
+        met: list[Meeting] = []
+        reasons: list[str] = []
         if "forward" in vars(module):
             failed[name] = "has a forward of its own instance (set by hand or by a library), which heads would not see"
-            looked.setdefault(type(module).__name__, failed[name])
-            continue
-        try:
-            met = meetings(module, trace_unit(module, training=False))
-        except UNTRACEABLE as error:
-            failed[name] = f"cannot be traced ({first_line(error)})"
-            looked.setdefault(type(module).__name__, failed[name])
-            continue
-        found.extend(_junctions(name, module, met.found))
-        if met.refused:
-            refused[name] = met.refused[0]
-            looked.setdefault(type(module).__name__, met.refused[0])
-        elif not met.found:
-            looked.setdefault(type(module).__name__, "adds, but past no layers")
-    if not found:
+        else:
+            try:
+                met, reasons = meetings(module, trace_unit(module, training=False))
+            except UNTRACEABLE as error:
+                failed[name] = f"cannot be traced ({first_line(error)})"
+        junctions.extend(_junctions(name, module, met))
+        if reasons:
+            refused[name] = reasons[0]
+        if why := failed.get(name) or refused.get(name) or ("" if met else "adds, but past no layers"):
+            looked.setdefault(type(module).__name__, why)
+    if not junctions:
         seen = "; ".join(f"{kind}: {why}" for kind, why in looked.items()) or "no module of it adds two tensors"
         raise UnsupportedModelError(
             f"Expected a network with residual connections, but found none in {type(model).__name__}: {seen}. "
             "Heads sit where a shortcut is added to a branch; write each such addition in the forward of a submodule."
         )
-    units = {junction.unit for junction in found}
+    units = {junction.unit for junction in junctions}
     failed = {name: why for name, why in failed.items() if _may_be_unit(model.get_submodule(name), name, units)}
     left_out = {name or ROOT: why for name, why in {**failed, **refused}.items() if name not in units}
-    return Survey(found, left_out)
+    return Survey(junctions, left_out)
 
 
 def _junctions(name: str, module: nn.Module, met: list[Meeting]) -> Iterator[Junction]:
@@ -343,30 +267,27 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:100]
 
 
-_PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
-
-
-def placed(found: list[Junction], where: str | Sequence[str], left_out: Mapping[str, str]) -> list[Junction]:
-    """The junctions of a placement."""
-    main = [j for j in found if j.kind == "map" or j.last]
+def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
+    """The junctions of a placement; see `mhex.attach`."""
+    main = [j for j in seen.junctions if j.kind == "map" or j.last]
     if not isinstance(where, str):
         if not isinstance(where, Collection) or isinstance(where, (Mapping, bytes)):
             raise ArgumentTypeError(
                 f"Expected where to be one of {', '.join(map(repr, _PLACEMENTS))}, or a list of names of residual "
                 f"connections, but got {where!r}."
             )
-        return named(found, where, left_out)
-    if left_out:
-        reasons = some_of([f"{name}: {why}" for name, why in left_out.items()], between="; ")
+        return named(seen, where)
+    if seen.left_out:
+        reasons = some_of([f"{name}: {why}" for name, why in seen.left_out.items()], between="; ")
         warnings.warn(f"Some units get no head. {reasons}.", MhexWarning, stacklevel=3)
-    if where == "all":
-        return main
-    if where == "attention+mlp":
-        chosen = [j for j in found if j.kind == "token"]
-    elif where == "downsample":
-        chosen = [j for j in main if j.meeting.strided]
-    elif where == "projection":
-        chosen = [j for j in main if j.meeting.projection]
+    choices = {
+        "all": main,
+        "attention+mlp": [j for j in seen.junctions if j.kind == "token"],
+        "downsample": [j for j in main if j.meeting.strided],
+        "projection": [j for j in main if j.meeting.projection],
+    }
+    if where in choices:
+        chosen = choices[where]
     elif number := re.fullmatch(r"first(\d+)", where):
         chosen = main[: (count := int(number.group(1)))]
         if count > len(main):
@@ -376,27 +297,27 @@ def placed(found: list[Junction], where: str | Sequence[str], left_out: Mapping[
                 MhexWarning,
                 stacklevel=3,
             )
-    elif where in {j.name for j in found} or where in left_out:
+    elif where in {j.name for j in seen.junctions} or where in seen.left_out:
         raise ArgumentError(f"Expected names of residual connections in a list: where=[{where!r}], not {where!r}.")
     else:
         raise unknown_name("placement", where, _PLACEMENTS)
     if not chosen:
-        known = some_of([j.name for j in main])
+        names = some_of([j.name for j in main])
         raise ArgumentError(
-            f"No residual connection of the model fits where={where!r}. There are: {known}. Use 'all', 'first3' or a "
+            f"No residual connection of the model fits where={where!r}. There are: {names}. Use 'all', 'first3' or a "
             "list of these names."
         )
     return chosen
 
 
-def named(found: list[Junction], names: Collection[str], left_out: Mapping[str, str]) -> list[Junction]:
+def named(seen: Survey, names: Collection[str]) -> list[Junction]:
     """The junctions with these names, in the order of the model."""
-    by_name = {j.name: j for j in found}
+    by_name = {j.name: j for j in seen.junctions}
     if not names:
         raise ArgumentError(f"Expected at least one name in where=, out of: {some_of(list(by_name))}.")
     for name in names:
-        if name not in by_name and name in left_out:
-            raise ArgumentError(f"No head can be placed on {name}: {left_out[name]}.")
+        if name not in by_name and name in seen.left_out:
+            raise ArgumentError(f"No head can be placed on {name}: {seen.left_out[name]}.")
         if name not in by_name:
             raise unknown_name("residual connection", str(name), by_name)
-    return [j for j in found if j.name in set(names)]
+    return [j for j in seen.junctions if j.name in set(names)]

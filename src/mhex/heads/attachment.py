@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mhex.capture import Outputs, check_outputs, known_anatomy, unwrap
+from mhex.capture import Outputs, check_outputs, known_anatomy
+from mhex.capture.hooks import follow_calls
 from mhex.capture.masks import mask_arguments
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, some_of, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
 from mhex.heads.fold import Folded, FoldedBlock
-from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes
-from mhex.heads.scaffold import Scaffold, not_a_model
-from mhex.heads.wiring.graft import graft, is_grafted, settle, ungraft
+from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes, checked_model
+from mhex.heads.scaffold import Scaffold
+from mhex.heads.wiring.graft import graft_junctions, is_grafted, ungraft
 from mhex.heads.wiring.residual import Junction, named, placed, survey
 
 
@@ -75,9 +76,7 @@ def attach(
         >>> float(scaffold.loss(torch.tensor([3, 7]))) > 0
         True
     """
-    if not isinstance(model, nn.Module):
-        raise not_a_model(model)
-    model = unwrap(model)
+    model = checked_model(model)
     if any(is_grafted(module) for module in model.modules()):
         raise ArgumentError("The model carries heads already; call detach() on its scaffold first.")
     if any(isinstance(module, (Folded, FoldedBlock)) for module in model.modules()):
@@ -91,50 +90,37 @@ def attach(
     for flag, value in {"exclude_special": exclude_special, "multi_label": multi_label}.items():
         if value is not None and not isinstance(value, bool):
             raise ArgumentTypeError(f"Expected {flag} to be True or False, but got {value!r}.")
+    options: dict[str, Any] = {
+        **{"preset": preset, "coupling": coupling, "gate_target": gate_target, "relu": relu},
+        **{"exclude_special": exclude_special, "multi_label": multi_label, "outputs": outputs},
+    }
+    options = {name: value for name, value in options.items() if value is not None}
     seen = survey(model)
-    found = seen.junctions
-    state = None
-    if weights is not None:
+    extras: dict[str, Any] = {}
+    state: dict[str, Tensor] | None = None
+    if weights is None:
+        classes = checked_classes(num_classes)
+        junctions = placed(seen, "all" if where is None else where)
+        settings = _new_settings(classes, junctions, options)
+    else:
         settings, extras, state = read_heads(Path(weights))
-        given: dict[str, Any] = {
-            "num_classes": num_classes,
-            "preset": preset,
-            "coupling": coupling,
-            "gate_target": gate_target,
-        }
-        given |= {"relu": relu, "exclude_special": exclude_special, "multi_label": multi_label, "outputs": outputs}
-        _check_given(given, settings, weights)
-        junctions = named(found, settings.junctions, seen.left_out)
+        options |= {} if num_classes is None else {"num_classes": num_classes}
+        for name, value in options.items():
+            if value != (stored := getattr(settings, name)):
+                raise ArgumentError(
+                    f"Expected {name}={stored!r} as in {weights}, but got {name}={value!r}; leave it out, or attach "
+                    "new heads without weights=."
+                )
+        junctions = named(seen, settings.junctions)
         _check_widths(junctions, settings, weights)
-        if where is not None and {j.name for j in placed(found, where, seen.left_out)} != set(settings.junctions):
+        if where is not None and {j.name for j in placed(seen, where)} != set(settings.junctions):
             raise ArgumentError(
                 f"The heads in {weights} belong to {some_of([j.name for j in junctions])}, but where={where!r} came; "
                 "leave it out, or attach new heads without weights=."
             )
-    else:
-        extras = {}
-        classes = checked_classes(num_classes)
-        junctions = placed(found, "all" if where is None else where, seen.left_out)
-        if exclude_special and all(j.kind == "map" for j in junctions):
-            raise ArgumentError(
-                "Expected a model of tokens with exclude_special=True, but its residual connections carry feature "
-                "maps, which have no class or separator tokens; leave it out."
-            )
-        settings = Settings(
-            num_classes=classes,
-            junctions=tuple(j.name for j in junctions),
-            channels=tuple(j.meeting.channels for j in junctions),
-            preset=_checked("preset", "identity" if preset is None else preset, Preset),
-            coupling=_checked("coupling", "shared" if coupling is None else coupling, Coupling),
-            gate_target=_gate_target(gate_target, junctions),
-            relu=_checked("relu", "post" if relu is None else relu, Relu),
-            exclude_special=bool(exclude_special),
-            multi_label=bool(multi_label),
-            outputs=outputs,
-        )
     anatomy = known_anatomy(model)
-    own = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    with torch.device("meta") if own.is_meta else nullcontext():  # nothing to draw for a model without weights
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    with torch.device("meta") if like.is_meta else nullcontext():  # nothing to draw for a model without weights
         heads = Heads(
             settings,
             0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens,
@@ -144,7 +130,7 @@ def attach(
         )
     for name, value in extras.items():
         setattr(heads, name, value)
-    heads.to(own.device, wide_dtype(own)).train(model.training)
+    heads.to(like.device, wide_dtype(like)).train(model.training)
     if state is not None:
         heads.restore(state)
     elif (size := sum(p.numel() for p in heads.parameters())) > 0.5 * sum(p.numel() for p in model.parameters()):
@@ -155,22 +141,29 @@ def attach(
         )
     with ExitStack() as undo:  # a unit that cannot be rewritten leaves the model as it was
         undo.callback(ungraft, model)
-        graft(model, junctions, heads.join)  # first: a unit that is the whole model may run all its children
+        graft_junctions(model, junctions, heads.join)  # first: a unit that is the whole model may run all its children
         model.add_module(PREFIX, heads)
         undo.callback(model._modules.pop, PREFIX)
-        settle(model, heads)
+        follow_calls(model, heads)
         undo.pop_all()
     return Scaffold(model)
 
 
-def _check_given(given: Mapping[str, Any], settings: Settings, weights: Any) -> None:
-    """Refuse arguments that contradict the file of weights."""
-    for name, value in given.items():
-        if value is not None and value != (own := getattr(settings, name)):
-            raise ArgumentError(
-                f"Expected {name}={own!r} as in {weights}, but got {name}={value!r}; leave it out, or attach new heads "
-                "without weights=."
-            )
+def _new_settings(num_classes: int, junctions: Sequence[Junction], options: Mapping[str, Any]) -> Settings:
+    """Settings of new heads, with the options that the user gave."""
+    if options.get("exclude_special") and all(j.kind == "map" for j in junctions):
+        raise ArgumentError(
+            "Expected a model of tokens with exclude_special=True, but its residual connections carry feature maps, "
+            "which have no class or separator tokens; leave it out."
+        )
+    gate_target = "sum" if all(j.meeting.normed for j in junctions) else "shortcut"
+    options = {"gate_target": gate_target, **options}
+    kinds = {"preset": Preset, "coupling": Coupling, "gate_target": GateTarget, "relu": Relu}
+    for name, kind in kinds.items():
+        if name in options and options[name] not in get_args(kind):
+            raise unknown_name(name, str(options[name]), get_args(kind))
+    names, widths = tuple(j.name for j in junctions), tuple(j.meeting.channels for j in junctions)
+    return Settings(num_classes, names, widths, **options)
 
 
 def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -> None:
@@ -182,16 +175,3 @@ def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -
                 f"The heads in {weights} were made for {width} channels at {junction.name}, but this model has "
                 f"{junction.meeting.channels}: it is another architecture."
             )
-
-
-def _checked(what: str, value: Any, allowed: Any) -> Any:
-    if value not in get_args(allowed):
-        raise unknown_name(what, str(value), get_args(allowed))
-    return value
-
-
-def _gate_target(given: GateTarget | None, junctions: list[Junction]) -> GateTarget:
-    if given is not None:
-        target: GateTarget = _checked("gate_target", given, GateTarget)
-        return target
-    return "sum" if all(j.meeting.normed for j in junctions) else "shortcut"
