@@ -19,7 +19,7 @@ from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
 from mhex.judge.store import remarks
 from mhex.lab.config.suite import Suite
-from mhex.lab.config.suite_files import find_suite, packaged_suites, read_suite
+from mhex.lab.config.suite import find_suite, packaged_suites, read_suite
 from mhex.lab.suites.page import write_page
 from mhex.lab.suites.run import Shelf, SuiteResult, run_suite
 from mhex.lab.suites.stored import stored_result
@@ -287,7 +287,7 @@ def bench(
 
 def _list() -> None:
     with busy("Reading the suites"):
-        from mhex.lab.config.suite_files import packaged_suites, read_suite
+        from mhex.lab.config.suite import packaged_suites, read_suite
         from mhex.zoo.places import missing_of
 
         suites = [read_suite(path) for path in packaged_suites().values()]

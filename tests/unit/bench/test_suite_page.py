@@ -15,8 +15,7 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.judge.rows import explain_seconds
-from mhex.lab.config.suite import ClaimPart, Suite
-from mhex.lab.config.suite_files import read_suite
+from mhex.lab.config.suite import ClaimPart, Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import Checked, check_claims, suite_page, write_page
 from mhex.lab.suites.run import SuiteResult, run_suite
@@ -204,7 +203,7 @@ def test_a_page_is_made_from_rows_alone(
 
 
 def suite_of_words(suite: Suite, **changes: Any) -> Suite:
-    return replace(suite, **changes)
+    return suite.model_copy(update=changes)
 
 
 def test_rows_that_do_not_belong_are_refused(many: tuple[Path, SuiteResult], tmp_path: Path) -> None:

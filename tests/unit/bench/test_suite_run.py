@@ -17,8 +17,7 @@ import mhex
 from mhex.errors import ArgumentError
 from mhex.judge import cases
 from mhex.judge.report import evaluations
-from mhex.lab.config.suite import Suite
-from mhex.lab.config.suite_files import read_suite
+from mhex.lab.config.suite import Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import Shelf, evaluator_of, run_suite

@@ -17,10 +17,10 @@ from mhex.errors import ArgumentError
 from mhex.lab.datasets import load_blood
 from mhex.lab.train.checkpoint import latest_checkpoint
 from mhex.lab.train.evaluate import neighbour_votes
+from mhex.lab.train.loop import Pace
+from mhex.lab.train.objective import contrast
 from mhex.lab.train.run import train
-from mhex.lab.train.samples import make_feed
-from mhex.lab.train.settings import Pace
-from mhex.lab.train.unlabelled import TwoViews, contrast
+from mhex.lab.train.samples import TwoViews, make_feed
 from support.training import write_recipe
 
 SMALL = {"img_size": 12, "patch_size": 4, "depth": 2, "embed_dim": 48, "num_heads": 3}
@@ -164,7 +164,7 @@ def test_a_run_without_labels_is_loaded_as_features(blood, recipe, tmp_path):
         ({"ship": {}}, "ship a probe"),
         ({"model": {"source": "torchvision", "architecture": "resnet18"}}, "a network of timm"),
         ({"train": {"freeze": "body"}}, "train.freeze: body does not go"),
-        ({"train": {"smoothing": 0.1}}, "train.smoothing is about labels"),
+        ({"train": {"smoothing": 0.1}}, "train.smoothing needs labels"),
         ({"train": {"accumulate": 2}}, "train.accumulate should be 1"),
         ({"train": {"batch": 1}}, "train.batch should be at least 2"),
         ({"train": {"early_stopping": {"patience": 1}}}, "train.early_stopping needs labels"),

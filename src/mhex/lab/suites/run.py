@@ -29,8 +29,8 @@ from mhex.judge.controls import is_control
 from mhex.judge.evaluation import evaluate
 from mhex.judge.plan import MethodGiven, judged
 from mhex.judge.report import Report, versions
-from mhex.lab.config.suite import EVERY, DataPart, Entry, Suite
-from mhex.lab.config.suite_check import check_suite
+from mhex.lab.config.suite import EVERY, RecipeData, SuiteEntry, Suite
+from mhex.lab.config.suite import check_suite
 from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.photo_files import Items
 from mhex.lab.datasets.two_class import two_class_items
@@ -45,7 +45,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self._bundles: dict[str, Bundle] = {}
-        self._items: dict[tuple[DataPart, int], Items] = {}
+        self._items: dict[tuple[RecipeData, int], Items] = {}
 
     def bundle(self, name: str, source: str) -> Bundle:
         """A model.
@@ -61,7 +61,7 @@ class Shelf:
             self._bundles[name] = _load(name, source)
         return self._bundles[name]
 
-    def items(self, part: DataPart, seed: int) -> Items:
+    def items(self, part: RecipeData, seed: int) -> Items:
         """Samples.
 
         Args:
@@ -89,7 +89,7 @@ def _load(name: str, source: str) -> Bundle:
         raise ArgumentError(f"{source}: {name}: {error}") from error
 
 
-def _items(part: DataPart, seed: int) -> Items:
+def _items(part: RecipeData, seed: int) -> Items:
     data = data_entry(part.name)
     if part.form == "single":
         return data.items(part.split, limit=part.limit, **part.options)
@@ -108,7 +108,7 @@ class Ready:
         methods: As `mhex.evaluate` takes them, without the control maps that it adds.
     """
 
-    entry: Entry
+    entry: SuiteEntry
     bundle: Bundle
     evaluator: nn.Module | None
     items: Items
@@ -146,7 +146,7 @@ def make_ready(suite: Suite, quick: bool = False, shelf: Shelf | None = None) ->
     return found
 
 
-def _methods(entry: Entry, bundle: Bundle, items: Items) -> list[MethodGiven]:
+def _methods(entry: SuiteEntry, bundle: Bundle, items: Items) -> list[MethodGiven]:
     """Methods that are judged; one that was named and cannot serve the model is refused."""
     model = unwrap(bundle.model)
     prepared = prepare(model, [_longest(items)], bundle.preprocess, bundle.tokenizer)
@@ -285,7 +285,7 @@ def run_suite(
     """Judge all that a suite asks for. The same call goes on where a broken one stopped; what is there stays.
 
     Args:
-        suite: As `mhex.lab.config.suite_files.read_suite` gives it.
+        suite: As `mhex.lab.config.suite.read_suite` gives it.
         out: Folder of the suite: rows of each model in `out/LABEL`, and `out/suite.json`.
         device: Where models run.
         quick: In the quick form.

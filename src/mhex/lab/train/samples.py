@@ -1,10 +1,10 @@
-"""The samples of a recipe: what to learn from, what to choose by, what to judge by."""
+"""The samples of a recipe, to learn from, to choose by and to judge by, in the form that its network takes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -12,46 +12,46 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import View
-from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe import RecipeAugment, TrainingRecipe
 from mhex.lab.datasets import ImageSet, PhotoSet, TextSet, data_entry
 from mhex.lab.datasets.catalogue import AnySet
-from mhex.lab.train.augment import Augment, augment, draw, mix
+from mhex.lab.train.augment import augment, draw, mix
+
+Inputs = Tensor | dict[str, Tensor]
 
 
 def derive(seed: int, *place: int | str) -> int:
-    """A seed of its own for a place in the run, such as ``derive(seed, "order", epoch)``; in 0..2^63 - 1."""
+    """Give a seed of its own to a place in the run, such as ``derive(seed, "order", epoch)``; in 0..2^63 - 1."""
     words = "/".join(map(str, (seed, *place))).encode()
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
 
 
-def generator_for(device: torch.device, seed: int, *place: int | str) -> torch.Generator:
-    """A generator on a device, seeded for a place in the run."""
+def generator_for(device: torch.device | str, seed: int, *place: int | str) -> torch.Generator:
+    """Make a generator on a device, seeded for a place in the run."""
     return torch.Generator(device=device).manual_seed(derive(seed, *place))
 
 
 def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
-    """Rows of the batches of one epoch.
+    """Draw the rows of the batches of one epoch.
 
     Args:
         count: Samples N.
         batch: Samples per step.
-        seed: Of the run.
+        seed: Seed of the run.
         epoch: Counted from 0.
 
     Returns:
         (steps, batch), int64, on the CPU. Samples that fill no batch are left out; where there are fewer samples than
         one batch takes, they are repeated.
     """
-    generator = generator_for(torch.device("cpu"), seed, "order", epoch)
-    if count < batch:
-        passes = [torch.randperm(count, generator=generator) for _ in range(-(-batch // count))]
-        return torch.cat(passes)[:batch].view(1, batch)
-    steps = count // batch
-    return torch.randperm(count, generator=generator)[: steps * batch].view(steps, batch)
+    generator = generator_for("cpu", seed, "order", epoch)
+    passes = [torch.randperm(count, generator=generator) for _ in range(max(1, -(-batch // count)))]
+    steps = max(1, count // batch)
+    return torch.cat(passes)[: steps * batch].view(steps, batch)
 
 
 def held_out(count: int, share: float, name: str) -> Tensor:
-    """Which samples are held out: ``share`` of them, rounded down, drawn at random.
+    """Choose the samples that are held out: ``share`` of them, rounded down, drawn at random.
 
     Evenly spaced ones would all be of a kind where the order of the samples has a period. The seed of the run does not
     matter, so that a network never learned what one that starts from it is chosen by; a smaller share is part of a
@@ -60,22 +60,19 @@ def held_out(count: int, share: float, name: str) -> Tensor:
     Args:
         count: Samples N.
         share: From 0 to below 1.
-        name: Of the data.
+        name: Name of the data.
 
     Returns:
         (N,), bool, on the CPU.
     """
-    order = torch.randperm(count, generator=generator_for(torch.device("cpu"), 0, "held out", name))
-    out = torch.zeros(count, dtype=torch.bool)
-    out[order[: int(share * count + 1e-9)]] = True  # a share of 0.29 of 100 should be 29, whatever floats say
-    return out
-
-
-Inputs = Tensor | dict[str, Tensor]
+    order = torch.randperm(count, generator=generator_for("cpu", 0, "held out", name))
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[order[: int(share * count + 1e-9)]] = True  # a share of 0.29 of 100 should be 29, whatever floats say
+    return mask
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """What one process learns from in one step.
 
     Attributes:
@@ -95,19 +92,19 @@ class Feed(Protocol):
     labels: Tensor
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Give the number of samples."""
 
     def plain(self, rows: Tensor) -> Inputs:
-        """The samples of some rows (B,) as they are."""
+        """Give the samples of some rows (B,) as they are."""
 
-    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> Batch:
-        """A part of the batch of some rows, with what is random drawn for the whole batch.
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give a part of the batch of some rows, with what is random drawn for the whole batch.
 
         Args:
-            rows: Of the whole batch, on the CPU.
+            rows: Rows of the whole batch, on the CPU.
             part: What this process takes of it.
             table: Target of each class, (C, C), on the device.
-            seed: Of the run.
+            seed: Seed of the run.
             step: Counted from 0.
         """
 
@@ -127,52 +124,78 @@ class ImageFeed:
         self,
         images: ImageSet | PhotoSet,
         view: View,
-        changes: Augment | None,
+        changes: RecipeAugment | None,
         device: torch.device,
         rows: Tensor | None = None,
     ) -> None:
         chosen = torch.arange(len(images)) if rows is None else rows
+        self._pick: Callable[[Tensor], Tensor]
         if isinstance(images, ImageSet):
-            held = images.images[chosen].to(device)
-            self._pick: Callable[[Tensor], Tensor] = lambda wanted: held[wanted.to(device)]
+            pixels = images.images[chosen].to(device)
+            self._pick = lambda rows: pixels[rows.to(device)]
         else:
             files = images.images
-            self._pick = lambda wanted: files[chosen[wanted.cpu()]].to(device)
+            self._pick = lambda rows: files[chosen[rows.cpu()]].to(device)
         self.labels = images.labels[chosen].to(device)
-        self.view = view
-        self.changes = None if changes is None else replace(changes, canvas=changes.canvas or view.size)
-        self.device = device
+        self.view, self.device = view, device
+        self.changes = changes and changes.model_copy(update={"canvas": changes.canvas or view.size})
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def plain(self, rows: Tensor) -> Tensor:
-        """Images (B, 3, S, S), normalised and unchanged."""
+        """Give images (B, 3, S, S), normalised and unchanged."""
         return self.view(self._pick(rows)).contiguous(memory_format=torch.channels_last)
 
     @torch.no_grad()
-    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> Batch:
-        """Images of a part of the batch, changed and mixed with others of the whole batch."""
-        if self.changes is None:
-            pixels = self._pick(rows[part]).float() / 255
-            return self._batch(pixels, table[self.labels[rows[part].to(self.device)]])
-        draws = draw(len(rows), self.changes, generator_for(self.device, seed, "augment", step))
-        side, own = self.changes.canvas, draws.take(part)
-        labels = self.labels[rows.to(self.device)]
-        pixels = augment(self._pick(rows[part]), own, side)
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give the images of a part of the batch, changed and mixed with others of the whole batch."""
+        changes, labels = self.changes, self.labels[rows.to(self.device)]
         targets = table[labels[part]]
-        if self.changes.cutmix + self.changes.mixup > 0:
-            if len(pixels) == len(rows):
-                partners = pixels[own.other]
-            else:  # the other photo may belong to another process: it is made here once more
-                others = own.other.cpu()
-                partners = augment(self._pick(rows[others]), draws.take(own.other), side)
-            pixels, targets = mix(pixels, partners, targets, table[labels[own.other]], own)
-        return self._batch(pixels, targets)
-
-    def _batch(self, pixels: Tensor, targets: Tensor) -> Batch:
+        if changes is None:
+            pixels = self._pick(rows[part]).float() / 255
+        else:
+            every = draw(len(rows), changes, generator_for(self.device, seed, "augment", step))
+            draws = every.take(part)
+            pixels = augment(self._pick(rows[part]), draws, changes.canvas)
+            if changes.cutmix + changes.mixup > 0:
+                if len(pixels) == len(rows):
+                    partners = pixels[draws.partner]
+                else:  # the partner may belong to another process: it is made here once more
+                    photos = self._pick(rows[draws.partner.cpu()])
+                    partners = augment(photos, every.take(draws.partner), changes.canvas)
+                pixels, targets = mix(pixels, partners, targets, table[labels[draws.partner]], draws)
         inputs = self.view(pixels).contiguous(memory_format=torch.channels_last)
-        return Batch(inputs, targets, pixels)
+        return TrainingBatch(inputs, targets, pixels)
+
+
+class TwoViews:
+    """Two views of each image in place of one, and no labels.
+
+    Args:
+        feed: Gives one view of each.
+
+    Raises:
+        ArgumentError: The feed changes nothing about its images.
+    """
+
+    def __init__(self, feed: ImageFeed) -> None:
+        if feed.changes is None:
+            raise ArgumentError("Two views of an image should differ, and the feed changes nothing: give it changes.")
+        self.feed, self.labels, self.plain = feed, feed.labels, feed.plain
+
+    def __len__(self) -> int:
+        return len(self.feed)
+
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give views of a part of the batch, each drawn for the whole batch with a seed of its own.
+
+        Returns:
+            Inputs (2 B, 3, S, S), first one view of all images, then the other. The targets are empty, (2 B, 0).
+        """
+        seeds = [derive(seed, "view", place) for place in range(2)]
+        views: list[Any] = [self.feed.varied(rows, part, table, view_seed, step).inputs for view_seed in seeds]
+        return TrainingBatch(torch.cat(views), table.new_zeros(2 * len(views[0]), 0))
 
 
 class TextFeed:
@@ -189,55 +212,55 @@ class TextFeed:
     def __init__(
         self, texts: TextSet, tokenizer: Any, length: int, device: torch.device, rows: Tensor | None = None
     ) -> None:
-        chosen = range(len(texts)) if rows is None else rows.tolist()
-        made = tokenizer([texts.texts[row] for row in chosen], truncation=True, max_length=length)
-        self.ids = [torch.tensor(numbers) for numbers in made["input_ids"]]
+        chosen = torch.arange(len(texts)) if rows is None else rows
+        encoded = tokenizer([texts.texts[row] for row in chosen.tolist()], truncation=True, max_length=length)
+        self.ids = [torch.tensor(numbers) for numbers in encoded["input_ids"]]
         self.padding = tokenizer.pad_token_id
         if self.padding is None:
             raise ArgumentError(f"{type(tokenizer).__name__} has no padding token: choose a tokenizer that has one.")
-        self.labels = texts.labels[torch.as_tensor(list(chosen), dtype=torch.int64)].to(device)
+        self.labels = texts.labels[chosen].to(device)
         self.device = device
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def plain(self, rows: Tensor) -> dict[str, Tensor]:
-        """Token numbers and mask, (B, T) each."""
-        taken = [self.ids[row] for row in rows.tolist()]
-        ids = torch.nn.utils.rnn.pad_sequence(taken, batch_first=True, padding_value=self.padding)
+        """Give token numbers and mask, (B, T) each."""
+        texts = [self.ids[row] for row in rows.tolist()]
+        ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=self.padding)
         # A text may hold the padding token itself, so the mask follows the lengths.
-        lengths = torch.tensor([len(numbers) for numbers in taken])
+        lengths = torch.tensor([len(numbers) for numbers in texts])
         mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
         return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
 
-    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> Batch:
-        """Texts of a part of the batch; nothing about them is random."""
-        return Batch(self.plain(rows[part]), table[self.labels[rows[part].to(self.device)]])
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give the texts of a part of the batch; nothing about them is random."""
+        return TrainingBatch(self.plain(rows[part]), table[self.labels[rows[part].to(self.device)]])
 
 
 def row_batches(count: int, batch: int, place: int = 0, of: int = 1) -> Sequence[Tensor]:
-    """Rows of a set in batches; process ``place`` of ``of`` gets every so-manieth."""
+    """Split the rows of a set into batches; process ``place`` of ``of`` gets every so-manieth."""
     return list(torch.split(torch.arange(count), batch))[place::of]
 
 
 @dataclass(frozen=True)
-class Samples:
+class RecipeSamples:
     """Training samples and, apart from them, those to choose by.
 
     Attributes:
         train: The set to learn from.
-        kept: Rows of it that are learned, (N,), int64.
+        rows: Rows of it that are learned, (N,), int64.
         validation: The set to choose by; None for none.
-        chosen: Rows of it, (M,), int64.
+        validation_rows: Rows of it, (M,), int64.
     """
 
     train: AnySet
-    kept: Tensor
+    rows: Tensor
     validation: AnySet | None = None
-    chosen: Tensor | None = None
+    validation_rows: Tensor | None = None
 
 
-def load_samples(recipe: Recipe) -> Samples:
+def load_samples(recipe: TrainingRecipe) -> RecipeSamples:
     """Load what a recipe learns from and chooses by; what it is judged by stays unread.
 
     Raises:
@@ -245,46 +268,41 @@ def load_samples(recipe: Recipe) -> Samples:
         ArgumentError: A split is unknown, or nothing is left to learn or to choose by.
     """
     part, entry = recipe.data, data_entry(recipe.data.name)
-    wanted = entry.validation if part.validation is None else part.validation
+    validation = entry.validation if part.validation is None else part.validation
     train = entry.load(part.split or entry.train, limit=part.limit)
-    everything = torch.arange(len(train))
-    if not wanted:
-        return Samples(train, everything)
-    if isinstance(wanted, str):
-        validation = entry.load(wanted, limit=part.limit)
-        return Samples(train, everything, validation, torch.arange(len(validation)))
-    out = held_out(len(train), wanted, part.name)
-    if out.all() or not out.any():
+    rows = torch.arange(len(train))
+    if not validation:
+        return RecipeSamples(train, rows)
+    if isinstance(validation, str):
+        chosen = entry.load(validation, limit=part.limit)
+        return RecipeSamples(train, rows, chosen, torch.arange(len(chosen)))
+    mask = held_out(len(train), validation, part.name)
+    if mask.all() or not mask.any():
         raise ArgumentError(
-            f"data.validation: a share of {wanted} of {len(train)} samples leaves nothing to choose by, or nothing to "
-            "learn; take another share, or more samples."
+            f"data.validation: a share of {validation} of {len(train)} samples leaves nothing to choose by, or nothing "
+            "to learn; take another share, or more samples."
         )
-    return Samples(train, everything[~out], train, everything[out])
+    return RecipeSamples(train, rows[~mask], train, rows[mask])
 
 
-def load_test(recipe: Recipe) -> AnySet:
-    """Load what a recipe is judged by."""
-    judged: AnySet = data_entry(recipe.data.name).load(judging_split(recipe), limit=recipe.data.limit)
-    return judged
-
-
-def check_test(recipe: Recipe) -> None:
-    """Read one sample of what a recipe is judged by, so that a wrong name is told before hours of training.
+def load_test(recipe: TrainingRecipe, limit: int | None = None) -> AnySet:
+    """Load what a recipe is judged by, or only a few samples of it, which shows that they are there.
 
     Raises:
         DataMissingError: A file is missing; the message says what to place where.
         ArgumentError: The split is unknown.
     """
-    data_entry(recipe.data.name).load(judging_split(recipe), limit=1)
+    samples: AnySet = data_entry(recipe.data.name).load(judging_split(recipe), limit=limit or recipe.data.limit)
+    return samples
 
 
-def judging_split(recipe: Recipe) -> str:
-    """Name of the split that a recipe is judged by."""
+def judging_split(recipe: TrainingRecipe) -> str:
+    """Give the name of the split that a recipe is judged by."""
     return recipe.data.test or data_entry(recipe.data.name).test
 
 
 def make_feed(
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     samples: AnySet,
     tokenizer: Any,
     device: torch.device,
@@ -300,9 +318,9 @@ def make_feed(
         tokenizer: For texts.
         device: Where batches come out.
         rows: Which samples; all by default.
-        vary: Whether to change images at random.
+        vary: Whether to change images at random, and give two views of each where the recipe reads no labels.
     """
     if isinstance(samples, TextSet):
         return TextFeed(samples, tokenizer, recipe.data.length or 0, device, rows)
-    changes = recipe.augment if vary else None
-    return ImageFeed(samples, recipe.view, changes, device, rows)
+    feed = ImageFeed(samples, recipe.view, recipe.augment if vary else None, device, rows)
+    return TwoViews(feed) if vary and recipe.unlabelled is not None else feed
