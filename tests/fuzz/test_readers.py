@@ -58,7 +58,7 @@ from mhex.lab.datasets import (
 )
 from mhex.lab.datasets.imagenet import _annotations
 from mhex.lab.datasets.photo_files import MaskFiles, PhotoFiles, object_mask
-from mhex.lab.suites.run import told_in
+from mhex.lab.suites.stored import read_record
 from mhex.lab.train.checkpoint import (
     Progress,
     latest_checkpoint,
@@ -322,7 +322,7 @@ CALLS = [{"model": "net", "methods": ["gae"], "metrics": ["deletion"], "versions
 
 
 def load_told(folder: Path) -> Any:
-    return told_in(folder), about.read(folder)
+    return read_record(folder), about.read(folder)
 
 
 def write_told(folder: Path) -> None:

@@ -61,8 +61,8 @@ def train(
     with busy("Loading the training"):
         from mhex.lab.config.recipe import find_recipe, read_recipe
         from mhex.lab.train.dependencies import with_needs
-        from mhex.lab.train.run import train as run
         from mhex.lab.train.loop import Pace
+        from mhex.lab.train.run import train as run
     path = find_recipe(recipe)
     wanted = read_recipe(path, changes or ())
     folder = out or Path("out") / ("smoke" if smoke else "train") / wanted.name

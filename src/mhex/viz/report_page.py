@@ -267,9 +267,9 @@ def page_of(folder: str | PathLike[str], title: str = "", images: Sequence[int] 
 
 def _missing(folder: Path) -> list[str]:
     """A sentence on models of a suite that are not judged yet."""
-    from mhex.lab.suites.run import TOLD, missing_models, told_in
+    from mhex.lab.suites.stored import RECORD, missing_models, read_record
 
-    return missing_models(told_in(folder)) if (folder / TOLD).is_file() else []
+    return missing_models(read_record(folder)) if (folder / RECORD).is_file() else []
 
 
 def _intro(found: Sequence[Evaluation]) -> str:

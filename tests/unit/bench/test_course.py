@@ -13,7 +13,7 @@ from mhex._schema import build
 from mhex.judge import evaluation as judging
 from mhex.lab.config.suite import Suite
 from mhex.lab.suites.page import suite_page
-from mhex.lab.suites.run import SuiteResult, missing_models
+from mhex.lab.suites.stored import SuiteResult, missing_models
 from mhex.viz.report_page import page_of
 from support.suites import suite_dict
 from support.tiny import pictures, tiny

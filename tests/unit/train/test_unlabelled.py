@@ -84,7 +84,7 @@ def test_neighbours_vote_by_cosine():
 
 def test_two_views_are_drawn_for_the_whole_batch(blood, recipe):
     made = recipe(**ALONE)
-    feed = TwoViews(make_feed(made, load_blood("train"), None, torch.device("cpu"), vary=True))
+    feed = make_feed(made, load_blood("train"), None, torch.device("cpu"), vary=True)
     rows, table = torch.arange(8), torch.eye(8)
     whole = feed.varied(rows, slice(0, 8), table, 5, 3)
     one, other = whole.inputs.chunk(2)
@@ -169,8 +169,8 @@ def test_a_run_without_labels_is_loaded_as_features(blood, recipe, tmp_path):
         ({"train": {"batch": 1}}, "train.batch should be at least 2"),
         ({"train": {"early_stopping": {"patience": 1}}}, "train.early_stopping needs labels"),
         ({"unlabelled": {"method": "dyno"}}, "unlabelled.method should be one of simclr"),
-        ({"unlabelled": {"temperature": 0}}, "unlabelled.temperature should be above 0"),
-        ({"data": {"name": "ag_news", "side": None, "length": 8}, "augment": None}, "unlabelled is for images"),
+        ({"unlabelled": {"temperature": 0}}, "unlabelled.temperature should be a number above 0"),
+        ({"data": {"name": "ag_news", "side": None, "length": 8}}, "unlabelled is for images"),
     ],
 )
 def test_what_does_not_go_together_is_told(blood, recipe, tmp_path, changes, words):

@@ -19,7 +19,7 @@ from mhex.judge.report import Evaluation, Report
 from mhex.judge.rows import explain_seconds
 from mhex.judge.tables import Cell, Grid, render
 from mhex.lab.config.suite import ClaimPart, PublishedPart
-from mhex.lab.suites.run import SuiteResult
+from mhex.lab.suites.stored import SuiteResult
 from mhex.stats.comparison import Paired
 from mhex.stats.correlation import rank_correlation
 from mhex.stats.paired_tests import holm
@@ -279,7 +279,7 @@ def suite_page(result: SuiteResult) -> str:
     Args:
         result: Of `run_suite` or `stored_result`.
     """
-    suite, told = result.suite, result.told
+    suite, told = result.suite, result.record
     form = ", in its quick form, which is for trying it" if result.quick else ""
     made = " · ".join(f"{name} {version}" for name, version in told["versions"].items())
     records = {label: told["models"][label] for label in result.reports}

@@ -38,13 +38,7 @@ class Draws:
 
 
 def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> Draws:
-    """Draw everything random about a batch.
-
-    Args:
-        count: Photos N of the whole batch.
-        settings: The strengths.
-        generator: Source of all randomness, so that a seed repeats the batch; the draws lie on its device.
-    """
+    """Draw everything random about a whole batch of photos; the draws lie on the device of the generator."""
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
         return torch.rand(count, *shape, generator=generator, device=generator.device) * (high - low) + low
@@ -85,7 +79,7 @@ def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
 
     Args:
         images: (N, 3, H, W), uint8, on the device of the draws.
-        draws: Of these N photos.
+        draws: What was drawn for these N photos.
         side: Side of the square that comes out, S.
 
     Returns:
@@ -99,15 +93,7 @@ def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
 
 
 def recolour(pixels: Tensor, draws: Draws) -> Tensor:
-    """Change brightness, contrast, saturation and colour cast.
-
-    Args:
-        pixels: (N, 3, H, W) in 0..1.
-        draws: Of these N photos.
-
-    Returns:
-        (N, 3, H, W) in 0..1.
-    """
+    """Change brightness, contrast, saturation and colour cast of photos (N, 3, H, W) in 0..1."""
     pixels = pixels * draws.brightness.view(-1, 1, 1, 1) * draws.cast[:, :, None, None]
     # Luma weights of Rec. 601, as PIL turns colour into grey.
     grey = (pixels * per_channel((0.299, 0.587, 0.114), pixels.device)).sum(dim=1, keepdim=True)
@@ -117,15 +103,7 @@ def recolour(pixels: Tensor, draws: Draws) -> Tensor:
 
 
 def inside(boxes: Tensor, side: int) -> Tensor:
-    """Which pixels of a square lie in a box.
-
-    Args:
-        boxes: Middle across, middle down and half side in shares of the side, (N, 3).
-        side: Side of the square in pixels, S.
-
-    Returns:
-        (N, 1, S, S), bool.
-    """
+    """Mark the pixels of a square that lie in a box as in `Draws.hole`, (N, 3): a mask (N, 1, S, S)."""
     place = (torch.arange(side, device=boxes.device).view(1, -1) + 0.5) / side
     across = (place - boxes[:, 0:1]).abs() < boxes[:, 2:3]
     down = (place - boxes[:, 1:2]).abs() < boxes[:, 2:3]
@@ -135,14 +113,14 @@ def inside(boxes: Tensor, side: int) -> Tensor:
 def mix(
     pixels: Tensor, partners: Tensor, targets: Tensor, partner_targets: Tensor, draws: Draws
 ) -> tuple[Tensor, Tensor]:
-    """CutMix or Mixup, as drawn for every photo on its own.
+    """Apply CutMix or Mixup, as drawn for every photo on its own.
 
     Args:
         pixels: (N, 3, S, S).
-        partners: The other photo of each, (N, 3, S, S).
+        partners: The partner of each photo, (N, 3, S, S).
         targets: Class probabilities, (N, C).
-        partner_targets: Of the other photos, (N, C).
-        draws: Of these N photos.
+        partner_targets: Those of the partners, (N, C).
+        draws: What was drawn for these N photos.
 
     Returns:
         Mixed pixels (N, 3, S, S), and targets (N, C) mixed by the share of pixels that each photo kept.

@@ -38,9 +38,6 @@ def ship(
 
     Returns:
         The card as written.
-
-    Raises:
-        ArgumentError: The weights were made by another recipe than the card would tell of.
     """
     if read_facts(run.weights).get("digest") != run.report["digest"]:
         raise ArgumentError(
@@ -82,12 +79,7 @@ def learned(recipe: TrainingRecipe, state: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
-    """Put a card together, its accuracy aside.
-
-    Args:
-        run: The finished run; what it rests on is read from the reports beside it.
-        samples: The data, for the names of classes and groups.
-    """
+    """Put a card together, its accuracy aside; what the run rests on is read from the reports beside it."""
     recipe, runs = run.recipe, lineage(run)
     entry, model = data_entry(recipe.data.name), recipe.model
     # What to build; of heads that were fitted, also under which name the rest is found.

@@ -30,12 +30,9 @@ _READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
 
 
 def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
-    """Write tensors so that a broken run leaves no half file: aside, to the disk, renamed.
+    """Write tensors, with text entries for the header, so that a broken run leaves no half file.
 
-    Args:
-        state: Tensors by name; each is copied, since the format knows no shared memory.
-        path: File to write.
-        facts: Text entries for the header.
+    Each tensor is copied, since the format knows no shared memory.
     """
     copies = {name: value.detach().cpu().clone() for name, value in state.items()}
     _files.write_tensors(copies, path, facts, durable=True)
@@ -47,21 +44,13 @@ def write_text(text: str, path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        ArgumentError: There is none, or it is damaged.
-    """
+    """Read a safetensors file; packed weights are unpacked."""
     with _reading(path):
         return unpack(load_file(path))
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Read the text entries in the header of a weights file.
-
-    Raises:
-        ArgumentError: There is none, or it is damaged.
-    """
+    """Read the text entries in the header of a weights file."""
     with _reading(path), safe_open(path, framework="pt") as handle:
         return dict(handle.metadata() or {})
 
@@ -75,11 +64,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Halve weights for shipping: floating point as float16, counters as they are.
-
-    Raises:
-        ArgumentError: A value does not fit into float16.
-    """
+    """Halve weights for shipping: floating point as float16, counters as they are."""
     half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     broken = [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
@@ -90,13 +75,7 @@ def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: Path, *, over: bool = False) -> None:
-    """Load a weights file of the same network, half precision widened to the network's own.
-
-    Args:
-        model: The network.
-        path: The file.
-        over: Whether the file may hold a part of the weights alone, the rest being what the network has.
-    """
+    """Load a weights file of the same network; with `over`, it may hold a part of the weights alone."""
     state = read_tensors(path)
     model.load_state_dict({**model.state_dict(), **state} if over else state, strict=True)
 
@@ -112,9 +91,6 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
         classifier: Prefixes of the classifier's parameters.
         same_data: Whether the weights were learned on the same data: then classifier and read-outs of heads are taken
             over too. Gates go along to other data, where read-outs and classifier begin anew.
-
-    Raises:
-        ArgumentError: Anything else is missing or left over.
     """
     state = read_tensors(path)
     target = model.state_dict()
@@ -186,16 +162,9 @@ def save_checkpoint(
     average: Average | None,
     best: Mapping[str, Tensor] | None,
 ) -> None:
-    """Write a checkpoint and remove the older ones.
+    """Write a checkpoint into the folder of a run and remove the older ones.
 
-    Args:
-        out: Folder of the run.
-        recipe: Whose identity the checkpoint carries.
-        progress: How far the run is; a step has one checkpoint.
-        model: The network.
-        optimizer: Its optimiser.
-        average: The running average, if there is one.
-        best: Weights of a new best validation; None takes those of the last checkpoint along.
+    `best` are the weights of a new best validation; None takes those of the last checkpoint along.
     """
     home = out / FOLDER
     older = latest_checkpoint(out)
@@ -227,20 +196,10 @@ def latest_checkpoint(out: Path) -> Path | None:
 def load_checkpoint(
     folder: Path, recipe: TrainingRecipe, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> Progress:
-    """Take over a checkpoint.
-
-    Args:
-        folder: As `latest_checkpoint` gave it.
-        recipe: The recipe that is run now.
-        model: Filled in place.
-        optimizer: Filled in place.
-        average: Filled in place.
-
-    Returns:
-        How far the run was.
+    """Fill model, optimiser and average from a checkpoint of this recipe, and give how far the run was.
 
     Raises:
-        ArgumentError: The checkpoint is of another recipe; the message names the keys that differ.
+        ArgumentError: The checkpoint is damaged, or of another recipe; the message names the keys that differ.
     """
     try:
         state = read_json((folder / "state.json").read_text(encoding="utf-8"))
@@ -270,11 +229,7 @@ def _recipe_of(state: Mapping[str, Any], title: str, folder: Path) -> TrainingRe
 
 
 def refuse_other_recipe(out: Path, old: TrainingRecipe, recipe: TrainingRecipe) -> None:
-    """Refuse to go on with the work of another recipe in a folder.
-
-    Raises:
-        ArgumentError: The recipes differ in what decides the weights; the message names the keys.
-    """
+    """Refuse to go on with the work of a recipe that differs in what decides the weights; name the keys."""
     if wrong := differences(old.identity(), recipe.identity()):
         raise ArgumentError(
             f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
@@ -298,10 +253,7 @@ def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[s
     """Give an optimiser's state as tensors and, apart, what is no tensor.
 
     Keys are ``"PARAMETER.NAME"`` and, for what an optimiser keeps once for a group of parameters, such as the number of
-    steps in LAMB, ``"group.PLACE.NAME"``.
-
-    Raises:
-        ArgumentError: The optimiser keeps something that is neither a tensor nor a plain value.
+    steps in LAMB, ``"group.PLACE.NAME"``. What is neither a tensor nor a plain value is refused.
     """
     stored = optimizer.state_dict()
     flat: dict[str, Any] = {}

@@ -23,16 +23,7 @@ from mhex.zoo.runs import FAILURES, in_one_line
 
 
 def check_recipe(recipe: TrainingRecipe, source: str) -> None:
-    """Refuse a recipe that cannot be run here: its data, its network and its optimiser must be known.
-
-    Args:
-        recipe: A recipe whose keys go together.
-        source: Name of the file, for messages.
-
-    Raises:
-        ArgumentError: One sentence that names the file and the key.
-        MissingExtraError: A package that the recipe needs is not installed.
-    """
+    """Refuse a recipe that cannot be run here, in one sentence that names the file `source` and the key."""
     for mistake in _mistakes(recipe):
         raise ArgumentError(f"{source}: {mistake}")
 
@@ -53,7 +44,7 @@ def _mistakes(recipe: TrainingRecipe) -> Iterator[str]:
         yield "the key data.side is missing; expected the side of the input in pixels, since these are images."
     if entry.kind == "text" and data.length is None:
         yield "the key data.length is missing; expected the most tokens of a text, since these are texts."
-    for name in ("augment", "distil", "unlabelled"):
+    for name in ("unlabelled", "augment", "distil"):
         if entry.kind == "text" and getattr(recipe, name) is not None:
             yield f"{name} is for images, and {data.name} holds texts: leave it out."
     validation = entry.validation if data.validation is None else data.validation
@@ -83,15 +74,7 @@ def _mistakes(recipe: TrainingRecipe) -> Iterator[str]:
 
 @contextmanager
 def one_sentence(words: str, advice: str) -> Iterator[None]:
-    """Turn what networks and optimisers raise into one sentence.
-
-    Args:
-        words: What could not be done.
-        advice: What to look at.
-
-    Raises:
-        ArgumentError: Something went wrong inside; errors of mhex itself pass as they are.
-    """
+    """Turn what networks and optimisers raise into one sentence: what could not be done, why, and what to look at."""
     try:
         yield
     except MhexError:
@@ -105,15 +88,7 @@ def one_sentence(words: str, advice: str) -> Iterator[None]:
 
 
 def try_step(loop: Loop) -> None:
-    """Take the first step of a run and take it back: network, loss, gradients, optimiser and its checkpoint.
-
-    Args:
-        loop: Before its first step; it is left as it was.
-
-    Raises:
-        ArgumentError: Something cannot work; the message says what, and what to change.
-        DivergedError: The very first loss is no number.
-    """
+    """Take the first step of a run and take it back: network, loss, gradients, optimiser and its checkpoint."""
     recipe, settings, model = loop.recipe, loop.recipe.training, loop.model
     before = {name: value.detach().clone() for name, value in model.state_dict().items()}
     learning_mode(model, settings.freeze)
@@ -143,11 +118,7 @@ def try_step(loop: Loop) -> None:
 
 
 def try_answer(recipe: TrainingRecipe, objective: Objective, feed: Feed) -> None:
-    """Ask a network about one sample.
-
-    Raises:
-        ArgumentError: It cannot read it; the message says what to change.
-    """
+    """Ask a network about one sample, which it must be able to read."""
     with _reading(recipe, 1), torch.no_grad():
         objective.eval().predict(feed.plain(torch.zeros(1, dtype=torch.int64)))
 
@@ -163,11 +134,7 @@ def _reading(recipe: TrainingRecipe, samples: int) -> AbstractContextManager[Non
 
 
 def check_length(recipe: TrainingRecipe, network: Network) -> None:
-    """Refuse texts that are longer than a network can read; the first batch may hold short ones only.
-
-    Raises:
-        ArgumentError: The network has positions for fewer tokens.
-    """
+    """Refuse texts that are longer than a network can read; the first batch may hold short ones only."""
     most = getattr(getattr(network.model, "config", None), "max_position_embeddings", None)
     length = recipe.data.length
     if network.tokenizer is None or length is None or not isinstance(most, int) or most < 1:

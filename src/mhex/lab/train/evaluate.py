@@ -28,10 +28,7 @@ TEMPERATURE = 0.07  # of the votes, as DINO's evaluation has it (Wu et al. 2018)
 def make_objective(recipe: TrainingRecipe, classes: Sequence[str], *, training: bool) -> tuple[Network, Objective]:
     """Build the network of a recipe with its heads, and what it minimises.
 
-    Args:
-        recipe: The recipe.
-        classes: Names of the classes.
-        training: Whether to add what matters in training alone, such as the projector of learning without labels.
+    With `training`, it has what matters in training alone, such as the projector of learning without labels.
     """
     network = make_network(recipe, classes, training=training)
     if recipe.heads is not None:
@@ -88,21 +85,17 @@ def features_of(objective: Objective, feed: Feed) -> Tensor:
 def neighbour_votes(
     bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int = NEIGHBOURS
 ) -> Tensor:
-    """Let the nearest samples of a bank vote for classes.
+    """Let the nearest samples of a bank vote for classes; near ones count more: a vote weighs exp(cosine / 0.07).
 
     Args:
         bank: Features of samples with known classes, (M, D).
         labels: Their classes, (M,).
         features: Features of the samples in question, (N, D).
         classes: Number of classes C.
-        neighbours: Number of voters, all of the bank where it is smaller. Near ones count more: a vote weighs
-            exp(cosine / 0.07).
+        neighbours: Number of voters, all of the bank where it is smaller.
 
     Returns:
         (N, C), rows that sum to one, on the CPU.
-
-    Raises:
-        ArgumentError: The bank is empty, or the shapes do not fit together.
     """
     if len(bank) == 0 or labels.shape != (len(bank),) or bank.shape[1:] != features.shape[1:]:
         raise ArgumentError(
@@ -121,12 +114,7 @@ def neighbour_votes(
 
 @torch.no_grad()
 def answers(objective: Objective, feed: Feed) -> tuple[Tensor, tuple[float, ...]]:
-    """Ask about all samples of a feed, as they are; the model is left in evaluation mode.
-
-    Returns:
-        Class probabilities (N, C), float32, on the CPU; and the share of right answers of each explainer head, in
-        0..1, empty without heads.
-    """
+    """Give class probabilities (N, C) of all samples, on the CPU, and the accuracy of each explainer head."""
     objective.eval()
     probabilities, right = [], []
     for rows in row_batches(len(feed), BATCH):
@@ -138,11 +126,7 @@ def answers(objective: Objective, feed: Feed) -> tuple[Tensor, tuple[float, ...]
 
 @torch.no_grad()
 def loss_and_accuracy(objective: Objective, feed: Feed, place: int = 0, of: int = 1) -> Tensor:
-    """Sum over the samples of one of several processes; the model is left in evaluation mode.
-
-    Returns:
-        Summed cross entropy of the answer, right answers, samples: (3,), float64, on the feed's device.
-    """
+    """Sum cross entropy, right answers and samples over the share of one process: (3,), float64."""
     objective.eval()
     total = torch.zeros(3, dtype=torch.float64, device=feed.labels.device)
     for rows in row_batches(len(feed), BATCH, place, of):
@@ -164,9 +148,6 @@ def accuracy(probabilities: Tensor, labels: Tensor, group_of: Sequence[int] | No
 
     Returns:
         ``{"class": ..., "group": ...}``, in 0..1, the group only where there are groups.
-
-    Raises:
-        ArgumentError: The shapes do not fit together.
     """
     classes = probabilities.shape[1] if group_of is None else len(group_of)
     if probabilities.shape != (len(labels), classes):

@@ -61,9 +61,6 @@ class Pace:
 def make_accelerator(precision: str) -> Accelerator:
     """Make the accelerator of a run, on a GPU where there is one.
 
-    Args:
-        precision: ``"auto"``, ``"no"``, ``"bf16"`` or ``"fp16"``.
-
     Raises:
         ArgumentError: fp16 was asked for without a GPU, the environment asks for a way of sharing the network between
             processes that is not supported, or the started processes do not know of each other.
@@ -163,13 +160,7 @@ class Loop:
         return stop is not None and self.progress.waited >= stop.patience
 
     def run(self, pace: Pace) -> Progress:
-        """Train from where the run stands to its end.
-
-        Args:
-            pace: How often to write.
-
-        Returns:
-            The finished progress; `weights` gives the last weights, the newest checkpoint holds the best ones.
+        """Train from where the run stands to its end; the newest checkpoint then holds the best weights.
 
         Raises:
             DivergedError: The loss is no number any more.
@@ -257,11 +248,7 @@ class Loop:
         return logits
 
     def end_epoch(self, epoch: int, pace: Pace) -> dict[str, Tensor] | None:
-        """Validate, and write the epoch's row.
-
-        Returns:
-            The weights if they are the best so far.
-        """
+        """Validate, and write the epoch's row; give the weights if they are the best so far."""
         progress = self.progress
         row: dict[str, Any] = {"epoch": epoch + 1, "step": progress.step, "loss": progress.loss_sum / self.per_epoch}
         self._check(row["loss"], progress.step - 1)

@@ -36,12 +36,7 @@ class Network:
 
 
 def check_architecture(part: RecipeModel) -> None:
-    """Refuse an architecture that is not there, before any work is spent.
-
-    Raises:
-        ArgumentError: The name or the folder is unknown.
-        MissingExtraError: The MiniLM package is not installed.
-    """
+    """Refuse an architecture, folder or package that is not there, before any work is spent."""
     name = part.architecture
     if part.source in ("timm", "torchvision"):
         names = _architectures(part.source)
@@ -72,16 +67,8 @@ def _architectures(source: str) -> tuple[str, ...]:
 def make_network(recipe: TrainingRecipe, classes: Sequence[str], *, training: bool) -> Network:
     """Build the network of a recipe, without heads and without the weights of other recipes.
 
-    Args:
-        recipe: The recipe.
-        classes: Names of the classes.
-        training: Whether to add what matters in training alone.
-
-    Returns:
-        The network; that of a recipe without labels has no classifier and gives features.
-
-    Raises:
-        ArgumentError: The arguments do not fit the architecture.
+    With `training`, it has what matters in training alone. A recipe without labels has no classifier, and its network
+    gives features.
     """
     part, kind = recipe.model, data_entry(recipe.data.name).kind
     arguments = {**part.arguments, **(part.extra if training else {})}
@@ -94,11 +81,7 @@ def make_network(recipe: TrainingRecipe, classes: Sequence[str], *, training: bo
 
 
 def classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
-    """Find the prefixes of the parameters of a model's classifier, with the pooler before it in BERT-like models.
-
-    Raises:
-        ArgumentError: The model has no classifier under a known name.
-    """
+    """Find the prefixes of the parameters of a model's classifier, with the pooler before it in BERT-like models."""
     config = getattr(model, "pretrained_cfg", None)
     named = config.get("classifier") if isinstance(config, dict) else None
     if named:

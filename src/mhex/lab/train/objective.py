@@ -17,19 +17,13 @@ from mhex.lab.train.samples import Inputs
 
 
 def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None = None) -> Tensor:
-    """Make the table of label smoothing: row c is the target of a photo of class c.
+    """Make the table of label smoothing, (C, C): row c is the target of a photo of class c, and sums to one.
 
     Args:
         classes: Number of classes C.
-        amount: Share of the probability that is spread.
+        amount: Share of the probability that is spread, in [0, 1).
         group_of: Group of each class. When given, the share is spread over the classes of the same group alone, so
             that smoothing never says a cat might be a dog.
-
-    Returns:
-        (C, C), float32, every row sums to one.
-
-    Raises:
-        ArgumentError: The amount is not in [0, 1), or ``group_of`` has the wrong length.
     """
     if not 0 <= amount < 1:
         raise ArgumentError(f"The amount of label smoothing should lie in [0, 1), not {amount}.")
@@ -41,28 +35,15 @@ def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy against class probabilities.
-
-    Args:
-        logits: (N, C).
-        targets: Rows that sum to one, (N, C).
-
-    Returns:
-        Mean over the batch, a scalar in float32.
-    """
+    """Give the cross entropy of logits (N, C) against class probabilities (N, C), meaned over the batch, in float32."""
     return -(targets * functional.log_softmax(logits.float(), dim=1)).sum(dim=1).mean()
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Kullback-Leibler divergence of the student from the teacher, both softened (Hinton et al. 2015).
+    """Give the Kullback-Leibler divergence of the student from the teacher, both softened (Hinton et al. 2015).
 
-    Args:
-        student: Logits, (N, C).
-        teacher: Logits, (N, C).
-        temperature: Divides both; the result is multiplied by its square, which keeps gradients of one size.
-
-    Returns:
-        Mean over the batch, a scalar in float32.
+    The temperature divides the logits (N, C) of both; the mean over the batch is multiplied by its square, which keeps
+    gradients of one size.
     """
     if temperature <= 0:
         raise ArgumentError(f"The temperature of distillation should be positive, not {temperature}.")
@@ -83,11 +64,6 @@ class Objective(nn.Module):
 
     A data-parallel wrapper looks for used parameters behind the output alone; explainer heads are not in what the model
     returns.
-
-    Args:
-        model: The network.
-        distil: Share and temperature of the teachers' loss.
-        compile: Whether to compile the network.
     """
 
     def __init__(self, model: nn.Module, distil: RecipeDistillation | None = None, *, compile: bool = False) -> None:
@@ -98,13 +74,7 @@ class Objective(nn.Module):
         self._callable: tuple[Any] = (torch.compile(model) if compile else model,)
 
     def forward(self, inputs: Inputs, targets: Tensor, advice: Tensor | None = None) -> Tensor:
-        """Give the loss of a batch, a scalar.
-
-        Args:
-            inputs: What the model takes.
-            targets: Class probabilities, (B, C).
-            advice: The teachers' logits, (B, C).
-        """
+        """Give the loss of a batch, a scalar, for class probabilities (B, C) and the teachers' logits (B, C)."""
         logits = logits_of(self._callable[0], inputs)
         loss = self.supervised(logits, targets)
         if advice is None or self.distil is None:
@@ -133,14 +103,7 @@ class Objective(nn.Module):
 
 
 class HeadsObjective(Objective):
-    """A model with explainer heads; see `Objective`.
-
-    Args:
-        model: The network, with heads attached.
-        scaffold: What `mhex.attach` gave.
-        heads: Settings of the loss.
-        distil: Share and temperature of the teachers' loss.
-    """
+    """A model with explainer heads and the scaffold that attached them; see `Objective`."""
 
     def __init__(
         self, model: nn.Module, scaffold: Any, heads: RecipeHeads, distil: RecipeDistillation | None = None
@@ -171,12 +134,7 @@ class HeadsObjective(Objective):
 
 
 class Ensemble(nn.Module):
-    """Several networks that answer as one teacher, each through its own view.
-
-    Args:
-        members: The networks.
-        views: The view of each network.
-    """
+    """Several networks that answer as one teacher, each through its own view."""
 
     def __init__(self, members: Sequence[nn.Module], views: Sequence[View]) -> None:
         super().__init__()
@@ -196,13 +154,7 @@ class ContrastObjective(Objective):
     """A network without a classifier that learns which views show the same image; see `Objective`.
 
     The projector becomes a part of the network under a name of its own, so that optimiser, average and checkpoint have
-    it; what a run writes in the end leaves it out.
-
-    Args:
-        model: From images to features (N, D); changed in place.
-        features: Width of the features, D.
-        part: Settings of projector and loss.
-        compile: Whether to compile the network.
+    it; what a run writes in the end leaves it out. The model gives features (N, D) of images.
     """
 
     def __init__(self, model: nn.Module, features: int, part: RecipeUnlabelled, *, compile: bool = False) -> None:
@@ -215,19 +167,13 @@ class ContrastObjective(Objective):
         self._projector = (projector,)  # in a tuple: its parameters are the model's already
 
     def forward(self, inputs: Inputs, targets: Tensor, advice: Tensor | None = None) -> Tensor:
-        """Give the loss of a batch, a scalar: which of all other views shows the same image?
-
-        Args:
-            inputs: Views as `TwoViews` gives them.
-            targets: Not read.
-            advice: Not read.
-        """
+        """Give the loss of a batch of views, a scalar: which of all other views shows the same image?"""
         places = functional.normalize(self._projector[0](logits_of(self._callable[0], inputs)).float(), dim=1)
         return contrast(places, self.temperature)
 
 
 def contrast(places: Tensor, temperature: float) -> Tensor:
-    """Cross entropy of finding the other view of an image among the views of the whole batch, of all processes.
+    """Give the cross entropy of finding the other view of an image among the views of the batch of all processes.
 
     Args:
         places: Directions of this process's views, (2 B, K), rows of length one: first one view of all images, then

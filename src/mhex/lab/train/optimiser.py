@@ -24,9 +24,6 @@ def freeze(model: nn.Module, kind: str, classifier: Sequence[str]) -> None:
         model: Changed in place.
         kind: ``"none"``, ``"host"`` (only explainer heads learn) or ``"body"`` (these and the classifier).
         classifier: Prefixes of the classifier's parameters.
-
-    Raises:
-        ArgumentError: Nothing would be left to learn.
     """
     if kind == "none":
         return
@@ -48,12 +45,7 @@ def learning_mode(model: nn.Module, kind: str) -> None:
 def parameter_groups(model: nn.Module, settings: RecipeTraining) -> list[dict[str, Any]]:
     """Group parameters for the optimiser: with and without weight decay, of the host and of the explainer heads.
 
-    Args:
-        model: Parameters that do not learn are left out; ``no_weight_decay()`` of timm models is heeded.
-        settings: Rate, decay and the heads' factor.
-
-    Returns:
-        At most four groups with ``params``, ``lr`` and ``weight_decay``; the order is that of the parameters.
+    Parameters that do not learn are left out; ``no_weight_decay()`` of timm models is heeded.
     """
     spared = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
@@ -73,11 +65,7 @@ def parameter_groups(model: nn.Module, settings: RecipeTraining) -> list[dict[st
 
 
 def make_optimizer(model: nn.Module, settings: RecipeTraining) -> torch.optim.Optimizer:
-    """Make the optimiser of a recipe with timm's factory.
-
-    Raises:
-        ArgumentError: The optimiser cannot be made on this machine, or takes no betas and some are given.
-    """
+    """Make the optimiser of a recipe with timm's factory, or refuse it where it cannot be made or takes no betas."""
     from timm.optim import create_optimizer_v2
 
     extra: dict[str, Any] = {} if settings.betas is None else {"betas": settings.betas}

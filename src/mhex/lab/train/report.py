@@ -31,11 +31,7 @@ class FinishedRun:
 
 
 def read_finished(folder: Path) -> FinishedRun | None:
-    """Read the finished run in a folder; None if there is none.
-
-    Raises:
-        ArgumentError: The report is damaged.
-    """
+    """Read the finished run in a folder; None if there is none. A damaged report is refused."""
     path = folder / REPORT
     if not path.is_file() or not (folder / WEIGHTS).is_file():
         return None
@@ -47,16 +43,7 @@ def read_finished(folder: Path) -> FinishedRun | None:
 
 
 def find_need(recipe: TrainingRecipe, name: str, out: Path) -> FinishedRun:
-    """Find the finished run of a recipe that another one needs, beside the folder of that one.
-
-    Args:
-        recipe: The recipe that needs it.
-        name: The needed recipe.
-        out: Folder of the needing run.
-
-    Raises:
-        ArgumentError: It is not there.
-    """
+    """Find the finished run of a recipe that another one needs, beside the folder of the run that needs it."""
     run = read_finished(out.parent / name)
     if run is None:
         raise ArgumentError(
@@ -99,13 +86,7 @@ def write_report(out: Path, recipe: TrainingRecipe, entries: dict[str, Any]) -> 
 
 
 def rejudge(run: FinishedRun, split: str | None, test: dict[str, Any]) -> FinishedRun:
-    """Write the report anew with what another test split says; everything else in it stays.
-
-    Args:
-        run: The finished run.
-        split: Key ``data.test`` of the recipe; None for the data set's own split.
-        test: The entry ``test``.
-    """
+    """Write the report anew with another key ``data.test`` and entry ``test``; everything else in it stays."""
     data = run.recipe.data.model_copy(update={"test": split})
     recipe = run.recipe.model_copy(update={"data": data})
     report = {**run.report, "test": test, "recipe": recipe.as_dict()}

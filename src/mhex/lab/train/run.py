@@ -102,11 +102,7 @@ def clear(out: Path) -> None:
 
 
 def finished(out: Path) -> FinishedRun:
-    """Read the finished run in a folder.
-
-    Raises:
-        ArgumentError: There is none.
-    """
+    """Read the finished run in a folder, which must be there."""
     run = read_finished(out)
     if run is None:
         raise ArgumentError(f"{out} should hold {REPORT} and {WEIGHTS} now, and does not: something removed them.")
@@ -129,15 +125,7 @@ class FeedBatches:
 
 
 def fit(recipe: TrainingRecipe, part: RecipeFit, out: Path, device: torch.device, pace: Pace) -> None:
-    """Fit the heads of a recipe; write them alone, measure the file, write the report.
-
-    Args:
-        recipe: With heads on a model of the zoo.
-        part: How to fit.
-        out: Folder of the run.
-        device: Where to compute.
-        pace: Where to talk.
-    """
+    """Fit the heads of a recipe to a model of the zoo; write them alone, measure the file, write the report."""
     samples = load_samples(recipe)
     load_test(recipe, limit=1)
     network, objective = make_objective(recipe, samples.train.classes, training=False)
@@ -227,11 +215,7 @@ def make_loop(
 
 
 def make_teacher(recipe: TrainingRecipe, classes: Sequence[str], out: Path) -> Ensemble | None:
-    """Build the teachers of a recipe as their own reports say.
-
-    Raises:
-        ArgumentError: A teacher is not there, or has learned other data.
-    """
+    """Build the teachers of a recipe as their own reports say; None without teachers."""
     if recipe.distil is None:
         return None
     members, views = [], []
@@ -296,11 +280,7 @@ def write_outcome(recipe: TrainingRecipe, out: Path, loop: Loop, network: Networ
 def complete(recipe: TrainingRecipe, out: Path, device: torch.device, say: Callable[[str], None]) -> None:
     """Do what is still to be done with a run whose report is there: judge it by another split, ship it, tidy up.
 
-    Args:
-        recipe: What is asked for now; it may name another test split than the report, or ask for shipping first now.
-        out: Folder of the run.
-        device: Where to measure.
-        say: Takes lines about the progress.
+    The recipe is what is asked for now; it may name another test split than the report, or ask for shipping first now.
     """
     run, split, part = finished(out), judging_split(recipe), recipe.ship
     if split != run.report["test"]["split"]:

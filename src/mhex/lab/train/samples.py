@@ -32,17 +32,9 @@ def generator_for(device: torch.device | str, seed: int, *place: int | str) -> t
 
 
 def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
-    """Draw the rows of the batches of one epoch.
+    """Draw the rows of the batches of one epoch: (steps, batch), int64, on the CPU.
 
-    Args:
-        count: Samples N.
-        batch: Samples per step.
-        seed: Seed of the run.
-        epoch: Counted from 0.
-
-    Returns:
-        (steps, batch), int64, on the CPU. Samples that fill no batch are left out; where there are fewer samples than
-        one batch takes, they are repeated.
+    Samples that fill no batch are left out; where there are fewer samples than one batch takes, they are repeated.
     """
     generator = generator_for("cpu", seed, "order", epoch)
     passes = [torch.randperm(count, generator=generator) for _ in range(max(1, -(-batch // count)))]
@@ -51,19 +43,11 @@ def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
 
 
 def held_out(count: int, share: float, name: str) -> Tensor:
-    """Choose the samples that are held out: ``share`` of them, rounded down, drawn at random.
+    """Choose the samples that are held out: ``share`` of them, rounded down, drawn at random; (N,), bool.
 
     Evenly spaced ones would all be of a kind where the order of the samples has a period. The seed of the run does not
     matter, so that a network never learned what one that starts from it is chosen by; a smaller share is part of a
-    larger one.
-
-    Args:
-        count: Samples N.
-        share: From 0 to below 1.
-        name: Name of the data.
-
-    Returns:
-        (N,), bool, on the CPU.
+    larger one. The name is that of the data.
     """
     order = torch.randperm(count, generator=generator_for("cpu", 0, "held out", name))
     mask = torch.zeros(count, dtype=torch.bool)
@@ -110,15 +94,7 @@ class Feed(Protocol):
 
 
 class ImageFeed:
-    """Images as bytes on the device; photos in files are decoded when they are taken.
-
-    Args:
-        images: The set.
-        view: What the network sees.
-        changes: Random changes; None for none.
-        device: Where the images lie and batches come out.
-        rows: Which images of the set; all by default.
-    """
+    """Some rows of a set of images, as bytes on the device; photos in files are decoded when they are taken."""
 
     def __init__(
         self,
@@ -170,14 +146,7 @@ class ImageFeed:
 
 
 class TwoViews:
-    """Two views of each image in place of one, and no labels.
-
-    Args:
-        feed: Gives one view of each.
-
-    Raises:
-        ArgumentError: The feed changes nothing about its images.
-    """
+    """Two views of each image of a feed in place of one, and no labels."""
 
     def __init__(self, feed: ImageFeed) -> None:
         if feed.changes is None:
@@ -188,26 +157,14 @@ class TwoViews:
         return len(self.feed)
 
     def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
-        """Give views of a part of the batch, each drawn for the whole batch with a seed of its own.
-
-        Returns:
-            Inputs (2 B, 3, S, S), first one view of all images, then the other. The targets are empty, (2 B, 0).
-        """
+        """Give one view of all images of a part, then the other, (2 B, 3, S, S); the targets are empty, (2 B, 0)."""
         seeds = [derive(seed, "view", place) for place in range(2)]
         views: list[Any] = [self.feed.varied(rows, part, table, view_seed, step).inputs for view_seed in seeds]
         return TrainingBatch(torch.cat(views), table.new_zeros(2 * len(views[0]), 0))
 
 
 class TextFeed:
-    """Texts, tokenised once; each batch is padded to its own longest.
-
-    Args:
-        texts: The set.
-        tokenizer: A Hugging Face tokenizer.
-        length: Most tokens of a text.
-        device: Where batches come out.
-        rows: Which texts of the set; all by default.
-    """
+    """Some rows of a set of texts, tokenised once; each batch is padded to its own longest."""
 
     def __init__(
         self, texts: TextSet, tokenizer: Any, length: int, device: torch.device, rows: Tensor | None = None
@@ -286,12 +243,7 @@ def load_samples(recipe: TrainingRecipe) -> RecipeSamples:
 
 
 def load_test(recipe: TrainingRecipe, limit: int | None = None) -> AnySet:
-    """Load what a recipe is judged by, or only a few samples of it, which shows that they are there.
-
-    Raises:
-        DataMissingError: A file is missing; the message says what to place where.
-        ArgumentError: The split is unknown.
-    """
+    """Load what a recipe is judged by, or only a few samples of it, which shows that they are there."""
     samples: AnySet = data_entry(recipe.data.name).load(judging_split(recipe), limit=limit or recipe.data.limit)
     return samples
 
@@ -310,15 +262,9 @@ def make_feed(
     *,
     vary: bool = False,
 ) -> Feed:
-    """Put samples on a device in the form that the recipe's network takes.
+    """Put samples, or some rows of them, on a device in the form that the recipe's network takes.
 
-    Args:
-        recipe: Gives view, changes and length.
-        samples: A set.
-        tokenizer: For texts.
-        device: Where batches come out.
-        rows: Which samples; all by default.
-        vary: Whether to change images at random, and give two views of each where the recipe reads no labels.
+    With `vary`, images are changed at random, and where the recipe reads no labels, come in two views.
     """
     if isinstance(samples, TextSet):
         return TextFeed(samples, tokenizer, recipe.data.length or 0, device, rows)
