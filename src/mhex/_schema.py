@@ -34,7 +34,7 @@ def build(kind: type[T], raw: Any, source: str) -> T:
         raise ArgumentError(f"{source}: expected a mapping of keys to values, not {raw!r}.")
     try:
         # As JSON, in which strict types still take a list for a tuple and a mapping for a model.
-        return _adapter(kind).validate_json(json.dumps(raw), strict=True)  # type: ignore[no-any-return]
+        return _adapter(kind).validate_json(json.dumps(raw), strict=True)  # type: ignore[arg-type, no-any-return]
     except ValidationError as error:
         raise ArgumentError(f"{source}: {_sentence(kind, raw, error.errors(include_url=False))}") from error
     except (TypeError, ValueError) as error:

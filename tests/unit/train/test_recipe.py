@@ -176,6 +176,7 @@ def test_files_that_are_not_recipes(tmp_path):
         ("name: " + 5000 * "[", r"x\.yaml: line 1 is nested more than 64 levels deep\."),
         ("".join(f"{place * ' '}a:\n" for place in range(2000)), r"line 6\d is nested more than 64 levels deep"),
         ("name: a\ntrain: &self {clip: *self}\n", r"\*self in line 2 stands inside what it stands for"),
+        ("name: a\nmodel: {arguments: {1: 2}}\n", r"x\.yaml: the key '1' in line 2 should be a text"),
         ("name: 2026-13-01\n", r"x\.yaml: a value cannot be read: month must be in 1\.\.12"),
     ],
 )

@@ -18,12 +18,11 @@ from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, View
 from mhex.lab.config.schema import (
     SUFFIXES,
     Count,
+    FileSection,
     NamedFiles,
     Natural,
     NotNegative,
     Positive,
-    Section,
-    ShallowLoader,
     Share,
     ShareBelowOne,
     read_yaml,
@@ -33,7 +32,7 @@ _SHIPPABLE = ("timm", "minilm", "zoo")  # sources of networks that the zoo can b
 SMOKE_SAMPLES = 16
 
 
-class RecipeHeads(Section):
+class RecipeHeads(FileSection):
     """Multi-Head Explainer heads: the arguments of `mhex.attach` and of the loss; None leaves an argument out."""
 
     where: str | tuple[str, ...] = "all"
@@ -48,7 +47,7 @@ class RecipeHeads(Section):
     reduction: Literal["sum", "mean"] = "sum"
 
 
-class RecipeFit(Section):
+class RecipeFit(FileSection):
     """Heads without training: arguments of `Scaffold.fit`."""
 
     method: Literal["ridge", "logistic"] = "ridge"
@@ -56,7 +55,7 @@ class RecipeFit(Section):
     strength: Positive | None = None
 
 
-class RecipeUnlabelled(Section):
+class RecipeUnlabelled(FileSection):
     """Contrastive learning without labels (SimCLR, Chen et al. 2020), behind a projector that is thrown away."""
 
     method: Literal["simclr"] = "simclr"
@@ -65,7 +64,7 @@ class RecipeUnlabelled(Section):
     temperature: Positive = 0.2
 
 
-class RecipeData(Section):
+class RecipeData(FileSection):
     """What to learn."""
 
     name: str
@@ -79,7 +78,7 @@ class RecipeData(Section):
     std: tuple[Positive, Positive, Positive] = IMAGENET_STD
 
 
-class RecipeModel(Section):
+class RecipeModel(FileSection):
     """What learns."""
 
     source: Literal["timm", "torchvision", "hf-folder", "minilm", "zoo"]
@@ -89,14 +88,14 @@ class RecipeModel(Section):
     start: str | None = None
 
 
-class RecipeStop(Section):
+class RecipeStop(FileSection):
     """Early stopping: leave when the validation has not improved for `patience` epochs in what we `watch`."""
 
     patience: Count
     watch: Literal["loss", "accuracy"] = "loss"
 
 
-class RecipeTraining(Section):
+class RecipeTraining(FileSection):
     """How to learn."""
 
     epochs: Count
@@ -123,7 +122,7 @@ class RecipeTraining(Section):
     compile: bool = False
 
 
-class RecipeAugment(Section):
+class RecipeAugment(FileSection):
     """Strengths of the random changes of images; the defaults suit small photo collections."""
 
     canvas: Natural = 0
@@ -153,7 +152,7 @@ class RecipeAugment(Section):
         return self
 
 
-class RecipeDistillation(Section):
+class RecipeDistillation(FileSection):
     """Teachers: names of recipes, the share of their loss (the rest is the labels'), and the temperature."""
 
     teachers: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -161,13 +160,13 @@ class RecipeDistillation(Section):
     temperature: Positive = 2.0
 
 
-class RecipeShipping(Section):
+class RecipeShipping(FileSection):
     """Write weights for others, with a card whose accuracy is measured from that very file."""
 
     bits: Literal[8, 16, 32] = 16
 
 
-class TrainingRecipe(Section):
+class TrainingRecipe(FileSection):
     """A whole recipe: which network learns what, and how."""
 
     name: str
@@ -350,12 +349,11 @@ def find_named(name: str, folder: Path) -> Path:
 
 
 def _name_in(path: Path) -> Any:
-    """Read the name that a recipe file gives its recipe; None where the file is something else."""
+    """Read the name that a recipe file gives its recipe; a file with mistakes, told later, may be what it is called."""
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), ShallowLoader)  # other mistakes are told when it is read
-    except (yaml.YAMLError, OSError, ValueError):
-        return None
-    return raw.get("name") if isinstance(raw, dict) else None
+        return _RECIPES.read(path).get("name")
+    except ArgumentError:
+        return path.stem
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> TrainingRecipe:

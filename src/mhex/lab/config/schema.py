@@ -24,7 +24,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Section(BaseModel):
+class FileSection(BaseModel):
     """Keys of a file: frozen, all of them known, all numbers finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -34,8 +34,8 @@ class KeyMistakeError(yaml.YAMLError):
     """YAML that is valid and does not say what its writer means."""
 
 
-class ShallowLoader(yaml.SafeLoader):
-    """Builds plain values, and refuses those that are nested too deeply, which would end in an error of Python's."""
+class _StrictLoader(yaml.SafeLoader):
+    """Builds plain values, and refuses what a reader of the file would not see, or what Python cannot hold."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -54,12 +54,8 @@ class ShallowLoader(yaml.SafeLoader):
         self._anchors.pop()
         return node
 
-
-class _StrictLoader(ShallowLoader):
-    """Also refuses keys that are written twice or have no value, and reads 1e-3 as a number."""
-
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Build a mapping whose keys are written once and have values."""
+        """Build a mapping whose keys are texts, are written once and have values."""
         keys: set[tuple[str, str]] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -68,14 +64,13 @@ class _StrictLoader(ShallowLoader):
             if (key.tag, key.value) in keys:  # the last one would win without a word
                 raise KeyMistakeError(f"{place} is written twice")
             keys.add((key.tag, key.value))
-            if isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null" and not value.value:
+            if not key.tag.endswith((":str", ":merge")):
+                raise KeyMistakeError(f"{place} should be a text; put it in quotes")
+            if isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null") and not value.value:
                 raise KeyMistakeError(
                     f"{place} has no value; write one, {{}} for a section of defaults, or null for none"
                 )
-        mapping = super().construct_mapping(node, deep=deep)
-        if odd := [key for key in mapping if not isinstance(key, str)]:
-            raise KeyMistakeError(f"the key {odd[0]!r} after line {node.start_mark.line} should be a text; quote it")
-        return mapping
+        return super().construct_mapping(node, deep=deep)
 
 
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 wants a dot and a sign, and nobody means a text

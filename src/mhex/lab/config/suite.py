@@ -17,7 +17,7 @@ from mhex.inputs.photos import check_window
 from mhex.judge.controls import CONTROLS, PREFIX, is_control
 from mhex.judge.plan import Judge, Judged, MethodGiven, judges, label
 from mhex.lab.config.recipe import packaged_recipes
-from mhex.lab.config.schema import Count, NamedFiles, Natural, Section
+from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural
 from mhex.lab.datasets import DataEntry, data_entry
 from mhex.metrics._curve import CurveMetric
 from mhex.metrics.registry import get_metric
@@ -27,10 +27,10 @@ from mhex.zoo.residents import list_models
 
 All = Literal["all"]
 EVERY: All = "all"  # in the place of names: each method that serves the model
-SectionT = TypeVar("SectionT", bound=Section)
+SectionT = TypeVar("SectionT", bound=FileSection)
 
 
-class PublishedPart(Section):
+class PublishedPart(FileSection):
     """Numbers of a paper by method and column, both as they are called in our tables, shown beside ours."""
 
     paper: str
@@ -41,7 +41,7 @@ class PublishedPart(Section):
     models: tuple[str, ...] = ()
 
 
-class ClaimPart(Section):
+class ClaimPart(FileSection):
     """What is said of methods, to be tested on our rows: each of `better` should be better than each of `than`."""
 
     words: str
@@ -62,7 +62,7 @@ class ClaimPart(Section):
         return self
 
 
-class SuiteData(Section):
+class SuiteData(FileSection):
     """What methods are judged on: single samples, or pictures of two classes that are made of photos."""
 
     name: str
@@ -77,7 +77,7 @@ class SuiteData(Section):
         return {} if self.window is None else {"window": self.window}
 
 
-class SuiteMethod(Section):
+class SuiteMethod(FileSection):
     """A method, or a control map as `control:NAME`, with options."""
 
     name: str
@@ -94,7 +94,7 @@ class SuiteMethod(Section):
         return label(self.name, Judged(self.name, self.options).written)
 
 
-class SuiteMetric(Section):
+class SuiteMetric(FileSection):
     """A metric, `NAME` or `NAME:PRESET`, with parts of its protocol that differ."""
 
     name: str
@@ -110,7 +110,7 @@ Methods = All | tuple[str | SuiteMethod, ...]
 Metrics = tuple[str | SuiteMetric, ...]
 
 
-class SuiteModel(Section):
+class SuiteModel(FileSection):
     """A model, and what differs for it from the rest of the suite."""
 
     name: str
@@ -123,7 +123,7 @@ class SuiteModel(Section):
     evaluator: str | None = None
 
 
-class SuiteQuick(Section):
+class SuiteQuick(FileSection):
     """What `--quick` changes, so that a suite can be tried in minutes."""
 
     limit: Count
@@ -147,7 +147,7 @@ class SuiteEntry:
     evaluator: str | None
 
 
-class Suite(Section):
+class Suite(FileSection):
     """A benchmark: methods by metrics by models by data."""
 
     name: str
@@ -343,12 +343,12 @@ def _check_entry(entry: SuiteEntry, source: str, keys: Mapping[str, str]) -> _Ta
 
 
 def _check_model(name: str) -> None:
-    kind, _, rest = name.partition(":")
-    if kind not in ("zoo", "timm", "hf", "run") or not rest:
+    kind, _, model = name.partition(":")
+    if kind not in ("zoo", "timm", "hf", "run") or not model:
         raise ArgumentError(f"expected a model as {FORMS}, but got {name!r}.")
     if kind == "zoo":
         residents = {row["name"].removeprefix("zoo:") for row in list_models()} | set(packaged_recipes())
-        _check_known("zoo model", [rest], sorted(residents))
+        _check_known("zoo model", [model], sorted(residents))
 
 
 def _check_data(part: SuiteData) -> DataEntry:

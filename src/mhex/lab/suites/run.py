@@ -166,7 +166,8 @@ def evaluator_of(bundle: Bundle, reader: Bundle) -> nn.Module:
     """
     if bundle.class_names != reader.class_names:
         raise ArgumentError(f"the evaluator {reader.name} knows other classes than {bundle.name}.")
-    ours, its = bundle.preprocess, reader.preprocess
+    ours: Any = bundle.preprocess
+    its: Any = reader.preprocess
     if ours == its:
         return reader.model
     images = isinstance(ours, Squash) and isinstance(its, Squash)

@@ -177,7 +177,7 @@ class Loop:
 
             # What was written of later steps before a break is taken back.
             purge = self.progress.step + 1 if self.progress.step else None
-            self._logs = SummaryWriter(log_dir=str(self.out / LOGS), purge_step=purge)  # type: ignore[no-untyped-call]
+            self._logs = SummaryWriter(log_dir=str(self.out / LOGS), purge_step=purge)
         begin, written, before = time.monotonic(), time.monotonic(), self.progress.seconds
         sums = torch.tensor(self.progress.loss_sum, dtype=torch.float64, device=self.accelerator.device)
         remaining = [] if self.stopped else range(self.progress.step, self.steps)
