@@ -49,7 +49,7 @@ def stored():
         network, _ = make_objective(recipe, classes, training=False)
         folder.mkdir(parents=True)
         write_tensors(network.model.state_dict(), folder / "weights.safetensors", {"digest": recipe.digest()})
-        entries = {"test": {"split": "test"}, "epochs": [], "parameters": 1}
+        entries = {"test": {"split": "test"}, "classes": list(classes), "epochs": [], "parameters": 1}
         write_report(folder, recipe, entries)
         return network
 

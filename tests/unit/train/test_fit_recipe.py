@@ -70,6 +70,9 @@ def test_heads_are_fitted_measured_and_shipped_alone(zoo, tmp_path):
     bundle, plain = mhex.load("zoo:pets-mhex-resnet10t", folder=folder), mhex.load("zoo:pets-resnet10t")
     photos = recipe.view(load_pets("test").images)
     assert torch.equal(bundle.model(photos), plain.model(photos))
+    run = mhex.load(f"run:{tmp_path / 'run'}")
+    assert torch.equal(run.model(photos), plain.model(photos))
+    assert mhex.Scaffold(run.model).names == mhex.Scaffold(bundle.model).names
     assert card["parameters"] == sum(p.numel() for p in bundle.model.parameters())
     assert (card["architecture"], card["licence"]) == (plain.card["architecture"], plain.card["licence"])
     # The card's numbers are those of the loaded heads.
