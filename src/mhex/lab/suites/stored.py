@@ -19,21 +19,13 @@ RECORD = "suite.json"
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """What a suite found.
-
-    Attributes:
-        suite: The suite.
-        quick: Whether in its quick form.
-        reports: By the labels of the models.
-        record: What `suite.json` holds.
-        added: Rows that this call made; 0 where all were there.
-    """
+    """What a suite found, in its quick form or in the full one."""
 
     suite: Suite
     quick: bool
-    reports: Mapping[str, Report]
-    record: Mapping[str, Any]
-    added: int
+    reports: Mapping[str, Report]  # by the labels of the models
+    record: Mapping[str, Any]  # what `suite.json` holds
+    added: int  # rows that this call made; 0 where all were there
 
     @property
     def remarks(self) -> list[str]:
@@ -59,11 +51,7 @@ def missing_models(record: Mapping[str, Any]) -> list[str]:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Read `suite.json` in the folder of a suite.
-
-    Raises:
-        ArgumentError: There is none, or it is damaged.
-    """
+    """Read `suite.json` in the folder of a suite; refuse a folder without it, and a damaged one."""
     path = folder / RECORD
     if not path.is_file():
         raise ArgumentError(

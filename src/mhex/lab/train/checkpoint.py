@@ -25,6 +25,10 @@ from mhex.lab.config.schema import Natural
 from mhex.lab.train.optimiser import HEADS, PROJECTOR, Average
 from mhex.zoo.files import unpack
 
+FOLDER = "checkpoint"
+GROUP = "group."  # prefix of what an optimiser keeps for a group of parameters
+_NAME = re.compile(r"step-\d{9}")
+_PLAIN = bool | int | float | str | None
 # The class matrix of a head, and the intercept of one that was fitted; equal shapes do not make equal classes.
 _READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
 
@@ -96,21 +100,15 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     target = model.state_dict()
     free = (HEADS, PROJECTOR, *classifier)
     if not same_data:
-        ends = tuple(classifier)  # to which classes belong, as they do to what an explainer head reads out
-        state = {
-            name: value
-            for name, value in state.items()
-            if not name.startswith(ends) and not (name.startswith(HEADS) and _READ_OUT.search(name))
-        }
+        # Classes belong to the classifier, and to what an explainer head reads out.
+        bound = [n for n in state if n.startswith((*classifier,)) or (n.startswith(HEADS) and _READ_OUT.search(n))]
+        state = {name: value for name, value in state.items() if name not in bound}
     if "pos_embed" in state and hasattr(model, "patch_embed"):
         from timm.layers import resample_abs_pos_embed
 
         network: Any = model
-        state["pos_embed"] = resample_abs_pos_embed(
-            state["pos_embed"],
-            new_size=list(network.patch_embed.grid_size),
-            num_prefix_tokens=network.num_prefix_tokens,
-        )
+        size, prefix = list(network.patch_embed.grid_size), network.num_prefix_tokens
+        state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], new_size=size, num_prefix_tokens=prefix)
     fits = {name: value for name, value in state.items() if name in target and target[name].shape == value.shape}
     missing = [name for name in target if name not in fits and not name.startswith(free)]
     surplus = [name for name in state if name not in fits and not name.startswith(free)]
@@ -122,35 +120,18 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     model.load_state_dict(fits, strict=False)
 
 
-FOLDER = "checkpoint"
-GROUP = "group."  # prefix of what an optimiser keeps for a group of parameters
-_NAME = re.compile(r"step-\d{9}")
-_PLAIN = bool | int | float | str | None
-
-
 @dataclass
 class Progress:
-    """How far a run has come, tensors aside.
+    """How far a run has come, tensors aside."""
 
-    Attributes:
-        step: Steps that are done.
-        loss_sum: Sum of the losses of this epoch's steps.
-        history: A row for each epoch that is done.
-        best: Best validation so far; None before the first.
-        best_epoch: Epoch of the best validation, counted from 1.
-        waited: Epochs since.
-        seconds: Time spent so far.
-        scaler: State of the loss scaling in fp16.
-    """
-
-    step: Natural = 0
-    loss_sum: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: float | None = None
-    best_epoch: Natural | None = None
-    waited: Natural = 0
-    seconds: float = 0.0
-    scaler: dict[str, Any] = field(default_factory=dict)
+    step: Natural = 0  # steps that are done
+    loss_sum: float = 0.0  # of this epoch's steps
+    history: list[dict[str, Any]] = field(default_factory=list)  # a row for each epoch that is done
+    best: float | None = None  # best validation so far; None before the first
+    best_epoch: Natural | None = None  # its epoch, counted from 1
+    waited: Natural = 0  # epochs since
+    seconds: float = 0.0  # time spent so far
+    scaler: dict[str, Any] = field(default_factory=dict)  # state of the loss scaling in fp16
 
 
 def save_checkpoint(

@@ -17,15 +17,7 @@ from mhex.zoo.places import folder_of, models_folder
 
 
 def with_needs(recipe: TrainingRecipe, folder: Path) -> list[TrainingRecipe]:
-    """Give a recipe after all those that it needs, each once.
-
-    Args:
-        recipe: The last recipe.
-        folder: Folder whose recipe files come before the packaged ones.
-
-    Raises:
-        ArgumentError: A needed recipe is unknown, or recipes need each other in a circle.
-    """
+    """Give a recipe after all those that it needs, each once; files of the folder come before packaged recipes."""
     recipes: dict[str, TrainingRecipe] = {}
 
     def visit(need: TrainingRecipe, path: tuple[str, ...]) -> None:
@@ -58,10 +50,6 @@ def build(name: str, *, pace: Pace | None = None, smoke: bool = False) -> dict[s
 
     Returns:
         The card, with the accuracy that was measured.
-
-    Raises:
-        ArgumentError: There is no such recipe.
-        DataMissingError: Data are missing; the message says what to place where.
     """
     recipes = buildable()
     if name not in recipes:

@@ -62,7 +62,12 @@ def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torc
     else:
         learned = load_samples(recipe)
         bank = make_feed(recipe, learned.train, None, device, learned.rows)
-        features = [features_of(objective, part) for part in (bank, feed)]
+        with torch.no_grad():
+            objective.eval()
+            features = [
+                torch.cat([objective.predict(part.plain(rows)) for rows in row_batches(len(part), BATCH)])
+                for part in (bank, feed)
+            ]
         scores = neighbour_votes(features[0], bank.labels, features[1], len(samples.classes))
         facts |= {"neighbours": NEIGHBOURS, "bank": len(bank)}
     shares = accuracy(scores, samples.labels, samples.group_of if isinstance(samples, ImageSet) else None)
@@ -73,13 +78,6 @@ def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torc
         "split": samples.split,
         "images" if entry.kind == "image" else "texts": len(samples),
     }
-
-
-@torch.no_grad()
-def features_of(objective: Objective, feed: Feed) -> Tensor:
-    """Give the features (N, D) of all samples as they are, float32, on the feed's device, in evaluation mode."""
-    objective.eval()
-    return torch.cat([objective.predict(feed.plain(rows)) for rows in row_batches(len(feed), BATCH)])
 
 
 def neighbour_votes(

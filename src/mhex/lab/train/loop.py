@@ -95,17 +95,10 @@ def make_accelerator(precision: str) -> Accelerator:
 
 
 class Loop:
-    """A run of a recipe.
+    """A run of a recipe in a folder.
 
-    Args:
-        recipe: The recipe.
-        out: Folder of the run, for checkpoints and TensorBoard.
-        accelerator: From `make_accelerator`.
-        objective: The model with its loss; changed in place.
-        feed: What to learn from, on the accelerator's device.
-        validation: What to choose by.
-        table: Target of each class, (C, C).
-        teacher: Takes the same pixels and gives logits (N, C).
+    The objective, which is changed in place, learns from the feed and is chosen by the validation; the table has the
+    target of each class, (C, C), and the teacher gives logits (N, C) for the same pixels.
     """
 
     def __init__(
@@ -206,7 +199,10 @@ class Loop:
                     sums.zero_()
                 if main:
                     self._logs.flush()
-                    self.save(best)
+                    if self.accelerator.scaler is not None:
+                        self.progress.scaler = self.accelerator.scaler.state_dict()
+                    parts = (self.progress, self.model, self.optimizer, self.average)
+                    save_checkpoint(self.out, self.recipe, *parts, best)
                     written = time.monotonic()
                 if self.stopped:
                     break
@@ -285,12 +281,6 @@ class Loop:
                 sums = loss_and_accuracy(self.objective, feed, accelerator.process_index, accelerator.num_processes)
         loss, right, count = accelerator.reduce(sums, reduction="sum").tolist()
         return {"loss": loss / count, "accuracy": right / count}
-
-    def save(self, best: dict[str, Tensor] | None) -> None:
-        """Write a checkpoint."""
-        if self.accelerator.scaler is not None:
-            self.progress.scaler = self.accelerator.scaler.state_dict()
-        save_checkpoint(self.out, self.recipe, self.progress, self.model, self.optimizer, self.average, best)
 
     def _log(self, **values: float) -> None:
         """Write values for TensorBoard; a name with two underscores gives a group, ``validation__loss``."""

@@ -22,17 +22,11 @@ _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Huggi
 
 @dataclass(frozen=True)
 class Network:
-    """A network to train.
-
-    Attributes:
-        model: With random or pretrained weights, and a classifier for the data's classes.
-        classifier: Prefixes of the classifier's parameters.
-        tokenizer: For texts; None for images.
-    """
+    """A network to train, with random or pretrained weights."""
 
     model: nn.Module = field(repr=False)
-    classifier: tuple[str, ...]
-    tokenizer: Any = field(default=None, repr=False)
+    classifier: tuple[str, ...]  # prefixes of the classifier's parameters
+    tokenizer: Any = field(default=None, repr=False)  # for texts; None for images
 
 
 def check_architecture(part: RecipeModel) -> None:

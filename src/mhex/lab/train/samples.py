@@ -57,17 +57,11 @@ def held_out(count: int, share: float, name: str) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What one process learns from in one step.
+    """What one process learns from in one step."""
 
-    Attributes:
-        inputs: What the model takes: a tensor (B, 3, S, S), or token numbers and mask (B, T) by name.
-        targets: Class probabilities, (B, C).
-        pixels: The images as teachers take them, (B, 3, S, S) in 0..1; None for texts.
-    """
-
-    inputs: Inputs
-    targets: Tensor
-    pixels: Tensor | None = None
+    inputs: Inputs  # what the model takes: a tensor (B, 3, S, S), or token numbers and mask (B, T) by name
+    targets: Tensor  # class probabilities, (B, C)
+    pixels: Tensor | None = None  # the images as teachers take them, (B, 3, S, S) in 0..1; None for texts
 
 
 class Feed(Protocol):
@@ -202,19 +196,12 @@ def row_batches(count: int, batch: int, place: int = 0, of: int = 1) -> Sequence
 
 @dataclass(frozen=True)
 class RecipeSamples:
-    """Training samples and, apart from them, those to choose by.
-
-    Attributes:
-        train: The set to learn from.
-        rows: Rows of it that are learned, (N,), int64.
-        validation: The set to choose by; None for none.
-        validation_rows: Rows of it, (M,), int64.
-    """
+    """Training samples and, apart from them, those to choose by."""
 
     train: AnySet
-    rows: Tensor
+    rows: Tensor  # of the set to learn from, (N,), int64
     validation: AnySet | None = None
-    validation_rows: Tensor | None = None
+    validation_rows: Tensor | None = None  # of the set to choose by, (M,), int64
 
 
 def load_samples(recipe: TrainingRecipe) -> RecipeSamples:
