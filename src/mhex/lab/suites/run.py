@@ -43,7 +43,7 @@ _OF_THE_CALL = ("device", "versions", "command", "remark")  # they belong to the
 
 
 class Shelf:
-    """What was loaded so far; it stays until the shelf goes."""
+    """Models and data that were loaded so far; they stay until the shelf goes."""
 
     def __init__(self) -> None:
         self._bundles: dict[str, Bundle] = {}

@@ -177,11 +177,7 @@ def latest_checkpoint(out: Path) -> Path | None:
 def load_checkpoint(
     folder: Path, recipe: TrainingRecipe, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> Progress:
-    """Fill model, optimiser and average from a checkpoint of this recipe, and give how far the run was.
-
-    Raises:
-        ArgumentError: The checkpoint is damaged, or of another recipe; the message names the keys that differ.
-    """
+    """Fill model, optimiser and average from a checkpoint of this very recipe, and give how far the run was."""
     try:
         state = read_json((folder / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

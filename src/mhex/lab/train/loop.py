@@ -43,28 +43,16 @@ class DivergedError(MhexError, ArithmeticError):
 
 @dataclass(frozen=True)
 class Pace:
-    """How often a run writes, and where it talks.
+    """How often a run writes, and where it talks."""
 
-    Attributes:
-        steps: A checkpoint after so many steps; None for none but those by time and epoch.
-        seconds: A checkpoint after so many seconds.
-        progress: Whether to draw a progress bar.
-        say: Takes lines about the progress.
-    """
-
-    steps: int | None = None
-    seconds: float = 600.0
-    progress: bool = False
-    say: Callable[[str], None] = field(default=lambda line: None)
+    steps: int | None = None  # a checkpoint after so many steps; None for none but those by time and epoch
+    seconds: float = 600.0  # a checkpoint after so many seconds
+    progress: bool = False  # whether to draw a progress bar
+    say: Callable[[str], None] = field(default=lambda line: None)  # takes lines about the progress
 
 
 def make_accelerator(precision: str) -> Accelerator:
-    """Make the accelerator of a run, on a GPU where there is one.
-
-    Raises:
-        ArgumentError: fp16 was asked for without a GPU, the environment asks for a way of sharing the network between
-            processes that is not supported, or the started processes do not know of each other.
-    """
+    """Make the accelerator of a run, on a GPU where there is one; refuse what the environment cannot do."""
     if sharded := [name for name in SHARDED if os.environ.get(name, "false").lower() in ("true", "1")]:
         raise ArgumentError(
             f"{sharded[0]} is set, and a network is trained whole in every process: leave it out, or start with "
@@ -153,11 +141,7 @@ class Loop:
         return stop is not None and self.progress.waited >= stop.patience
 
     def run(self, pace: Pace) -> Progress:
-        """Train from where the run stands to its end; the newest checkpoint then holds the best weights.
-
-        Raises:
-            DivergedError: The loss is no number any more.
-        """
+        """Train from where the run stands to its end; the newest checkpoint then holds the best weights."""
         wrapped = self.accelerator.prepare_model(self.objective)
         stepper = self.accelerator.prepare_optimizer(self.optimizer)
         if self.accelerator.scaler is not None and self.progress.scaler:

@@ -18,12 +18,9 @@ PROJECTOR = "projector."  # of what learning without labels adds to a model, and
 
 
 def freeze(model: nn.Module, kind: str, classifier: Sequence[str]) -> None:
-    """Keep part of a model from learning.
+    """Let only explainer heads learn (``"host"``), these and the classifier (``"body"``), or all (``"none"``).
 
-    Args:
-        model: Changed in place.
-        kind: ``"none"``, ``"host"`` (only explainer heads learn) or ``"body"`` (these and the classifier).
-        classifier: Prefixes of the classifier's parameters.
+    The classifier is given by the prefixes of its parameters.
     """
     if kind == "none":
         return

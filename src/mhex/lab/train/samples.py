@@ -78,12 +78,7 @@ class Feed(Protocol):
     def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
         """Give a part of the batch of some rows, with what is random drawn for the whole batch.
 
-        Args:
-            rows: Rows of the whole batch, on the CPU.
-            part: What this process takes of it.
-            table: Target of each class, (C, C), on the device.
-            seed: Seed of the run.
-            step: Counted from 0.
+        The rows lie on the CPU, the target of each class, (C, C), on the device; the step is counted from 0.
         """
 
 
@@ -205,12 +200,7 @@ class RecipeSamples:
 
 
 def load_samples(recipe: TrainingRecipe) -> RecipeSamples:
-    """Load what a recipe learns from and chooses by; what it is judged by stays unread.
-
-    Raises:
-        DataMissingError: A file is missing; the message says what to place where.
-        ArgumentError: A split is unknown, or nothing is left to learn or to choose by.
-    """
+    """Load what a recipe learns from and chooses by; what it is judged by stays unread."""
     part, entry = recipe.data, data_entry(recipe.data.name)
     validation = entry.validation if part.validation is None else part.validation
     train = entry.load(part.split or entry.train, limit=part.limit)
