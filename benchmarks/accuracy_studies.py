@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from mhex.lab.config.recipe import Recipe
-from mhex.lab.config.recipe_files import find_recipe, read_recipe
+from mhex.lab.config.recipe import TrainingRecipe, find_recipe, read_recipe
 
 HEADS = {
     "plain": {},
@@ -59,7 +58,7 @@ STUDIES = {
 }
 
 
-def recipe_of(study: Study, variant: str, seed: int) -> Recipe:
+def recipe_of(study: Study, variant: str, seed: int) -> TrainingRecipe:
     """The recipe of one run: the same data, network, epochs and seed, with or without heads."""
     heads = [f"heads.{key}={json.dumps(value)}" for key, value in HEADS[variant].items()]
     preset = [f"heads.preset={study.preset}"] if heads else []

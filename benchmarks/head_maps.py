@@ -19,7 +19,7 @@ import mhex
 from accuracy_studies import STUDIES, folder_of, recipe_of
 from mhex.heads.block import Relu
 from mhex.lab.train.checkpoint import load_weights
-from mhex.lab.train.run import make_objective
+from mhex.lab.train.evaluate import make_objective
 from mhex.lab.train.samples import load_samples, load_test, make_feed
 from mhex_accuracy import batches
 
@@ -75,7 +75,7 @@ def network_of(out: Path, name: str, seed: int, device: torch.device) -> nn.Modu
     load_weights(network.model, folder_of(out, "blood", variant, seed) / "weights.safetensors")
     model = network.model.to(device).eval()
     if variant == "plain":
-        learned = make_feed(recipe, samples.train, None, device, samples.kept)
+        learned = make_feed(recipe, samples.train, None, device, samples.rows)
         fitted = mhex.attach(model, len(samples.train.classes), preset="probe", relu=relu).fit(batches(learned))
         print(f"seed {seed}, {name}: fitted {fitted.rows} samples in {fitted.seconds:.1f} s", flush=True)
     return model

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import mhex
-from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.datasets import load_blood
 from mhex.lab.train.run import train
 from mhex.lab.train.samples import Feed, load_samples, load_test, make_feed
@@ -78,7 +78,7 @@ def run(runs: Path, variant: str, seed: int, budget: Budget, device: str) -> Non
     (folder / ROWS).write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
-def feeds_of(recipe: Recipe, device: str) -> tuple[Feed, Feed]:
+def feeds_of(recipe: TrainingRecipe, device: str) -> tuple[Feed, Feed]:
     """What heads are fitted on, and what they are judged on."""
     learned, judged = load_samples(recipe).train, load_test(recipe)
     return make_feed(recipe, learned, None, torch.device(device)), make_feed(recipe, judged, None, torch.device(device))

@@ -24,11 +24,11 @@ import mhex
 from accuracy_page import page
 from accuracy_studies import CLOSED, HEADS, STUDIES, folder_of, recipe_of
 from mhex.heads.predictors import watched
-from mhex.lab.config.recipe import Recipe
-from mhex.lab.config.recipe_files import find_recipe, read_recipe
-from mhex.lab.train.card import read_finished
+from mhex.lab.config.recipe import TrainingRecipe, find_recipe, read_recipe
 from mhex.lab.train.checkpoint import load_weights
-from mhex.lab.train.run import make_objective, train
+from mhex.lab.train.evaluate import make_objective
+from mhex.lab.train.report import read_finished
+from mhex.lab.train.run import train
 from mhex.lab.train.samples import Feed, load_samples, load_test, make_feed, row_batches
 
 ROWS = "rows.json"
@@ -84,10 +84,10 @@ def mean_gates(model: nn.Module, feed: Feed) -> list[float]:
     return [round(float(one) / count, 4) for one in sums]
 
 
-def closed_form(recipe: Recipe, model: nn.Module, tokenizer: Any, test: Feed) -> dict[str, Any]:
+def closed_form(recipe: TrainingRecipe, model: nn.Module, tokenizer: Any, test: Feed) -> dict[str, Any]:
     """Heads fitted on the frozen plain network: their accuracies; its own predictions stay, bit for bit."""
     samples = load_samples(recipe)
-    learned = make_feed(recipe, samples.train, tokenizer, test.labels.device, samples.kept)
+    learned = make_feed(recipe, samples.train, tokenizer, test.labels.device, samples.rows)
     first = next(batches(test))[0]
     with torch.no_grad():
         before = model(first)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mhex.lab.config.recipe import Recipe
-from mhex.lab.config.recipe_files import find_recipe, read_recipe
+from mhex.lab.config.recipe import TrainingRecipe, find_recipe, read_recipe
 
 RECIPE, PLAIN = "blood-mhex-resnet18", "blood-resnet18-narrow"
 BASE = "all blocks"
@@ -59,7 +58,7 @@ class Budget:
     seeds: tuple[int, ...] = field(default=(1, 2))
 
 
-def recipe_of(variant: str, seed: int, budget: Budget) -> Recipe:
+def recipe_of(variant: str, seed: int, budget: Budget) -> TrainingRecipe:
     """The recipe of one run. Nothing is chosen by the validation split, which is what everything here is judged on."""
     changes = [f"seed={seed}", f"train.epochs={budget.epochs}", "data.validation=0.0", "data.test=val"]
     if budget.limit is not None:

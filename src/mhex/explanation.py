@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex._files import read_json, write_tensors
-from mhex._schema import build, setting
+from mhex._schema import build
 from mhex.errors import ArgumentError, unknown_name
 from mhex.inputs.words import Pooling, clean, pool_runs, usual_pooling, word_runs
 
@@ -341,6 +341,7 @@ _TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "sp
 _GROUPS = ("layers", "diagnostics")  # dictionaries of tensors; in a file, their names are prefixes
 _PLAIN = ("method", "auto", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
 _WORDS = ("class_names", "tokens", "words", "lengths", "cost")
+_LARGEST = 2**16  # pixels of a side
 _PICTURE_NAMES = "pictures"  # (H, W, 3) each, uint8, since they differ in size
 
 
@@ -358,7 +359,7 @@ class _Header:
     modality: Literal["image", "text"]
     cost: Mapping[str, Any]
     auto: bool = False
-    size: tuple[int, int] | None = setting(None, low=1, high=2**16)
+    size: tuple[int, int] | None = None
     class_names: tuple[str, ...] | None = None
     tokens: tuple[tuple[str, ...], ...] | None = None
     words: tuple[tuple[Any, ...], ...] | None = None
@@ -410,6 +411,8 @@ def _plain(metadata: Mapping[str, str], path: str | PathLike[str]) -> dict[str, 
             "it may be of a newer one."
         )
     header = build(_Header, raw, str(path))
+    if header.size is not None and not all(1 <= side <= _LARGEST for side in header.size):
+        raise ArgumentError(f"{path}: size should be two whole numbers from 1 to {_LARGEST}, not {header.size}.")
     words = [word for row in header.words or () for word in row]
     if any(word is not None and (isinstance(word, bool) or not isinstance(word, int)) for word in words):
         raise ArgumentError(f"{path}: words should be whole numbers and null, and others came.")

@@ -33,6 +33,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import mhex
+from mhex._schema import build
 from mhex.cli._photos import open_photo
 from mhex.errors import MhexError
 from mhex.heads.files import read_heads
@@ -42,9 +43,8 @@ from mhex.judge import report as about
 from mhex.judge.cases import Cache
 from mhex.judge.plan import Judged
 from mhex.judge.report import evaluations
-from mhex.lab.config.recipe import Recipe
-from mhex.lab.config.recipe_files import read_recipe, restore_recipe
-from mhex.lab.config.suite_files import read_suite
+from mhex.lab.config.recipe import TrainingRecipe, read_recipe
+from mhex.lab.config.suite import read_suite
 from mhex.lab.datasets import (
     load_ag_news_full,
     load_camvid,
@@ -58,8 +58,7 @@ from mhex.lab.datasets import (
 )
 from mhex.lab.datasets.imagenet import _annotations
 from mhex.lab.datasets.photo_files import MaskFiles, PhotoFiles, object_mask
-from mhex.lab.suites.run import told_in
-from mhex.lab.train.card import read_finished
+from mhex.lab.suites.stored import read_record
 from mhex.lab.train.checkpoint import (
     Progress,
     latest_checkpoint,
@@ -68,6 +67,7 @@ from mhex.lab.train.checkpoint import (
     save_checkpoint,
     write_tensors,
 )
+from mhex.lab.train.report import read_finished
 from mhex.zoo import list_models
 from mhex.zoo.files import fill, pack, read_weights
 from mhex.zoo.residents import load_resident
@@ -234,7 +234,7 @@ def _trained() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-RECIPE: Recipe = restore_recipe(recipe_dict(), "small.yaml")
+RECIPE: TrainingRecipe = build(TrainingRecipe, recipe_dict(), "small.yaml")
 
 
 def write_checkpoint(folder: Path) -> None:
@@ -322,7 +322,7 @@ CALLS = [{"model": "net", "methods": ["gae"], "metrics": ["deletion"], "versions
 
 
 def load_told(folder: Path) -> Any:
-    return told_in(folder), about.read(folder)
+    return read_record(folder), about.read(folder)
 
 
 def write_told(folder: Path) -> None:

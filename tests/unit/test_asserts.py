@@ -27,7 +27,7 @@ Odd()
 Concept(torch.ones(3)).score(Outcome(torch.zeros(1, 2), None))
 Batch("image", (torch.zeros(1, 3, 4, 4),), size=1).roles
 Batch("text", size=1, kwargs={"input_ids": torch.zeros(1, 2)}, args=("a",)).pixels
-Recipe("fitted", "", None, None, fit=FitPart()).training
+TrainingRecipe.model_construct(name="fitted", train=None, fit=RecipeFit()).training
 """
 
 PROGRAM = """
@@ -39,7 +39,7 @@ from mhex.metrics import get_metric
 from mhex.metrics._base import changed
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.saco import GroupPass
-from mhex.lab.config.recipe import FitPart, Recipe
+from mhex.lab.config.recipe import RecipeFit, TrainingRecipe
 
 class Odd(Protocol):
     passes = [1]

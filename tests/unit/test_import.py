@@ -6,7 +6,7 @@ import sys
 import pytest
 
 HEAVY = ["timm", "transformers", "torchvision", "matplotlib", "scipy", "PIL", "typer", "rich", "pyarrow", "accelerate",
-         "safetensors", "torchmetrics"]  # fmt: skip
+         "safetensors", "torchmetrics", "pydantic", "yaml"]  # fmt: skip
 
 
 def test_import_loads_torch_and_numpy_only():

@@ -19,11 +19,10 @@ from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
 from mhex.judge.page import page_of
 from mhex.judge.store import remarks
-from mhex.lab.config.suite import Suite
-from mhex.lab.config.suite_files import find_suite, packaged_suites, read_suite
+from mhex.lab.config.suite import Suite, find_suite, packaged_suites, read_suite
 from mhex.lab.suites.page import write_page
-from mhex.lab.suites.run import Shelf, SuiteResult, run_suite
-from mhex.lab.suites.stored import stored_result
+from mhex.lab.suites.run import Shelf, run_suite
+from mhex.lab.suites.stored import SuiteResult, stored_result
 
 EVERY = "all"
 
@@ -174,7 +173,7 @@ def _command(given: str, quick: bool, device: str) -> str:
 
 def _show(result: SuiteResult) -> None:
     for label, report in result.reports.items():
-        record = result.told["models"][label]
+        record = result.record["models"][label]
         read = f", outputs of {record['evaluator']}" if record["evaluator"] else ""
         say(
             f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
@@ -286,7 +285,7 @@ def bench(
 
 def _list() -> None:
     with busy("Reading the suites"):
-        from mhex.lab.config.suite_files import packaged_suites, read_suite
+        from mhex.lab.config.suite import packaged_suites, read_suite
         from mhex.zoo.places import missing_of
 
         suites = [read_suite(path) for path in packaged_suites().values()]

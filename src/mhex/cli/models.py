@@ -69,7 +69,7 @@ def build(
     """
     with busy("Loading the training"):
         from mhex.lab.train.dependencies import build as make
-        from mhex.lab.train.settings import Pace
+        from mhex.lab.train.loop import Pace
         from mhex.zoo.places import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")
     if smoke:  # models of a trial must not be found by those who load the real ones

@@ -13,7 +13,7 @@ from mhex.cli._console import busy, complain, output_folder, say, show_table, st
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from mhex.lab.config.recipe import Recipe
+    from mhex.lab.config.recipe import TrainingRecipe
 
 EXAMPLES = """
 mhex train --list
@@ -59,10 +59,10 @@ def train(
     if recipe is None:
         raise ArgumentError("Expected a recipe: a file, or a name of `mhex train --list`.")
     with busy("Loading the training"):
-        from mhex.lab.config.recipe_files import find_recipe, read_recipe
+        from mhex.lab.config.recipe import find_recipe, read_recipe
         from mhex.lab.train.dependencies import with_needs
+        from mhex.lab.train.loop import Pace
         from mhex.lab.train.run import train as run
-        from mhex.lab.train.settings import Pace
     path = find_recipe(recipe)
     wanted = read_recipe(path, changes or ())
     folder = out or Path("out") / ("smoke" if smoke else "train") / wanted.name
@@ -97,9 +97,9 @@ def _words_after_stop(place: Path) -> str:
 
 def _list() -> None:
     with busy("Reading the recipes"):
-        from mhex.lab.config.recipe_files import packaged_recipes, read_recipe
+        from mhex.lab.config.recipe import packaged_recipes, read_recipe
 
-        recipes: list[Recipe] = [read_recipe(path) for path in packaged_recipes().values()]
+        recipes: list[TrainingRecipe] = [read_recipe(path) for path in packaged_recipes().values()]
     show_table(
         f"{len(recipes)} recipes",
         ("name", "what", "data", "epochs", "needs"),

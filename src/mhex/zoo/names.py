@@ -1,4 +1,4 @@
-"""From a name to a bundle: which of the four doors a name knocks at."""
+"""From the name of a model to the model: its prefix says where the model comes from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.zoo.hugging_face import load_folder
 from mhex.zoo.residents import load_resident
+from mhex.zoo.runs import load_run
 from mhex.zoo.timm_models import load_timm
 
 FORMS = "zoo:NAME (see `mhex models`), timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER"
@@ -35,20 +36,18 @@ def load(name: str, folder: str | Path | None = None) -> Bundle:
     """
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Expected the name of a model, {FORMS}, but got {type(name).__name__}.")
-    prefix, colon, rest = name.partition(":")
+    prefix, colon, place = name.partition(":")
     if not colon or prefix not in ("zoo", "timm", "hf", "run"):
         raise ArgumentError(f"Expected a model as {FORMS}, but got {name!r}.")
-    if not rest:
+    if not place:
         raise ArgumentError(f"Expected a name after {name!r}: a model is given as {FORMS}.")
     if prefix == "zoo":
-        return load_resident(rest, None if folder is None else Path(folder))
+        return load_resident(place, None if folder is None else Path(folder))
     if prefix == "hf":
-        return load_folder(rest)
+        return load_folder(place)
     if prefix == "run":
-        from mhex.lab.train.bundle import load_run
-
-        return load_run(rest)
-    architecture, _, weights = rest.partition(":")
-    if rest.endswith(":"):
+        return load_run(place)
+    architecture, _, weights = place.partition(":")
+    if place.endswith(":"):
         raise ArgumentError(f"Expected a weights file after {name!r}; leave the last ':' out for random weights.")
     return load_timm(architecture, weights or None)

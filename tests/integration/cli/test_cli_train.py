@@ -90,7 +90,7 @@ def test_mistakes_are_one_sentence(run: Run, recipe: Path, monkeypatch: pytest.M
     assert "Expected a recipe" in one_sentence(run("train"))
     assert "There is no recipe file none.yaml" in one_sentence(run("train", "none.yaml"))
     assert "Did you mean 'blood-resnet18'" in one_sentence(run("train", "blod-resnet18"))
-    assert "small.yaml: train.epochs should be at least 1, not -2." in one_sentence(
+    assert "small.yaml: train.epochs should be a whole number of at least 1, not -2." in one_sentence(
         run("train", recipe, "--set", "train.epochs=-2")
     )
     assert "Unknown optimizer" in one_sentence(run("train", recipe, "--set", "train.optimizer=adamm"))

@@ -15,7 +15,7 @@ from mhex.judge import evaluation as judging
 from mhex.judge.page import page_of
 from mhex.lab.config.suite import Suite
 from mhex.lab.suites.page import suite_page
-from mhex.lab.suites.run import SuiteResult, missing_models
+from mhex.lab.suites.stored import SuiteResult, missing_models
 from support.suites import suite_dict
 from support.tiny import pictures, tiny
 

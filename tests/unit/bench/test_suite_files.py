@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mhex.errors import ArgumentError
-from mhex.lab.config.suite import MethodPart
-from mhex.lab.config.suite_files import find_suite, packaged_suites, read_suite
+from mhex.lab.config.suite import SuiteMethod, find_suite, packaged_suites, read_suite
 from support.suites import write_models, write_suite
 
 
@@ -27,16 +26,16 @@ def test_a_suite_says_what_is_asked_of_each_model(tmp_path: Path) -> None:
     suite = read(tmp_path, models=["zoo:tiny-vit", other], leave_out=["rise"])
     plain, known = suite.entries()
     assert (plain.label, plain.target, plain.data.limit, plain.leave_out) == ("tiny-vit", "predicted", 6, ("rise",))
-    assert plain.methods == (MethodPart("gae"), MethodPart("rollout", {"start_block": 2}))
+    assert plain.methods == (SuiteMethod(name="gae"), SuiteMethod(name="rollout", options={"start_block": 2}))
     assert (known.label, known.target, known.data.limit, known.methods) == (
         "known",
         "label",
         None,
-        (MethodPart("all"),),
+        (SuiteMethod(name="all"),),
     )
     quick = suite.entries(quick=True)
     assert [(one.data.limit, [part.name for part in one.metrics]) for one in quick] == [(2, ["segmentation"])] * 2
-    assert quick[0].methods == (MethodPart("rollout"),)
+    assert quick[0].methods == (SuiteMethod(name="rollout"),)
     assert quick[1].methods == known.methods  # a model's own methods stay
 
 
@@ -54,7 +53,7 @@ def test_a_suite_says_what_is_asked_of_each_model(tmp_path: Path) -> None:
         ({"models": ["zoo:tiny-vit", "zoo:tiny-vit"]}, r"models\[1\]: 'tiny-vit' is there twice; give one .* a label"),
         ({"models": [{"name": "zoo:tiny-vit", "label": "a/b"}]}, r"models\[0\].label: expected letters"),
         ({"data": {"name": "pet"}}, "data: Unknown data set 'pet'. Did you mean 'pets'"),
-        ({"data": {"name": "pets", "limit": 0}}, "data.limit should be at least 1, not 0"),
+        ({"data": {"name": "pets", "limit": 0}}, "data.limit should be a whole number of at least 1 or null, not 0"),
         ({"data": {"name": "pets", "form": "grid"}}, "data.form should be one of single, side-by-side, mosaic"),
         ({"data": {"name": "pets", "window": [0, 4095]}}, "data: window is for photos of one's own"),
         ({"data": {"name": "folder:x", "window": [9, 1]}}, "data: Expected window= to be two numbers"),
@@ -78,8 +77,8 @@ def test_a_suite_says_what_is_asked_of_each_model(tmp_path: Path) -> None:
         ({"quick": {"limit": 2, "methods": ["gea"]}}, r"quick.methods\[0\]: Unknown method 'gea'"),
         ({"quick": {"limit": 2, "models": ["tiny"]}}, "quick.models: Unknown model 'tiny'"),
         ({"quick": {}}, "the key quick.limit is missing"),
-        ({"seed": -1}, "seed should be at least 0"),
-        ({"pictures": -1}, "pictures should be at least 0"),
+        ({"seed": -1}, "seed should be a whole number of at least 0"),
+        ({"pictures": -1}, "pictures should be a whole number of at least 0"),
         ({"charts": True, "curves": False}, "charts draw curves, so curves should be true"),
         ({"charts": True, "metrics": ["segmentation"]}, "charts: they draw curves, and no metric .* has any"),
         (
@@ -96,17 +95,17 @@ def test_mistakes_are_told_with_file_and_key(tmp_path: Path, changes: dict[str, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"values": {"gea": {"segmentation miou": 1}}}, "Unknown method 'gea'. Did you mean 'gae'"),
-        ({"values": {"gae": {"segmentation mio": 1}}}, "Unknown column 'segmentation mio'"),
-        ({"values": {"gae": {"segmentation miou": "1"}}}, "values.gae.segmentation miou should be a number"),
-        ({"values": {"gae": 3}}, "values.gae should be a mapping of columns"),
-        ({"models": ["other"]}, "Unknown model 'other'"),
+        ({"values": {"gea": {"segmentation miou": 1}}}, ": Unknown method 'gea'. Did you mean 'gae'"),
+        ({"values": {"gae": {"segmentation mio": 1}}}, ": Unknown column 'segmentation mio'"),
+        ({"values": {"gae": {"segmentation miou": "1"}}}, ".values.gae.segmentation miou should be a number"),
+        ({"values": {"gae": 3}}, ".values.gae should be a mapping of keys"),
+        ({"models": ["other"]}, ": Unknown model 'other'"),
     ],
 )
 def test_published_numbers_need_a_place(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     told = {"paper": "P", "table": "T", "note": "N", "values": {"gae": {"segmentation miou": 1.0}}}
     read(tmp_path, published=[told])
-    with pytest.raises(ArgumentError, match=rf"^mine\.yaml: published\[0\]: {words}"):
+    with pytest.raises(ArgumentError, match=rf"^mine\.yaml: published\[0\]{words}"):
         read(tmp_path, published=[{**told, **changes}])
 
 

@@ -15,13 +15,12 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.judge.rows import explain_seconds
-from mhex.lab.config.suite import ClaimPart, Suite
-from mhex.lab.config.suite_files import read_suite
+from mhex.lab.config.suite import ClaimPart, Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.claims import Checked, check_claims
 from mhex.lab.suites.page import suite_charts, suite_page, write_page
-from mhex.lab.suites.run import SuiteResult, run_suite
-from mhex.lab.suites.stored import stored_result
+from mhex.lab.suites.run import run_suite
+from mhex.lab.suites.stored import SuiteResult, stored_result
 from mhex.stats.comparison import paired
 from mhex.stats.paired_tests import holm
 from support.suites import write_models, write_pets, write_suite
@@ -150,7 +149,7 @@ def test_claims_are_tested_on_the_rows(tmp_path: Path) -> None:
 def test_what_a_claim_shows(difference: float, higher: bool, p: float, wanted: str) -> None:
     rows = torch.rand(9, generator=torch.Generator().manual_seed(0))
     pair = replace(paired(rows, rows), difference=difference)
-    claim = ClaimPart("words", "deletion", ("a",), ("b",))
+    claim = ClaimPart(words="words", column="deletion", better=("a",), than=("b",))
     assert Checked(claim, "a", "b", pair, p, higher).result == wanted
 
 
@@ -210,7 +209,7 @@ def test_a_page_is_made_from_rows_alone(
 
 
 def suite_of_words(suite: Suite, **changes: Any) -> Suite:
-    return replace(suite, **changes)
+    return suite.model_copy(update=changes)
 
 
 def test_rows_that_do_not_belong_are_refused(many: tuple[Path, SuiteResult], tmp_path: Path) -> None:

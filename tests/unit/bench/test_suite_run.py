@@ -17,8 +17,7 @@ import mhex
 from mhex.errors import ArgumentError
 from mhex.judge import cases
 from mhex.judge.report import evaluations
-from mhex.lab.config.suite import Suite
-from mhex.lab.config.suite_files import read_suite
+from mhex.lab.config.suite import Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import Shelf, evaluator_of, run_suite
@@ -58,7 +57,7 @@ def test_every_model_has_a_report_and_is_told_of(tmp_path: Path) -> None:
         assert report.metrics == [DELETION, "segmentation (seed=3)"]
         assert values_of(mhex.Report.load(tmp_path / "out" / label)).keys() == values_of(report).keys()
     told = json.loads((tmp_path / "out" / "suite.json").read_text())
-    assert told == result.told
+    assert told == result.record
     assert {"mhex", "torch", "timm", "transformers", "python"} <= told["versions"].keys()
     assert (told["seed"], told["quick"], told["command"]) == (3, False, "mhex bench mine.yaml")
     assert told["device"].startswith("cpu")
@@ -78,7 +77,7 @@ def test_the_second_call_computes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(cases, "control", lambda *a, **k: pytest.fail("made a control map again"))
     second = run_suite(suite, tmp_path / "out", command="second")
     assert second.added == 0
-    assert second.told == first.told  # also the seconds and the command: they are of the call that made the rows
+    assert second.record == first.record  # also the seconds and the command: they are of the call that made the rows
     assert values_of(second.reports["tiny-vit"]).keys() == values_of(first.reports["tiny-vit"]).keys()
 
 
@@ -90,8 +89,8 @@ def test_more_methods_are_added_to_what_is_there(tmp_path: Path, monkeypatch: py
     second = run_suite(suite_of(tmp_path, methods=["gae", "attention"]), tmp_path / "out")
     assert set(seen) == {"attention"}
     assert {"gae", "attention"} <= set(second.reports["tiny-vit"].methods)
-    assert second.told["wall_seconds"] > first.told["wall_seconds"]
-    assert not second.told["models"]["tiny-vit"]["resumed"]  # its seconds are those of both calls
+    assert second.record["wall_seconds"] > first.record["wall_seconds"]
+    assert not second.record["models"]["tiny-vit"]["resumed"]  # its seconds are those of both calls
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
@@ -113,7 +112,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     result = run_suite(suite, out)
     assert 0 < len(left) < len(list(out.glob("tiny-vit/part-*.parquet")))
     assert {path: path.stat().st_mtime_ns for path in left} == left
-    assert result.told["models"]["tiny-vit"]["resumed"]
+    assert result.record["models"]["tiny-vit"]["resumed"]
     whole = values_of(run_suite(suite, tmp_path / "other").reports["tiny-vit"])
     found = values_of(result.reports["tiny-vit"])
     assert found.keys() == whole.keys()
@@ -165,7 +164,7 @@ def test_quick_and_all_and_what_is_left_out(tmp_path: Path) -> None:
     result = run_suite(suite_of(tmp_path), tmp_path / "quick", quick=True)
     assert result.reports["tiny-vit"].methods[0] == "rollout"
     assert result.reports["tiny-vit"].metrics == ["segmentation (seed=3)"]
-    assert result.told["models"]["tiny-vit"]["images"] == 2
+    assert result.record["models"]["tiny-vit"]["images"] == 2
     kept = ("gae", "rollout", "gradtoken", "cdam", "attention-flow", "mhex", "guided-backprop")
     others = [name for name in all_methods() if name not in kept]
     methods = ["all", {"name": "gae", "options": {"start_block": 2}}]
@@ -202,7 +201,7 @@ def test_an_evaluator_must_see_the_same_inputs(
         run_suite(suite_of(tmp_path, **drop), tmp_path / "out")
     monkeypatch.setenv("MHEX_MODELS", str(folders[0]))
     result = run_suite(suite_of(tmp_path, **drop), tmp_path / "out")
-    record = result.told["models"]["tiny-vit"]
+    record = result.record["models"]["tiny-vit"]
     assert (record["evaluator"], record["evaluator_size"]) == ("zoo:tiny-resnet", None)
     own = run_suite(suite_of(tmp_path, metrics=["average-drop"]), tmp_path / "own")
     assert set(values_of(own.reports["tiny-vit"]).values()) != set(values_of(result.reports["tiny-vit"]).values())

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mhex.lab.config.recipe_files import read_recipe
-from mhex.lab.train.card import write_report
+from mhex.lab.config.recipe import read_recipe
 from mhex.lab.train.checkpoint import write_tensors
-from mhex.lab.train.run import make_objective
+from mhex.lab.train.evaluate import make_objective
+from mhex.lab.train.report import write_report
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def stored():
         network, _ = make_objective(recipe, classes, training=False)
         folder.mkdir(parents=True)
         write_tensors(network.model.state_dict(), folder / "weights.safetensors", {"digest": recipe.digest()})
-        entries = {"test": {"split": "test"}, "epochs": [], "parameters": 1}
+        entries = {"test": {"split": "test"}, "classes": list(classes), "epochs": [], "parameters": 1}
         write_report(folder, recipe, entries)
         return network
 

@@ -1,14 +1,18 @@
 """Batched augmentation and mixing."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
+from mhex._schema import build
 from mhex.errors import ArgumentError
-from mhex.lab.train.augment import Augment, augment, draw, inside, mix
+from mhex.lab.config.recipe import RecipeAugment
+from mhex.lab.train.augment import augment, draw, inside, mix
 
-CALM = Augment(scale=(1, 1), ratio=(1, 1), rotate=0, flip=0, light=0, colour=0, cast=0, grey=0, cutmix=0, mixup=0)
+STRENGTHS = ("rotate", "flip", "light", "colour", "cast", "grey", "cutmix", "mixup")
+
+
+def calm(**changes):
+    return RecipeAugment(**{"scale": (1, 1), "ratio": (1, 1), **dict.fromkeys(STRENGTHS, 0), **changes})
 
 
 @pytest.fixture
@@ -26,19 +30,19 @@ def changed(photos, settings, seed=0, side=16):
 
 def mixed(pixels, targets, settings, seed=1):
     draws = draw(len(pixels), settings, seeded(seed))
-    return mix(pixels, pixels[draws.other], targets, targets[draws.other], draws)
+    return mix(pixels, pixels[draws.partner], targets, targets[draws.partner], draws)
 
 
 def test_no_change_at_zero_strength(photos):
-    torch.testing.assert_close(changed(photos, CALM), photos / 255, atol=1e-5, rtol=0)
+    torch.testing.assert_close(changed(photos, calm()), photos / 255, atol=1e-5, rtol=0)
 
 
 def test_flip_mirrors(photos):
-    torch.testing.assert_close(changed(photos, replace(CALM, flip=1)), photos.flip(-1) / 255, atol=1e-5, rtol=0)
+    torch.testing.assert_close(changed(photos, calm(flip=1)), photos.flip(-1) / 255, atol=1e-5, rtol=0)
 
 
 def test_shape_range_and_seed(photos):
-    strong = Augment(erase=0.5)
+    strong = RecipeAugment(erase=0.5)
     first, again, other = (changed(photos, strong, seed, 24) for seed in (3, 3, 4))
     assert first.shape == (6, 3, 24, 24)
     assert 0 <= first.min() < first.max() <= 1
@@ -47,7 +51,7 @@ def test_shape_range_and_seed(photos):
 
 
 def test_a_part_of_a_batch_is_changed_as_in_the_whole(photos):
-    draws = draw(6, Augment(erase=0.5), seeded())
+    draws = draw(6, RecipeAugment(erase=0.5), seeded())
     whole = augment(photos, draws, 16)
     part = slice(2, 5)
     torch.testing.assert_close(augment(photos[part], draws.take(part), 16), whole[part], atol=1e-6, rtol=0)
@@ -56,7 +60,7 @@ def test_a_part_of_a_batch_is_changed_as_in_the_whole(photos):
 def test_crops_stay_inside_the_photo():
     # A bright frame around a dark photo: a crop of a quarter of the area may show it, reflection never adds to it.
     ramp = torch.arange(64, dtype=torch.uint8).expand(50, 3, 64, 64) * 4
-    cropped = changed(ramp, replace(CALM, scale=(0.25, 0.25)), side=32)
+    cropped = changed(ramp, calm(scale=(0.25, 0.25)), side=32)
     spread = cropped[:, 0, 0, -1] - cropped[:, 0, 0, 0]
     # Half of the width, less one output pixel, of a ramp that rises by 252 over 63 pixels.
     torch.testing.assert_close(spread, torch.full((50,), 31 * 4 / 255), atol=5e-3, rtol=0)
@@ -64,12 +68,12 @@ def test_crops_stay_inside_the_photo():
 
 
 def test_grey_loses_all_colour(photos):
-    grey = changed(photos, replace(CALM, grey=1))
+    grey = changed(photos, calm(grey=1))
     assert (grey.max(dim=1).values - grey.min(dim=1).values).max() < 1e-5
 
 
 def test_erase_covers_each_chosen_photo(photos):
-    erased = changed(photos, replace(CALM, erase=1))
+    erased = changed(photos, calm(erase=1))
     touched = (erased - photos / 255).abs().amax(dim=1) > 1e-4
     assert touched.flatten(1).any(dim=1).all()
     assert touched.float().mean() < 0.5
@@ -88,7 +92,7 @@ def test_mixed_targets_sum_to_one_and_follow_the_pixels(cutmix, mixup):
     # Photo k is plain with value k, so the mean of a mixed photo tells the shares that its target must tell.
     count = 8
     pixels = torch.arange(count).view(-1, 1, 1, 1).expand(-1, 3, 20, 20).float()
-    photos, targets = mixed(pixels, torch.eye(count), replace(CALM, cutmix=cutmix, mixup=mixup))
+    photos, targets = mixed(pixels, torch.eye(count), calm(cutmix=cutmix, mixup=mixup))
     torch.testing.assert_close(targets.sum(dim=1), torch.ones(count))
     torch.testing.assert_close(photos.mean(dim=(1, 2, 3)), targets @ torch.arange(count).float())
     assert (targets.max(dim=1).values < 1).any()
@@ -96,16 +100,20 @@ def test_mixed_targets_sum_to_one_and_follow_the_pixels(cutmix, mixup):
 
 def test_cutmix_pastes_and_mixup_blends():
     pixels = torch.arange(8).view(-1, 1, 1, 1).expand(-1, 3, 20, 20).float()
-    pasted, _ = mixed(pixels, torch.eye(8), replace(CALM, cutmix=1))
-    blended, _ = mixed(pixels, torch.eye(8), replace(CALM, mixup=1))
+    pasted, _ = mixed(pixels, torch.eye(8), calm(cutmix=1))
+    blended, _ = mixed(pixels, torch.eye(8), calm(mixup=1))
     assert torch.equal(pasted, pasted.round())
     assert all(len(photo.unique()) == 1 for photo in blended)
 
 
-def test_settings_are_checked():
-    with pytest.raises(ArgumentError, match="sum to at most 1"):
-        Augment(cutmix=0.7, mixup=0.7)
-    with pytest.raises(ArgumentError, match="ascending shares"):
-        Augment(scale=(0.9, 0.2))
-    with pytest.raises(ArgumentError, match="ascending numbers"):
-        Augment(ratio=(2.0, 0.5))
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cutmix": 0.7, "mixup": 0.7}, "sum to at most 1"),
+        ({"scale": [0.9, 0.2]}, "ascending shares"),
+        ({"ratio": [2.0, 0.5]}, "ascending numbers"),
+    ],
+)
+def test_settings_are_checked(changes, words):
+    with pytest.raises(ArgumentError, match=f"small.yaml: .*{words}"):
+        build(RecipeAugment, changes, "small.yaml")

@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 from train_helpers import Killed, kill
 
 import mhex
+from mhex._schema import build
 from mhex.errors import ArgumentError
-from mhex.lab.config.recipe_check import check_recipe
-from mhex.lab.config.recipe_files import packaged_recipes, read_recipe, restore_recipe
+from mhex.lab.config.recipe import TrainingRecipe, packaged_recipes, read_recipe
 from mhex.lab.datasets import load_pets
+from mhex.lab.train.dry_run import check_recipe
 from mhex.lab.train.run import train
 from support.training import picture, recipe_dict, write_blood
 from support.zoo_standins import CLASSES, write_zoo
@@ -30,7 +31,7 @@ FIT = {
 def made(**changes):
     plain = recipe_dict()
     del plain["train"]
-    return restore_recipe({**plain, **FIT, **changes}, "x.yaml")
+    return build(TrainingRecipe, {**plain, **FIT, **changes}, "x.yaml")
 
 
 @pytest.fixture
@@ -69,6 +70,9 @@ def test_heads_are_fitted_measured_and_shipped_alone(zoo, tmp_path):
     bundle, plain = mhex.load("zoo:pets-mhex-resnet10t", folder=folder), mhex.load("zoo:pets-resnet10t")
     photos = recipe.view(load_pets("test").images)
     assert torch.equal(bundle.model(photos), plain.model(photos))
+    run = mhex.load(f"run:{tmp_path / 'run'}")
+    assert torch.equal(run.model(photos), plain.model(photos))
+    assert mhex.Scaffold(run.model).names == mhex.Scaffold(bundle.model).names
     assert card["parameters"] == sum(p.numel() for p in bundle.model.parameters())
     assert (card["architecture"], card["licence"]) == (plain.card["architecture"], plain.card["licence"])
     # The card's numbers are those of the loaded heads.
@@ -136,10 +140,10 @@ def test_a_recipe_trains_or_fits():
 
 def test_other_classes_than_the_models_are_refused(data, tmp_path):
     write_blood(data)
-    with pytest.raises(ArgumentError, match="37 classes in their order, and blood has 8 others"):
+    with pytest.raises(ArgumentError, match="37 classes in their order, and 8 others came"):
         train(made(data={"name": "blood", "side": 16}), tmp_path / "run")
 
 
 def test_digests_of_recipes_that_train_do_not_know_of_fitting():
-    assert "fit" not in restore_recipe(recipe_dict(), "x").as_dict()
-    assert restore_recipe(made().as_dict(), "x") == made()
+    assert "fit" not in build(TrainingRecipe, recipe_dict(), "x").as_dict()
+    assert build(TrainingRecipe, made().as_dict(), "x") == made()

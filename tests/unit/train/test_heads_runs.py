@@ -1,20 +1,18 @@
 """Runs with explainer heads."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from safetensors.torch import load_file
 from train_helpers import NEWS, same, weights
 
 import mhex
-from mhex.lab.config.recipe import ModelPart
+from mhex.lab.config.recipe import RecipeModel
 from mhex.lab.datasets import load_blood
 from mhex.lab.train import run
 from mhex.lab.train.run import begin, train
 from support.training import write_news
 
-START = ModelPart("timm", "test_resnet", start="first")
+START = RecipeModel(source="timm", architecture="test_resnet", start="first")
 
 
 @pytest.fixture
@@ -75,14 +73,15 @@ def test_gates_go_along_to_other_data_and_classifiers_do_not(blood, recipe, stor
     network, _ = run.make_objective(made, classes, training=False)
     fresh = {name: value.clone() for name, value in network.model.state_dict().items()}
     # Where other data happen to have as many classes, shapes do not tell.
-    begin(replace(made, data=replace(made.data, name="cifar10"), model=START), network, tmp_path / "second")
+    cifar10 = made.data.model_copy(update={"name": "cifar10"})
+    begin(made.model_copy(update={"data": cifar10, "model": START}), network, tmp_path / "second")
     new = network.model.state_dict()
     anew = [name for name in new if name.endswith("w2.weight") or name.startswith("fc.")]
     assert len(anew) == 4 + 2
     assert all(torch.equal(new[name], fresh[name]) for name in anew)
     assert all(torch.equal(new[name], old[name]) for name in new if name not in anew)
     if len(classes) == 8:  # the same data: everything comes along
-        begin(replace(made, model=START), network, tmp_path / "second")
+        begin(made.model_copy(update={"model": START}), network, tmp_path / "second")
         assert same(network.model.state_dict(), old)
 
 

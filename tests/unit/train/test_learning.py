@@ -1,7 +1,6 @@
 """Every setting of a recipe reaches what it is about: tried one by one, against formulas written out here."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import timm
@@ -11,15 +10,14 @@ from torch.nn import functional
 
 import mhex
 from mhex.inputs.preprocess import View
-from mhex.lab.config.recipe import DistilPart, HeadsPart
+from mhex.lab.config.recipe import RecipeAugment, RecipeDistillation, RecipeHeads
 from mhex.lab.datasets import ImageSet, TextSet, load_blood
 from mhex.lab.train import run
-from mhex.lab.train.augment import Augment, draw
-from mhex.lab.train.loop import Loop
+from mhex.lab.train.augment import draw
+from mhex.lab.train.evaluate import make_objective
+from mhex.lab.train.loop import Loop, make_accelerator
 from mhex.lab.train.objective import HeadsObjective, Objective, smoothed_targets
-from mhex.lab.train.run import make_objective
-from mhex.lab.train.samples import Batch, ImageFeed, TextFeed, load_samples
-from mhex.lab.train.settings import make_accelerator
+from mhex.lab.train.samples import ImageFeed, TextFeed, TrainingBatch, load_samples
 from support.training import write_pets_and_cifar
 
 CPU = torch.device("cpu")
@@ -40,7 +38,7 @@ class Points:
         return self.points[rows]
 
     def varied(self, rows, part, table, seed, step):
-        return Batch(self.points[rows[part]], table[self.labels[rows[part]]])
+        return TrainingBatch(self.points[rows[part]], table[self.labels[rows[part]]])
 
 
 @pytest.fixture
@@ -118,7 +116,7 @@ def test_teachers_have_their_share():
     own = functional.cross_entropy(logits, targets)
     soft = (advice / 2).softmax(1)
     taught = 4 * (soft * (soft.log() - (logits / 2).log_softmax(1))).sum(1).mean()
-    loss = Objective(model, DistilPart(("t",), share=0.25, temperature=2.0))(inputs, targets, advice)
+    loss = Objective(model, RecipeDistillation(teachers=("t",), share=0.25, temperature=2.0))(inputs, targets, advice)
     torch.testing.assert_close(loss, 0.75 * own + 0.25 * taught)
     torch.testing.assert_close(Objective(model)(inputs, targets, advice), own)
 
@@ -143,7 +141,7 @@ def headed():
     inputs, targets = torch.randn(4, 3, 16, 16), torch.eye(3)[[0, 1, 2, 0]]
 
     def loss(**settings):
-        part = HeadsPart(preset="paper", **settings)
+        part = RecipeHeads(preset="paper", **settings)
         value = HeadsObjective(model, scaffold, part)(inputs, targets)
         return value, list(scaffold.head_logits.values()), scaffold.reading.classifier
 
@@ -203,17 +201,17 @@ def test_images_are_changed_on_a_canvas_of_their_own():
     cells = ImageSet(images=images, labels=torch.arange(4), classes=tuple("abcd"), split="train", names=tuple("abcd"))
     rows = torch.arange(4)
     for canvas, side in ((32, 32), (0, 16)):
-        feed = ImageFeed(cells, View(16), Augment(canvas=canvas), CPU)
+        feed = ImageFeed(cells, View(16), RecipeAugment(canvas=canvas), CPU)
         batch = feed.varied(rows, slice(0, 2), torch.eye(4), 0, 0)
         assert batch.pixels.shape == (2, 3, side, side)
         assert batch.inputs.shape == (2, 3, 16, 16)
 
 
 def test_turns_are_turns():
-    calm = Augment(scale=(1, 1), ratio=(1, 1), rotate=90)
+    calm = RecipeAugment(scale=(1, 1), ratio=(1, 1), rotate=90)
     matrices = draw(50, calm, torch.Generator().manual_seed(0)).matrices[:, :, :2]
     torch.testing.assert_close(matrices @ matrices.transpose(1, 2), torch.eye(2).expand(50, 2, 2))
-    still = replace(calm, flip=0)
+    still = calm.model_copy(update={"flip": 0})
     matrices = draw(50, still, torch.Generator().manual_seed(0)).matrices[:, :, :2]
     torch.testing.assert_close(torch.linalg.det(matrices), torch.ones(50))
     assert matrices[:, 0, 1].abs().max() > 0.8

@@ -8,7 +8,7 @@ from timm.optim import list_optimizers
 from torch import nn
 
 from mhex.errors import ArgumentError
-from mhex.lab.config.recipe import TrainPart
+from mhex.lab.config.recipe import RecipeTraining
 from mhex.lab.train.checkpoint import flatten, read_tensors, restore, write_tensors
 from mhex.lab.train.optimiser import make_optimizer
 
@@ -18,7 +18,7 @@ CANNOT = ("adahessian", "fused", "kron", "bnb")  # need a second gradient, a GPU
 def made(name, **settings):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    part = TrainPart(epochs=1, batch=1, rate=0.01, optimizer=name, decay=0.01, **settings)
+    part = RecipeTraining(epochs=1, batch=1, rate=0.01, optimizer=name, decay=0.01, **settings)
     return model, make_optimizer(model, part)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import View, squash
-from mhex.lab.config.recipe import TrainPart
+from mhex.lab.config.recipe import RecipeTraining
 from mhex.lab.train.evaluate import accuracy
 from mhex.lab.train.objective import Ensemble
 from mhex.lab.train.optimiser import Average, freeze, learning_mode, parameter_groups, rate_factor
@@ -93,7 +93,7 @@ def names_in(model, groups):
 
 def test_norms_and_biases_do_not_decay_and_heads_have_their_rate():
     model = Hosted()
-    groups = parameter_groups(model, TrainPart(epochs=1, batch=1, rate=0.1, decay=0.5, head_rate=10.0))
+    groups = parameter_groups(model, RecipeTraining(epochs=1, batch=1, rate=0.1, decay=0.5, head_rate=10.0))
     assert sorted(names_in(model, groups), key=str) == sorted(
         [
             (0.1, 0.5, {"body.0.weight", "fc.weight"}),
@@ -104,7 +104,7 @@ def test_norms_and_biases_do_not_decay_and_heads_have_their_rate():
     )
     vit = timm.create_model("test_vit", num_classes=2)
     spared = next(
-        g for g in parameter_groups(vit, TrainPart(epochs=1, batch=1, rate=1, decay=0.5)) if not g["weight_decay"]
+        g for g in parameter_groups(vit, RecipeTraining(epochs=1, batch=1, rate=1, decay=0.5)) if not g["weight_decay"]
     )
     assert any(parameter is vit.pos_embed for parameter in spared["params"])
 

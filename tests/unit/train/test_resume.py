@@ -13,8 +13,8 @@ from mhex.errors import ArgumentError, MissingExtraError
 from mhex.lab.train import card, run
 from mhex.lab.train import checkpoint as resume
 from mhex.lab.train import run as finish
+from mhex.lab.train.loop import Pace
 from mhex.lab.train.run import train
-from mhex.lab.train.settings import Pace
 
 
 def test_a_broken_run_goes_on_to_the_same_bits(blood, recipe, tmp_path, monkeypatch):

@@ -11,10 +11,9 @@ from mhex.errors import ArgumentError
 from mhex.lab.datasets import DataMissingError
 from mhex.lab.train import run
 from mhex.lab.train.checkpoint import read_facts
-from mhex.lab.train.loop import DivergedError, Loop
+from mhex.lab.train.loop import DivergedError, Loop, Pace, make_accelerator
 from mhex.lab.train.run import train
 from mhex.lab.train.samples import load_samples
-from mhex.lab.train.settings import Pace, make_accelerator
 from support.training import write_news
 
 
@@ -83,11 +82,14 @@ def test_a_share_is_held_out_for_validation(blood, recipe, tmp_path):
     assert "24 samples, 9 steps" in lines[0]
     assert "validation" in report["epochs"][0]
     samples = load_samples(recipe(data={"validation": 0.25}))
-    assert sorted([*samples.kept.tolist(), *samples.chosen.tolist()]) == list(range(32))
-    assert len(samples.chosen) == 8
+    assert sorted([*samples.rows.tolist(), *samples.validation_rows.tolist()]) == list(range(32))
+    assert len(samples.validation_rows) == 8
     assert samples.validation is samples.train
     # Another run on the same data, which may start from this one, holds out the same.
-    assert samples.chosen.tolist() == load_samples(recipe(data={"validation": 0.25}, seed=6)).chosen.tolist()
+    assert (
+        samples.validation_rows.tolist()
+        == load_samples(recipe(data={"validation": 0.25}, seed=6)).validation_rows.tolist()
+    )
     with pytest.raises(ArgumentError, match=r"data\.validation: a share of 0\.01"):
         train(recipe(data={"validation": 0.01}), tmp_path / "other")
     assert "validation" not in train(recipe(data={"validation": 0}), tmp_path / "none")["epochs"][0]

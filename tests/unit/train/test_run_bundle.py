@@ -43,6 +43,20 @@ def test_a_run_on_texts_is_loaded(data, recipe, tmp_path):
     assert mhex.explain(bundle, ["a fine film"], method="gae").scores.shape[0] == 1
 
 
+def test_a_run_of_torchvision_is_loaded_and_a_damaged_one_refused(recipe, stored, tmp_path):
+    made = recipe(model={"source": "torchvision", "architecture": "resnet18"}, data={"mean": [0.5, 0.5, 0.5]})
+    network = stored(made, tmp_path / "out", ("a", "b"))
+    bundle = mhex.load(f"run:{tmp_path / 'out'}")
+    assert same(bundle.model.state_dict(), network.model.state_dict())
+    assert not bundle.model.training
+    assert (bundle.class_names, bundle.preprocess.height, bundle.preprocess.mean) == (["a", "b"], 16, [0.5] * 3)
+    report = tmp_path / "out" / "report.json"
+    for damaged in ("{", "[]", '{"recipe": {}}', report.read_text().replace('"resnet18"', '"resnet81"')):
+        report.write_text(damaged)
+        with pytest.raises(ArgumentError, match=r"report\.json cannot be read|torchvision cannot make 'resnet81'"):
+            mhex.load(f"run:{tmp_path / 'out'}")
+
+
 @pytest.mark.parametrize("name", ["nowhere", "."])
 def test_a_folder_without_a_run_is_refused(tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)

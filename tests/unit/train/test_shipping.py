@@ -1,7 +1,6 @@
 """Chains of recipes from data to cards, and the files that were shipped."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,15 @@ from safetensors.torch import load_file
 
 import mhex
 from mhex.errors import ArgumentError
-from mhex.lab.config.recipe import SMOKE_SAMPLES, ShipPart
-from mhex.lab.config.recipe_files import packaged_recipes, read_recipe
+from mhex.lab.config.recipe import SMOKE_SAMPLES, RecipeShipping, packaged_recipes, read_recipe
 from mhex.lab.datasets import load_blood, load_pets
-from mhex.lab.train.card import read_finished, ship
+from mhex.lab.train.card import ship
 from mhex.lab.train.checkpoint import halved, read_tensors, transfer, write_tensors
 from mhex.lab.train.dependencies import with_needs
+from mhex.lab.train.evaluate import measure
 from mhex.lab.train.networks import classifier_prefixes
-from mhex.lab.train.run import measure, train
+from mhex.lab.train.report import read_finished
+from mhex.lab.train.run import train
 from mhex.zoo.files import pack, read_weights
 from support.training import write_news, write_pets_and_cifar
 from support.zoo_standins import write_bert
@@ -100,7 +100,7 @@ def test_recipes_of_bert_can_be_tried(data, tmp_path, name):
     write_news(data).joinpath("ag_news.parquet").rename(data / "ag_news_full.parquet")
     last = read_recipe(packaged_recipes()[name], ["data.length=8"])
     for one in with_needs(last, packaged_recipes()[name].parent):
-        short = replace(one, data=replace(one.data, length=8)).smoke()
+        short = one.model_copy(update={"data": one.data.model_copy(update={"length": 8})}).smoke()
         report = train(short, tmp_path / one.name)
         # A twentieth of a few samples would be none: a trial holds out a quarter.
         assert "validation" in report["epochs"][0]
@@ -129,7 +129,7 @@ def test_a_card_is_refused_when_the_weights_tell_otherwise(data, tiny, tmp_path)
     train(made, out)
     write_tensors(load_file(out / "weights.safetensors"), out / "weights.safetensors", {"digest": "another"})
     with pytest.raises(ArgumentError, match="made by another one"):
-        ship(read_finished(out), ShipPart(), load_pets("test"), lambda path: {})
+        ship(read_finished(out), RecipeShipping(), load_pets("test"), lambda path: {})
 
 
 def test_teachers_teach_what_they_learned(data, tiny, tmp_path):

@@ -7,10 +7,10 @@ from train_helpers import NEWS, break_at, same
 from mhex.errors import ArgumentError
 from mhex.lab.train import run
 from mhex.lab.train.dry_run import check_length, try_step
-from mhex.lab.train.loop import DivergedError
-from mhex.lab.train.run import make_objective, train
+from mhex.lab.train.evaluate import make_objective
+from mhex.lab.train.loop import DivergedError, Pace, make_accelerator
+from mhex.lab.train.run import train
 from mhex.lab.train.samples import load_samples
-from mhex.lab.train.settings import Pace, make_accelerator
 from support.training import write_news
 from support.zoo_standins import write_bert
 

@@ -17,10 +17,10 @@ from mhex.errors import ArgumentError
 from mhex.lab.datasets import load_blood
 from mhex.lab.train.checkpoint import latest_checkpoint
 from mhex.lab.train.evaluate import neighbour_votes
+from mhex.lab.train.loop import Pace
+from mhex.lab.train.objective import contrast
 from mhex.lab.train.run import train
-from mhex.lab.train.samples import make_feed
-from mhex.lab.train.settings import Pace
-from mhex.lab.train.unlabelled import TwoViews, contrast
+from mhex.lab.train.samples import TwoViews, make_feed
 from support.training import write_recipe
 
 SMALL = {"img_size": 12, "patch_size": 4, "depth": 2, "embed_dim": 48, "num_heads": 3}
@@ -84,7 +84,7 @@ def test_neighbours_vote_by_cosine():
 
 def test_two_views_are_drawn_for_the_whole_batch(blood, recipe):
     made = recipe(**ALONE)
-    feed = TwoViews(make_feed(made, load_blood("train"), None, torch.device("cpu"), vary=True))
+    feed = make_feed(made, load_blood("train"), None, torch.device("cpu"), vary=True)
     rows, table = torch.arange(8), torch.eye(8)
     whole = feed.varied(rows, slice(0, 8), table, 5, 3)
     one, other = whole.inputs.chunk(2)
@@ -164,13 +164,13 @@ def test_a_run_without_labels_is_loaded_as_features(blood, recipe, tmp_path):
         ({"ship": {}}, "ship a probe"),
         ({"model": {"source": "torchvision", "architecture": "resnet18"}}, "a network of timm"),
         ({"train": {"freeze": "body"}}, "train.freeze: body does not go"),
-        ({"train": {"smoothing": 0.1}}, "train.smoothing is about labels"),
+        ({"train": {"smoothing": 0.1}}, "train.smoothing needs labels"),
         ({"train": {"accumulate": 2}}, "train.accumulate should be 1"),
         ({"train": {"batch": 1}}, "train.batch should be at least 2"),
         ({"train": {"early_stopping": {"patience": 1}}}, "train.early_stopping needs labels"),
         ({"unlabelled": {"method": "dyno"}}, "unlabelled.method should be one of simclr"),
-        ({"unlabelled": {"temperature": 0}}, "unlabelled.temperature should be above 0"),
-        ({"data": {"name": "ag_news", "side": None, "length": 8}, "augment": None}, "unlabelled is for images"),
+        ({"unlabelled": {"temperature": 0}}, "unlabelled.temperature should be a number above 0"),
+        ({"data": {"name": "ag_news", "side": None, "length": 8}}, "unlabelled is for images"),
     ],
 )
 def test_what_does_not_go_together_is_told(blood, recipe, tmp_path, changes, words):

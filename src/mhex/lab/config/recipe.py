@@ -1,36 +1,39 @@
-"""What a recipe file says, as frozen dataclasses. Every key is described here and in docs/train.md."""
+"""What a recipe file says, as frozen models with what must hold between keys. docs/train.md describes every key."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from mhex._schema import setting
-from mhex.errors import ArgumentError
+import yaml
+from pydantic import BeforeValidator, Field, model_validator
+
+from mhex._schema import build
+from mhex.errors import ArgumentError, unknown_name
 from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, View
-from mhex.lab.train.augment import Augment
+from mhex.lab.config.schema import (
+    SUFFIXES,
+    Count,
+    FileSection,
+    NamedFiles,
+    Natural,
+    NotNegative,
+    Positive,
+    Share,
+    ShareBelowOne,
+    read_yaml,
+)
+
+_SHIPPABLE = ("timm", "minilm", "zoo")  # sources of networks that the zoo can build from a card
+SMOKE_SAMPLES = 16
 
 
-@dataclass(frozen=True)
-class HeadsPart:
-    """Multi-Head Explainer heads: the arguments of `mhex.attach` and of the loss; None leaves an argument out.
-
-    Attributes:
-        where: Units that get a head: a placement such as `all`, or a list of unit names.
-        preset: Form and start of the gates.
-        coupling: Variant of the coupling.
-        gate_target: What the gate multiplies.
-        relu: Where the ReLU sits.
-        exclude_special: Whether special tokens stay out of the pooling.
-        mode: `pretrain` for one loss of the summed logits, `finetune` for the sum of the heads' losses.
-        decay: Decay of the running sum of logits.
-        classifier: Whether the host's classifier is part of the loss, and then gives the answers.
-        reduction: `sum` or `mean` of the heads' losses.
-    """
+class RecipeHeads(FileSection):
+    """Multi-Head Explainer heads: the arguments of `mhex.attach` and of the loss; None leaves an argument out."""
 
     where: str | tuple[str, ...] = "all"
     preset: Literal["paper", "identity", "warmup", "probe"] = "identity"
@@ -39,218 +42,246 @@ class HeadsPart:
     relu: str | None = None
     exclude_special: bool | None = None
     mode: Literal["pretrain", "finetune"] = "finetune"
-    decay: float = setting(0.8, low=0, high=1)
+    decay: Share = 0.8
     classifier: bool = True
     reduction: Literal["sum", "mean"] = "sum"
 
 
-@dataclass(frozen=True)
-class FitPart:
-    """Heads without training: arguments of `Scaffold.fit`.
-
-    Attributes:
-        method: `ridge` (closed form) or `logistic`.
-        balance: Whether every class counts the same, however rare.
-        strength: Of the penalty; null to choose it on held-out samples.
-    """
+class RecipeFit(FileSection):
+    """Heads without training: arguments of `Scaffold.fit`."""
 
     method: Literal["ridge", "logistic"] = "ridge"
     balance: bool = True
-    strength: float | None = setting(None, above=0)
+    strength: Positive | None = None
 
 
-@dataclass(frozen=True)
-class UnlabelledPart:
-    """Contrastive learning without labels (SimCLR, Chen et al. 2020).
-
-    Two views of an image should be nearer to each other than to the views of all other images of the batch. They are
-    compared behind a projector that is thrown away at the end.
-
-    Attributes:
-        method: `simclr`.
-        hidden: Width of the projector's hidden layer.
-        width: Width of its output, where views are compared by their cosine.
-        temperature: Divides the cosines; a lower one looks at the most similar images alone.
-    """
+class RecipeUnlabelled(FileSection):
+    """Contrastive learning without labels (SimCLR, Chen et al. 2020), behind a projector that is thrown away."""
 
     method: Literal["simclr"] = "simclr"
-    hidden: int = setting(1024, low=1)
-    width: int = setting(128, low=2)
-    temperature: float = setting(0.2, above=0)
+    hidden: Count = 1024
+    width: Annotated[int, Field(ge=2)] = 128
+    temperature: Positive = 0.2
 
 
-SMOKE_SAMPLES = 16
-
-
-@dataclass(frozen=True)
-class DataPart:
-    """What to learn.
-
-    Attributes:
-        name: A data set of `mhex.lab.datasets`.
-        side: Side of the input in pixels; required for images.
-        length: Most tokens of a text; longer ones are cut. Required for texts.
-        split: Split to learn from; the data set's own by default.
-        validation: A split, or a share of the training samples that is held out; 0 for none. By default the data set's
-            own validation split, or none.
-        test: Split to judge by at the end; the data set's own by default.
-        limit: At most so many samples of each split.
-        mean: Of each colour, taken off after scaling to 0..1.
-        std: Of each colour, divided by afterwards.
-    """
+class RecipeData(FileSection):
+    """What to learn."""
 
     name: str
-    side: int | None = setting(None, low=8, high=4096)
-    length: int | None = setting(None, low=4, high=100_000)
+    side: Annotated[int, Field(ge=8, le=4096)] | None = None
+    length: Annotated[int, Field(ge=4, le=100_000)] | None = None
     split: str | None = None
-    validation: float | str | None = setting(None, low=0, below=1)
+    validation: ShareBelowOne | str | None = None
     test: str | None = None
-    limit: int | None = setting(None, low=1)
+    limit: Count | None = None
     mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = setting(IMAGENET_STD, above=0)
+    std: tuple[Positive, Positive, Positive] = IMAGENET_STD
 
 
-@dataclass(frozen=True)
-class ModelPart:
-    """What learns.
-
-    Attributes:
-        source: `timm`, `torchvision`, `hf-folder` (a local Hugging Face folder), `minilm` (its pip package) or `zoo` (a
-            trained model that ships with mhex and stays as it is; heads are fitted to it).
-        architecture: Name in timm, torchvision or the zoo; the folder, absolute or in the data folder, for `hf-folder`.
-        arguments: Arguments that shape the network, number of classes aside.
-        extra: Arguments that matter in training alone, such as `drop_path_rate`.
-        start: Name of a recipe whose weights to start from; classifier and heads are kept for the same data only.
-    """
+class RecipeModel(FileSection):
+    """What learns."""
 
     source: Literal["timm", "torchvision", "hf-folder", "minilm", "zoo"]
     architecture: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = {}
+    extra: Mapping[str, Any] = {}
     start: str | None = None
 
 
-@dataclass(frozen=True)
-class StopPart:
+class RecipeStop(FileSection):
     """Early stopping: leave when the validation has not improved for `patience` epochs in what we `watch`."""
 
-    patience: int = setting(low=1)
+    patience: Count
     watch: Literal["loss", "accuracy"] = "loss"
 
 
-@dataclass(frozen=True)
-class TrainPart:
-    """How to learn.
+class RecipeTraining(FileSection):
+    """How to learn."""
 
-    Attributes:
-        epochs: Passes over the samples.
-        batch: Samples per step, over all processes and slices together.
-        optimizer: A name that timm's optimizer factory knows, such as `adamw`, `sgd` (Nesterov) or `momentum`.
-        rate: Highest learning rate.
-        decay: Weight decay, not applied to norms and biases.
-        betas: Both averages of the Adam family.
-        momentum: Of the SGD family.
-        schedule: Course of the rate after the warm-up.
-        warmup: Share of the steps that raise the rate.
-        floor: Share of the rate that is left at the end.
-        clip: Largest norm of the gradient; null for any. One loss per head makes the gradient several times longer, so
-            a bound that hardly touches a plain network holds one with heads back.
-        accumulate: Slices of a batch that are computed one after the other, to save memory.
-        precision: `bf16` and `fp16` compute in half precision; `auto` is bf16 on a GPU and `no` elsewhere.
-        ema: Decay of the running average of the weights, which then is what is judged and written; null for none.
-        smoothing: Amount of label smoothing, within groups of classes where there are groups.
-        early_stopping: When to leave before the last epoch.
-        keep: Weights that count in the end: `best` on validation (the last ones where there is none) or `last`.
-        head_rate: Factor of the learning rate for the explainer heads.
-        freeze: `host` trains the explainer heads alone, `body` these and the classifier (with BERT's pooler).
-        compile: Whether to compile the network; pays for long runs on a GPU.
-    """
-
-    epochs: int = setting(low=1)
-    batch: int = setting(low=1)
-    rate: float = setting(above=0)
+    epochs: Count
+    batch: Count
+    rate: Positive
     optimizer: str = "adamw"
-    decay: float = setting(0.0, low=0)
-    betas: tuple[float, float] | None = setting(None, low=0, below=1)
-    momentum: float = setting(0.9, low=0, below=1)
+    decay: NotNegative = 0.0
+    betas: tuple[ShareBelowOne, ShareBelowOne] | None = None
+    momentum: ShareBelowOne = 0.9
     schedule: Literal["cosine", "one-cycle", "linear", "constant"] = "cosine"
-    warmup: float = setting(0.05, low=0, high=1)
-    floor: float = setting(0.0, low=0, high=1)
-    clip: float | None = setting(None, above=0)
-    accumulate: int = setting(1, low=1)
-    precision: Literal["auto", "no", "bf16", "fp16"] = "auto"
-    ema: float | None = setting(None, above=0, below=1)
-    smoothing: float = setting(0.0, low=0, below=1)
-    early_stopping: StopPart | None = None
+    warmup: Share = 0.05
+    floor: Share = 0.0
+    clip: Positive | None = None
+    accumulate: Count = 1
+    precision: Annotated[  # YAML reads a bare `no` as false
+        Literal["auto", "no", "bf16", "fp16"], BeforeValidator(lambda value: "no" if value is False else value)
+    ] = "auto"
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    smoothing: ShareBelowOne = 0.0
+    early_stopping: RecipeStop | None = None
     keep: Literal["best", "last"] = "best"
-    head_rate: float = setting(1.0, above=0)
+    head_rate: Positive = 1.0
     freeze: Literal["none", "host", "body"] = "none"
     compile: bool = False
 
 
-@dataclass(frozen=True)
-class DistilPart:
+class RecipeAugment(FileSection):
+    """Strengths of the random changes of images; the defaults suit small photo collections."""
+
+    canvas: Natural = 0
+    scale: tuple[float, float] = (0.25, 1.0)
+    ratio: tuple[Positive, Positive] = (0.75, 4 / 3)
+    rotate: Annotated[float, Field(ge=0, le=180)] = 10.0
+    flip: Share = 0.5
+    light: Share = 0.3
+    colour: Share = 0.3
+    cast: Share = 0.08
+    grey: Share = 0.05
+    erase: Share = 0.0
+    cutmix: Share = 0.5
+    mixup: Share = 0.2
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ArgumentError(f"scale should be two ascending shares in (0, 1], not {self.scale}.")
+        if self.ratio[0] > self.ratio[1]:
+            raise ArgumentError(f"ratio should be two ascending numbers, not {self.ratio}.")
+        if self.cutmix + self.mixup > 1:
+            raise ArgumentError(
+                f"cutmix and mixup exclude each other, so their probabilities should sum to at most 1, not "
+                f"{self.cutmix} + {self.mixup}."
+            )
+        return self
+
+
+class RecipeDistillation(FileSection):
     """Teachers: names of recipes, the share of their loss (the rest is the labels'), and the temperature."""
 
-    teachers: tuple[str, ...]
-    share: float = setting(0.8, low=0, high=1)
-    temperature: float = setting(2.0, above=0)
+    teachers: Annotated[tuple[str, ...], Field(min_length=1)]
+    share: Share = 0.8
+    temperature: Positive = 2.0
 
 
-@dataclass(frozen=True)
-class ShipPart:
-    """Write weights for others, with a card whose accuracy is measured from that very file.
-
-    Attributes:
-        bits: Of a weight: 32, 16 (float16) or 8 (whole numbers, with a scale for each output of a layer).
-    """
+class RecipeShipping(FileSection):
+    """Write weights for others, with a card whose accuracy is measured from that very file."""
 
     bits: Literal[8, 16, 32] = 16
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A whole recipe: which network learns what, and how.
-
-    Attributes:
-        name: Name of the recipe and of its folder.
-        title: One line about it.
-        seed: Everything random follows from it.
-        data: What to learn.
-        model: What learns.
-        train: How; null where heads are fitted instead.
-        fit: How heads are fitted to a trained model of the zoo; null where the network is trained.
-        heads: Explainer heads; null for none.
-        unlabelled: How to learn without labels; null for learning with them.
-        augment: Random changes of the images; null for none.
-        distil: Teachers; null for none.
-        ship: Files for others; null for none.
-    """
+class TrainingRecipe(FileSection):
+    """A whole recipe: which network learns what, and how."""
 
     name: str
     title: str
-    data: DataPart
-    model: ModelPart
-    train: TrainPart | None = None
-    fit: FitPart | None = None
-    seed: int = setting(0, low=0)
-    heads: HeadsPart | None = None
-    unlabelled: UnlabelledPart | None = None
-    augment: Augment | None = None
-    distil: DistilPart | None = None
-    ship: ShipPart | None = None
+    data: RecipeData
+    model: RecipeModel
+    train: RecipeTraining | None = None
+    fit: RecipeFit | None = None
+    seed: Natural = 0
+    heads: RecipeHeads | None = None
+    unlabelled: RecipeUnlabelled | None = None
+    augment: RecipeAugment | None = None
+    distil: RecipeDistillation | None = None
+    ship: RecipeShipping | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Refuse keys that do not go together."""
+        for mistake in self._mistakes():
+            raise ArgumentError(mistake)
+        return self
+
+    def _mistakes(self) -> Iterator[str]:
+        source = self.model.source
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            raise ArgumentError(
-                f"the name of a recipe is the name of its folder: letters, digits, '.', '_' and '-', not {self.name!r}."
-            )
+            rule = "the name of a recipe is the name of its folder: letters, digits, '.', '_' and '-'"
+            yield f"{rule}, not {self.name!r}."
         if (self.train is None) == (self.fit is None):
-            came = "neither" if self.train is None else "both"
-            raise ArgumentError(f"expected one of the sections train and fit, but got {came}.")
+            yield f"expected one of the sections train and fit, but got {'both' if self.train else 'neither'}."
+        if self.ship is not None and source not in _SHIPPABLE:
+            yield (
+                f"ship writes files that mhex.load reads, which knows networks of {', '.join(_SHIPPABLE)} and not of "
+                f"{source}: leave ship out, or take such a network."
+            )
+        if self.name in self.needs:
+            yield f"{self.name} cannot start from its own weights or teach itself."
+        if self.fit is not None:
+            yield from self._mistakes_of_fit()
+        if self.train is not None:
+            yield from self._mistakes_of_training(self.train)
+        if self.unlabelled is not None:
+            yield from self._mistakes_without_labels()
+
+    def _mistakes_of_fit(self) -> Iterator[str]:
+        if self.model.source != "zoo":
+            yield f"fit needs a trained model, so model.source should be zoo, not {self.model.source}."
+        if self.heads is None:
+            yield "fit fits explainer heads, and the recipe has none; add the section heads."
+        elif self.heads.preset != "probe" and self.heads.coupling != "head_only":
+            yield "heads.preset should be probe, so that fitted heads change no prediction of the model."
+        elif not self.heads.classifier:
+            yield "heads.classifier: the classifier of the zoo's model answers; leave it true."
+        for name in ("start", "arguments", "extra"):
+            if getattr(self.model, name):
+                yield f"model.{name} does not go with fit, which leaves the model as it is: leave it out."
+        for name in ("augment", "distil", "unlabelled"):
+            if getattr(self, name) is not None:
+                yield f"{name} is for training, and heads are fitted here: leave it out."
+
+    def _mistakes_of_training(self, train: RecipeTraining) -> Iterator[str]:
+        heads = self.heads
+        if self.model.source == "zoo":
+            yield "model.source: a model of the zoo stays as it is; fit heads to it with the section fit."
+        if train.batch % train.accumulate:
+            yield f"train.batch should be a multiple of train.accumulate, not {train.batch}."
+        if heads is None:
+            if train.freeze == "host":
+                yield "train.freeze: host trains explainer heads alone, and the recipe has no heads; add the section."
+            return
+        # The network's own classifier must learn, or be trained and stay as it is, if it is to answer.
+        answers = heads.classifier or heads.preset == "probe"
+        learns = heads.classifier and train.freeze != "host"
+        trained = self.model.start is not None or self.model.source == "hf-folder"
+        if answers and not learns and not (trained and train.freeze == "host"):
+            yield (
+                f"the network's own classifier answers with heads.preset: {heads.preset} and heads.classifier: "
+                f"{str(heads.classifier).lower()}, but with train.freeze: {train.freeze} nothing trains it: let it "
+                "learn (heads.classifier: true, and train.freeze not host), or let the heads answer (heads.classifier: "
+                "false with another preset than probe), or start from a trained network (model.start)."
+            )
+        if train.compile:
+            yield "train.compile does not go with heads, which read what passes through the network; set it false."
+
+    def _mistakes_without_labels(self) -> Iterator[str]:
+        augment, train = self.augment, self.train
+        if self.model.source != "timm":
+            yield f"unlabelled needs a network of timm, which can do without a classifier, not {self.model.source}."
+        for name, reason in (
+            ("heads", "explainer heads learn from labels"),
+            ("distil", "teachers have learned from labels"),
+            ("ship", "the network has no classifier; ship a probe that starts from it"),
+        ):
+            if getattr(self, name) is not None:
+                yield f"{name} does not go with unlabelled: {reason}. Leave it out."
+        if augment is None:
+            yield "unlabelled compares views of an image, which differ by augment alone: add the section augment."
+        elif augment.cutmix or augment.mixup:
+            yield "augment.cutmix and augment.mixup should be 0 with unlabelled: a view shows one image."
+        if train is None:
+            return
+        if train.accumulate > 1:
+            yield (
+                "train.accumulate should be 1 with unlabelled, which tells each image from all others of the batch: a "
+                "slice has fewer of them. Lower train.batch, or use several processes, which share one batch."
+            )
+        if train.batch < 2:
+            yield "train.batch should be at least 2 with unlabelled, which tells images from each other, not 1."
+        if train.freeze != "none":
+            yield f"train.freeze: {train.freeze} does not go with unlabelled, which trains the body: leave it out."
+        for name in ("smoothing", "early_stopping"):
+            if getattr(train, name):
+                yield f"train.{name} needs labels, and unlabelled reads none: leave it out."
 
     @property
-    def training(self) -> TrainPart:
+    def training(self) -> RecipeTraining:
         """The section `train` of a recipe that has one."""
         if self.train is None:
             raise ArgumentError(f"The recipe {self.name!r} has no section train: its heads are fitted.")
@@ -268,29 +299,93 @@ class Recipe:
         return tuple(dict.fromkeys((*start, *(self.distil.teachers if self.distil else ()))))
 
     def as_dict(self) -> dict[str, Any]:
-        """The recipe as plain values, as JSON and YAML hold them."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        """Give the recipe as plain values, as JSON and YAML hold them."""
+        plain = self.model_dump(mode="json")
         # Absent rather than null, so that the digests of recipes without these sections stay what they were.
         return {key: value for key, value in plain.items() if key not in ("fit", "unlabelled") or value is not None}
 
     def identity(self) -> dict[str, Any]:
-        """What decides the weights: all but the title, the split to judge by, and what is done with them afterwards."""
+        """Give what decides the weights: all but the title, the test split, and what is done with them afterwards."""
         plain = {key: value for key, value in self.as_dict().items() if key not in ("title", "ship")}
         return {**plain, "data": {key: value for key, value in plain["data"].items() if key != "test"}}
 
     def digest(self) -> str:
-        """A hash of the recipe's identity."""
+        """Give a hash of the recipe's identity."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
-    def smoke(self) -> Recipe:
-        """The same recipe cut down to a step or two, to try whether everything fits together."""
-        short = self.train and replace(self.train, epochs=1, batch=8 * self.train.accumulate, compile=False)
+    def smoke(self) -> TrainingRecipe:
+        """Cut the recipe down to a step or two, to try whether everything fits together."""
+        train, data, augment = self.train, self.data, self.augment
         # A small share of a few samples would be none of them.
-        shared = isinstance(self.data.validation, float) and self.data.validation > 0
-        validation = 0.25 if shared else self.data.validation
-        return replace(
-            self,
-            data=replace(self.data, limit=SMOKE_SAMPLES, validation=validation),
-            train=short,
-            augment=None if self.augment is None else replace(self.augment, canvas=0),
-        )
+        shared = isinstance(data.validation, float) and data.validation > 0
+        few = {"limit": SMOKE_SAMPLES, "validation": 0.25 if shared else data.validation}
+        short = train and train.model_copy(update={"epochs": 1, "batch": 8 * train.accumulate, "compile": False})
+        small = augment and augment.model_copy(update={"canvas": 0})
+        return self.model_copy(update={"data": data.model_copy(update=few), "train": short, "augment": small})
+
+
+_RECIPES = NamedFiles("recipe", "mhex train --list")
+packaged_recipes, find_recipe = _RECIPES.packaged, _RECIPES.find
+
+
+def find_named(name: str, folder: Path) -> Path:
+    """Find the file of the recipe that another one needs, whatever the file is called.
+
+    Args:
+        name: Name of the recipe, which is what its folder is called.
+        folder: Folder whose recipes come before the packaged ones of the same name.
+
+    Raises:
+        ArgumentError: No recipe has this name, or two have it.
+    """
+    files = [path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and _name_in(path) == name]
+    files = [path for path in files if path.stem == name] or files
+    if len(files) > 1:
+        raise ArgumentError(f"{files[0].name} and {files[1].name} both hold a recipe {name!r}: rename one of them.")
+    packaged = packaged_recipes()
+    if not files and name not in packaged:
+        raise unknown_name("recipe", name, packaged)
+    return files[0] if files else packaged[name]
+
+
+def _name_in(path: Path) -> Any:
+    """Read the name that a recipe file gives its recipe; a file with mistakes, told later, may be what it is called."""
+    try:
+        return _RECIPES.read(path).get("name")
+    except ArgumentError:
+        return path.stem
+
+
+def read_recipe(path: Path, changes: Sequence[str] = ()) -> TrainingRecipe:
+    """Read a recipe file and check its keys.
+
+    Args:
+        path: The file.
+        changes: ``section.key=value`` each, put over what the file says.
+
+    Raises:
+        ArgumentError: One sentence that names the file and the key.
+    """
+    raw = _RECIPES.read(path)
+    for change in changes:
+        _override(raw, change)
+    return build(TrainingRecipe, raw, path.name)
+
+
+def _override(raw: dict[str, Any], change: str) -> None:
+    """Put ``section.key=value`` into what a file said; the keys are checked with the file's own."""
+    keys, equals, text = change.partition("=")
+    *parents, last = keys.strip().split(".")
+    if not equals or not all((*parents, last)):
+        raise ArgumentError(f"Expected --set section.key=value, e.g. --set train.epochs=2, but got {change!r}.")
+    section: Any = raw
+    for name in parents:
+        if section.get(name) is None:
+            section[name] = {}
+        section = section[name]
+        if not isinstance(section, dict):
+            raise ArgumentError(f"--set {change}: {name} is not a section of keys, so {last} cannot be set in it.")
+    try:
+        section[last] = read_yaml(text)
+    except yaml.YAMLError as error:
+        raise ArgumentError(f"--set {keys}: the value is not valid YAML: {' '.join(str(error).split())}.") from error

@@ -1,84 +1,93 @@
-"""YAML files of one kind, such as recipes or suites: packaged ones by name, your own by path."""
+"""YAML files of one kind, such as recipes and suites: packaged ones by name, your own by path."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field
 
 from mhex.errors import ArgumentError, unknown_name
 
+SUFFIXES = (".yaml", ".yml")
 _DEEPEST = 64  # levels; Python gives up at about a thousand, in whatever code comes first
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+ShareBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
+class FileSection(BaseModel):
+    """Keys of a file: frozen, all of them known, all numbers finite."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class KeyMistakeError(yaml.YAMLError):
     """YAML that is valid and does not say what its writer means."""
 
 
-class Shallow(yaml.SafeLoader):
-    """Builds plain values, and refuses those that are nested too deeply, which would end in an error of Python's."""
+class _StrictLoader(yaml.SafeLoader):
+    """Builds plain values, and refuses what a reader of the file would not see, or what Python cannot hold."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        self._within: list[str | None] = []  # anchors of the nodes around the one that is read; most have none
+        self._anchors: list[str | None] = []  # of the nodes around the one that is read; most have none
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node that is not nested too deeply, and not inside itself."""
+        """Read a node that is not nested too deeply, and not inside itself."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent) and event.anchor in self._within:
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._anchors:
             raise KeyMistakeError(f"*{event.anchor} in line {line} stands inside what it stands for")
-        if len(self._within) >= _DEEPEST:
+        if len(self._anchors) >= _DEEPEST:
             raise KeyMistakeError(f"line {line} is nested more than {_DEEPEST} levels deep")
-        self._within.append(event.anchor)
+        self._anchors.append(event.anchor)
         node = super().compose_node(parent, index)
-        self._within.pop()
+        self._anchors.pop()
         return node
 
-
-class _Strict(Shallow):
-    """Also refuses what a reader of the file would not see."""
-
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """A mapping whose keys are written once and have values."""
-        seen: set[tuple[str, str]] = set()
+        """Build a mapping whose keys are texts, are written once and have values."""
+        keys: set[tuple[str, str]] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue
-            if (key.tag, key.value) in seen:  # the last one would win without a word
-                raise KeyMistakeError(_at(key, "is written twice"))
-            seen.add((key.tag, key.value))
-            if isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null" and not value.value:
+            place = f"the key {key.value!r} in line {key.start_mark.line + 1}"
+            if (key.tag, key.value) in keys:  # the last one would win without a word
+                raise KeyMistakeError(f"{place} is written twice")
+            keys.add((key.tag, key.value))
+            if not key.tag.endswith((":str", ":merge")):
+                raise KeyMistakeError(f"{place} should be a text; put it in quotes")
+            if isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null") and not value.value:
                 raise KeyMistakeError(
-                    _at(key, "has no value; write one, {} for a section of defaults, or null for none")
+                    f"{place} has no value; write one, {{}} for a section of defaults, or null for none"
                 )
         return super().construct_mapping(node, deep=deep)
 
 
-def _at(key: yaml.ScalarNode, words: str) -> str:
-    return f"the key {key.value!r} in line {key.start_mark.line + 1} {words}"
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 wants a dot and a sign, and nobody means a text
+_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
 
 
 def read_yaml(text: str) -> Any:
-    """Plain values from YAML.
-
-    Args:
-        text: Of a whole file.
+    """Read plain values from YAML.
 
     Raises:
         KeyMistakeError: A key is written twice in one mapping or has no value, or a value is nested too deeply.
         yaml.YAMLError: It is not YAML.
     """
     try:
-        return yaml.load(text, _Strict)
+        return yaml.load(text, _StrictLoader)
     except ValueError as error:  # such as a date in the month 13
         raise KeyMistakeError(f"a value cannot be read: {error}") from error
-
-
-SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -86,51 +95,36 @@ class NamedFiles:
     """Where files of a kind are, and what they are called in messages.
 
     Attributes:
-        kind: What a file holds.
-        package: That has a folder of them.
-        folder: The folder.
+        kind: What a file holds; the folder of packaged ones in `mhex.lab` has this name with an s.
         listing: The command that lists them.
     """
 
     kind: str
-    package: str
-    folder: str
     listing: str
 
     def packaged(self) -> dict[str, Path]:
-        """Those that come with mhex: a file for each name."""
-        folder = Path(str(resources.files(self.package) / self.folder))
+        """Give the files that come with mhex by their names."""
+        folder = Path(str(resources.files("mhex.lab") / f"{self.kind}s"))
         return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
-    def find(self, wanted: str) -> Path:
-        """A file.
-
-        Args:
-            wanted: A path, or the name of a packaged one.
+    def find(self, name: str) -> Path:
+        """Find a file by its path or by the name of a packaged one.
 
         Raises:
             ArgumentError: There is no such file or name.
         """
-        path = Path(wanted).expanduser()
+        path = Path(name).expanduser()
         if path.is_file():
             return path
         if path.suffix in SUFFIXES or len(path.parts) > 1:
-            raise ArgumentError(f"There is no {self.kind} file {wanted}; check the path, or see `{self.listing}`.")
-        return self.named(wanted)
-
-    def named(self, wanted: str) -> Path:
-        """The file of a packaged one.
-
-        Raises:
-            ArgumentError: There is no such name.
-        """
+            raise ArgumentError(f"There is no {self.kind} file {name}; check the path, or see `{self.listing}`.")
         packaged = self.packaged()
-        if wanted not in packaged:
-            raise unknown_name(self.kind, wanted, packaged)
-        return packaged[wanted]
+        if name not in packaged:
+            raise unknown_name(self.kind, name, packaged)
+        return packaged[name]
 
     def read(self, path: Path) -> dict[str, Any]:
-        """What a file says, by its keys.
+        """Read a file as a mapping of its keys.
 
         Raises:
             ArgumentError: It cannot be read, or is no mapping; one sentence that names the file.

@@ -1,49 +1,48 @@
-"""What a suite file says, as frozen dataclasses. Every key is described here and in docs/bench.md."""
+"""What a suite file says, as frozen models, and whether it can be run. docs/bench.md describes every key."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
 
-from mhex._schema import setting
-from mhex.errors import ArgumentError
-from mhex.judge.plan import MethodGiven, label
+from pydantic import model_validator
+
+from mhex._schema import build
+from mhex.errors import ArgumentError, MhexError, unknown_name
+from mhex.inputs.photos import check_window
+from mhex.judge.controls import CONTROLS, PREFIX, is_control
+from mhex.judge.plan import Judge, Judged, MethodGiven, judges, label
+from mhex.lab.config.recipe import packaged_recipes
+from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural
+from mhex.lab.datasets import DataEntry, data_entry
+from mhex.metrics._curve import CurveMetric
+from mhex.metrics.registry import get_metric
+from mhex.registry import all_methods, get_method
+from mhex.zoo.names import FORMS
+from mhex.zoo.residents import list_models
+
+All = Literal["all"]
+EVERY: All = "all"  # in the place of names: each method that serves the model
+SectionT = TypeVar("SectionT", bound=FileSection)
 
 
-@dataclass(frozen=True)
-class PublishedPart:
-    """Numbers of a paper, shown beside ours.
-
-    Attributes:
-        paper: Which one.
-        table: Where in it.
-        note: Data, model and protocol there, and how far numbers can be compared.
-        values: By method and column, both as they are called in our tables: `gae: {deletion: 0.1}`.
-        percent: Whether they are a hundred times ours.
-        models: Labels of the models whose table they stand beside; all by default.
-    """
+class PublishedPart(FileSection):
+    """Numbers of a paper by method and column, both as they are called in our tables, shown beside ours."""
 
     paper: str
     table: str
     note: str
-    values: Mapping[str, Any]
+    values: Mapping[str, Mapping[str, float]]
     percent: bool = False
     models: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ClaimPart:
-    """What is said of methods, to be tested on our rows.
-
-    Attributes:
-        words: The claim, in a few words.
-        column: As it is called in our tables, without the seed.
-        better: Methods that are said to be better, each of them than each of the others.
-        than: The others.
-        models: Labels of the models that it is tested on; all by default.
-    """
+class ClaimPart(FileSection):
+    """What is said of methods, to be tested on our rows: each of `better` should be better than each of `than`."""
 
     words: str
     column: str
@@ -51,88 +50,72 @@ class ClaimPart:
     than: tuple[str, ...]
     models: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         for key in ("better", "than"):
             if not getattr(self, key):
                 raise ArgumentError(f"{key} should name a method.")
-        if both := [name for name in self.better if name in self.than]:
-            raise ArgumentError(f"{both[0]} should not be both better and worse.")
+        if twice := [name for name in self.better if name in self.than]:
+            raise ArgumentError(f"{twice[0]} should not be both better and worse.")
         if any(sign in self.words for sign in "|\n"):
             raise ArgumentError("words should be one line without '|', since they stand in a table.")
+        return self
 
 
-All = Literal["all"]
-EVERY: All = "all"  # in the place of names: each method that serves the model
-
-
-@dataclass(frozen=True)
-class DataPart:
-    """What methods are judged on.
-
-    Attributes:
-        name: A data set of `mhex.lab.datasets`.
-        split: The set's own split for judging by default.
-        limit: At most so many samples, evenly spaced over the split; of pictures of two classes, so many pictures.
-        form: `single` samples as they are; or pictures of two classes, made of photos of different groups of classes:
-            `side-by-side`, the middle halves of two photos; or `mosaic`, four photos, two of each class.
-        window: Of photos of one's own: the values that become black and white.
-    """
+class SuiteData(FileSection):
+    """What methods are judged on: single samples, or pictures of two classes that are made of photos."""
 
     name: str
     split: str | None = None
-    limit: int | None = setting(None, low=1)
+    limit: Count | None = None
     form: Literal["single", "side-by-side", "mosaic"] = "single"
     window: tuple[float, float] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """For the loader."""
+        """Options for the loader."""
         return {} if self.window is None else {"window": self.window}
 
 
-@dataclass(frozen=True)
-class MethodPart:
+class SuiteMethod(FileSection):
     """A method, or a control map as `control:NAME`, with options."""
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
 
     @property
-    def given(self) -> MethodGiven:
-        """As `mhex.evaluate` takes it."""
+    def argument(self) -> MethodGiven:
+        """The method as `mhex.evaluate` takes it."""
         return self.name, dict(self.options)
 
+    @property
+    def label(self) -> str:
+        """The name of the method in tables."""
+        return label(self.name, Judged(self.name, self.options).written)
 
-@dataclass(frozen=True)
-class MetricPart:
+
+class SuiteMetric(FileSection):
     """A metric, `NAME` or `NAME:PRESET`, with parts of its protocol that differ."""
 
     name: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = {}
 
     @property
-    def given(self) -> tuple[str, Mapping[str, Any]]:
-        """As `mhex.evaluate` takes it."""
-        return self.name, {key: tuple(one) if isinstance(one, list) else one for key, one in self.changes.items()}
+    def argument(self) -> tuple[str, Mapping[str, Any]]:
+        """The metric as `mhex.evaluate` takes it."""
+        return self.name, {key: tuple(part) if isinstance(part, list) else part for key, part in self.changes.items()}
 
 
-Methods = All | tuple[str | MethodPart, ...]
-Metrics = tuple[str | MetricPart, ...]
+Methods = All | tuple[str | SuiteMethod, ...]
+Metrics = tuple[str | SuiteMetric, ...]
 
 
-@dataclass(frozen=True)
-class ModelPart:
-    """A model, and what is other for it than for the rest of the suite.
-
-    Attributes:
-        name: As for `mhex.load`.
-        label: What its folder and its table are called; by default the name without what precedes the colon.
-        data, methods, leave_out, metrics, target, evaluator: In the place of the suite's.
-    """
+class SuiteModel(FileSection):
+    """A model, and what differs for it from the rest of the suite."""
 
     name: str
     label: str | None = None
-    data: DataPart | None = None
+    data: SuiteData | None = None
     methods: Methods | None = None
     leave_out: tuple[str, ...] | None = None
     metrics: Metrics | None = None
@@ -140,19 +123,10 @@ class ModelPart:
     evaluator: str | None = None
 
 
-@dataclass(frozen=True)
-class QuickPart:
-    """What `--quick` changes, so that a suite can be tried in minutes.
+class SuiteQuick(FileSection):
+    """What `--quick` changes, so that a suite can be tried in minutes."""
 
-    Attributes:
-        limit: Of all data.
-        methods: In the place of the suite's; models with methods of their own keep them.
-        metrics: Likewise.
-        leave_out: Methods that are left out beside those of the suite.
-        models: Labels of the models that are kept; all by default.
-    """
-
-    limit: int = setting(low=1)
+    limit: Count
     methods: Methods | None = None
     metrics: Metrics | None = None
     leave_out: tuple[str, ...] = ()
@@ -160,55 +134,45 @@ class QuickPart:
 
 
 @dataclass(frozen=True)
-class Suite:
-    """A benchmark: methods by metrics by models by data.
+class SuiteEntry:
+    """One model of a suite with all that is asked of it; see `Suite` and `SuiteModel`."""
 
-    Attributes:
-        name: In small letters, digits and dashes; folders are called so.
-        title: In one line.
-        data: What is judged on.
-        models: Each a name, or a mapping with what is other for it.
-        metrics: Names, `NAME:PRESET`, or mappings with changes.
-        methods: Names, mappings with options, or `all` for each that serves the model; `all` may also stand in a list,
-            beside methods with options.
-        leave_out: Methods that are not judged where `all` are.
-        target: The class that is explained: `predicted`, `label`, a number or a name.
-        controls: Judge control maps too.
-        evaluator: Another network whose outputs are read in the place of the explained one's.
-        batch_size: Samples that are explained at once.
-        seed: Of methods, ties, boxes, noise and pictures of two classes.
-        curves: Keep the curves of metrics that have some, for the pages.
-        pictures: Of so many samples, the first, keep the maps by all methods, for the HTML page.
-        charts: Draw the curves on the page in Markdown too, as SVG files beside it.
-        about: A few sentences for the page.
-        published: Numbers of papers.
-        claims: What papers say of methods, to be tested.
-        reading: What reproduces and what does not, and why.
-        quick: What `--quick` changes.
-    """
+    label: str
+    model: str
+    data: SuiteData
+    methods: tuple[SuiteMethod, ...]
+    metrics: tuple[SuiteMetric, ...]
+    leave_out: tuple[str, ...]
+    target: str | int
+    evaluator: str | None
+
+
+class Suite(FileSection):
+    """A benchmark: methods by metrics by models by data."""
 
     name: str
     title: str
-    data: DataPart
-    models: tuple[str | ModelPart, ...]
+    data: SuiteData
+    models: tuple[str | SuiteModel, ...]
     metrics: Metrics
-    quick: QuickPart
-    methods: Methods = "all"
+    quick: SuiteQuick
+    methods: Methods = EVERY
     leave_out: tuple[str, ...] = ()
     target: str | int = "predicted"
     controls: bool = True
     evaluator: str | None = None
-    batch_size: int = setting(16, low=1)
-    seed: int = setting(0, low=0)
+    batch_size: Count = 16
+    seed: Natural = 0
     curves: bool = True
-    pictures: int = setting(4, low=0)
+    pictures: Natural = 4
     charts: bool = False
     about: str = ""
     published: tuple[PublishedPart, ...] = ()
     claims: tuple[ClaimPart, ...] = ()
     reading: str = ""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
             raise ArgumentError(f"name should be small letters, digits and single dashes, not {self.name!r}.")
         for key in ("models", "metrics", "methods"):
@@ -216,75 +180,254 @@ class Suite:
                 raise ArgumentError(f"{key} should not be empty.")
         if self.charts and not self.curves:
             raise ArgumentError("charts draw curves, so curves should be true beside charts.")
+        return self
 
-    def entries(self, quick: bool = False) -> list[Entry]:
-        """The models with all that is asked of each.
-
-        Args:
-            quick: In the quick form.
-        """
-        found = [self._entry(one if isinstance(one, ModelPart) else ModelPart(one), quick) for one in self.models]
-        kept = self.quick.models if quick else ()
-        return [one for one in found if not kept or one.label in kept]
+    def entries(self, quick: bool = False) -> list[SuiteEntry]:
+        """Give the models with all that is asked of each, in the quick form or in the full one."""
+        entries = [self._entry(_full(SuiteModel, model), quick) for model in self.models]
+        labels = self.quick.models if quick else ()
+        return [entry for entry in entries if not labels or entry.label in labels]
 
     def networks(self, quick: bool = False) -> list[str]:
-        """Names of all models and evaluators.
+        """Give the names of all models and evaluators, each once."""
+        names = (name for entry in self.entries(quick) for name in (entry.model, entry.evaluator))
+        return list(dict.fromkeys(name for name in names if name is not None))
 
-        Args:
-            quick: In the quick form.
-        """
-        named = (name for one in self.entries(quick) for name in (one.model, one.evaluator))
-        return list(dict.fromkeys(name for name in named if name is not None))
-
-    def _entry(self, model: ModelPart, quick: bool) -> Entry:
-        faster = self.quick if quick else None
-        methods, metrics = self.methods, self.metrics
-        if faster is not None:
-            methods, metrics = faster.methods or methods, faster.metrics or metrics
-        data = model.data or self.data
+    def _entry(self, model: SuiteModel, quick: bool) -> SuiteEntry:
+        methods, metrics, data = self.methods, self.metrics, model.data or self.data
         leave_out = self.leave_out if model.leave_out is None else model.leave_out
-        return Entry(
-            label=model.label or _plain(model.name),
+        if quick:
+            methods, metrics = self.quick.methods or methods, self.quick.metrics or metrics
+            data, leave_out = data.model_copy(update={"limit": self.quick.limit}), (*leave_out, *self.quick.leave_out)
+        methods, metrics = model.methods or methods, model.metrics or metrics
+        return SuiteEntry(
+            label=model.label or re.sub(r"[^\w.+-]+", "-", model.name.partition(":")[2] or model.name).strip("-."),
             model=model.name,
-            data=data if faster is None else replace(data, limit=faster.limit),
-            methods=_parts(model.methods or methods),
-            metrics=tuple(MetricPart(one) if isinstance(one, str) else one for one in model.metrics or metrics),
-            leave_out=leave_out if faster is None else (*leave_out, *faster.leave_out),
+            data=data,
+            methods=tuple(_full(SuiteMethod, method) for method in ((EVERY,) if methods == EVERY else methods)),
+            metrics=tuple(_full(SuiteMetric, metric) for metric in metrics),
+            leave_out=leave_out,
             target=self.target if model.target is None else model.target,
             evaluator=model.evaluator or self.evaluator,
         )
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One model of a suite with all that is asked of it; see `Suite` and `ModelPart`."""
-
-    label: str
-    model: str
-    data: DataPart
-    methods: tuple[MethodPart, ...]
-    metrics: tuple[MetricPart, ...]
-    leave_out: tuple[str, ...]
-    target: str | int
-    evaluator: str | None
-
-    def wanted(self, name: str) -> bool:
-        """Whether a method that serves the model is judged."""
-        return name not in self.leave_out
+def _full(kind: type[SectionT], part: str | SectionT) -> SectionT:
+    """Turn a bare name into the section that it stands for."""
+    return kind.model_validate({"name": part}) if isinstance(part, str) else part
 
 
-def method_label(part: MethodPart) -> str:
-    """What a method is called in tables."""
-    from mhex.judge.plan import Judged
-
-    return label(part.name, Judged(part.name, part.options).written)
+_SUITES = NamedFiles("suite", "mhex bench --list")
+packaged_suites, find_suite = _SUITES.packaged, _SUITES.find
 
 
-def _parts(methods: Methods) -> tuple[MethodPart, ...]:
-    listed = (EVERY,) if methods == EVERY else methods
-    return tuple(MethodPart(one) if isinstance(one, str) else one for one in listed)
+def read_suite(path: Path) -> Suite:
+    """Read a suite file, and check all that can be checked without weights and data.
+
+    Raises:
+        ArgumentError: One sentence that names the file and the key.
+    """
+    suite = build(Suite, _SUITES.read(path), path.name)
+    check_suite(suite, path.name)
+    return suite
 
 
-def _plain(name: str) -> str:
-    """A folder's name for a model: `blood-vit` of `zoo:blood-vit`."""
-    return re.sub(r"[^\w.+-]+", "-", name.partition(":")[2] or name).strip("-.")
+@dataclass
+class _Table:
+    """What a table can have: names of methods, and columns with the side that is better."""
+
+    methods: set[str]
+    columns: dict[str, Any]
+
+
+def check_suite(suite: Suite, source: str) -> None:
+    """Refuse a suite that cannot be run, found without weights and without data.
+
+    Args:
+        suite: The suite as it was read.
+        source: Name of the file, for messages.
+
+    Raises:
+        ArgumentError: One sentence that names the file and the key.
+    """
+    entries = suite.entries()
+    _check_labels([entry.label for entry in entries], source)
+    with _at(source, "quick.models"):
+        _check_known("model", suite.quick.models, [entry.label for entry in entries])
+    left_out = {"leave_out": suite.leave_out, "quick.leave_out": suite.quick.leave_out}
+    for place, model in enumerate(suite.models):
+        left_out[f"models[{place}].leave_out"] = _full(SuiteModel, model).leave_out or ()
+    for key, names in left_out.items():
+        with _at(source, key):
+            _check_known("method", names, all_methods())
+    tables: dict[str, _Table] = {}
+    for quick in (False, True):
+        for entry in suite.entries(quick):
+            tables.setdefault(entry.label, _check_entry(entry, source, _keys(suite, entry, quick)))
+    metrics = [get_metric(part.name.partition(":")[0]).metric for entry in entries for part in entry.metrics]
+    if suite.charts and not any(issubclass(metric, CurveMetric) for metric in metrics):
+        raise ArgumentError(f"{source}: charts: they draw curves, and no metric of the suite has any; leave it out.")
+    for place, published in enumerate(suite.published):
+        with _at(source, f"published[{place}]"):
+            table = _joined(tables, published.models)
+            _check_known("method", published.values, sorted(table.methods))
+            for numbers in published.values.values():
+                _check_known("column", numbers, sorted(table.columns))
+    for place, claim in enumerate(suite.claims):
+        with _at(source, f"claims[{place}]"):
+            table = _joined(tables, claim.models)
+            _check_known("column", [claim.column], sorted(table.columns))
+            if table.columns[claim.column] is None:
+                raise ArgumentError(f"neither high nor low is better for {claim.column!r}, so nothing is better by it.")
+            _check_known("method", (*claim.better, *claim.than), sorted(table.methods))
+
+
+def _joined(tables: Mapping[str, _Table], labels: Sequence[str]) -> _Table:
+    """Join the tables of some models, or of all."""
+    _check_known("model", labels, tables)
+    joined = _Table(set(), {})
+    for name in labels or tables:
+        joined.methods |= tables[name].methods
+        joined.columns |= tables[name].columns
+    return joined
+
+
+def _keys(suite: Suite, entry: SuiteEntry, quick: bool) -> dict[str, str]:
+    """Say where in the file each part of an entry stands."""
+    place = [candidate.label for candidate in suite.entries()].index(entry.label)
+    model, keys = _full(SuiteModel, suite.models[place]), {"model": f"models[{place}]"}
+    for key in ("data", "methods", "metrics", "target", "evaluator"):
+        common = f"quick.{key}" if quick and getattr(suite.quick, key, None) is not None else key
+        keys[key] = common if getattr(model, key) is None else f"models[{place}].{key}"
+    return keys
+
+
+def _check_labels(labels: Sequence[str], source: str) -> None:
+    for place, name in enumerate(labels):
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise ArgumentError(
+                f"{source}: models[{place}].label: expected letters, digits, dots and dashes, since a folder is called "
+                f"so, but got {name!r}."
+            )
+        if name.casefold() in [label.casefold() for label in labels[:place]]:
+            raise ArgumentError(f"{source}: models[{place}]: {name!r} is there twice; give one of them a label.")
+
+
+def _check_entry(entry: SuiteEntry, source: str, keys: Mapping[str, str]) -> _Table:
+    """Check what is asked of a model; give what its table can have."""
+    with _at(source, keys["model"]):
+        _check_model(entry.model)
+    with _at(source, keys["data"]):
+        data = _check_data(entry.data)
+    columns: dict[str, Any] = {}
+    labels: set[str] = set()
+    for place, part in enumerate(entry.metrics):
+        with _at(source, f"{keys['metrics']}[{place}]"):
+            # Without the suite's seed, so that published columns need not name it.
+            metric = judges([part.argument], data.kind)[0]
+            if metric.label in labels:
+                raise ArgumentError(f"{metric.label} is there twice.")
+            labels.add(metric.label)
+            _check_needs(metric, entry, data)
+        for output, better in zip(metric.metric.outputs, metric.metric.better, strict=True):
+            columns[metric.label if output == "value" else f"{metric.label} {output}"] = better
+    with _at(source, keys["target"]):
+        if entry.target == "label" and not _has("label", entry.data, data):
+            raise ArgumentError(f"target 'label' needs a class of each sample, and {entry.data.name} has none.")
+    with _at(source, keys["evaluator"]):
+        if entry.evaluator is not None:
+            _check_model(entry.evaluator)
+        if entry.evaluator == entry.model:
+            raise ArgumentError(f"expected another network than {entry.model}; leave it out to read the model itself.")
+    return _Table(_check_methods(entry.methods, data, source, keys["methods"]), columns)
+
+
+def _check_model(name: str) -> None:
+    kind, _, model = name.partition(":")
+    if kind not in ("zoo", "timm", "hf", "run") or not model:
+        raise ArgumentError(f"expected a model as {FORMS}, but got {name!r}.")
+    if kind == "zoo":
+        residents = {row["name"].removeprefix("zoo:") for row in list_models()} | set(packaged_recipes())
+        _check_known("zoo model", [model], sorted(residents))
+
+
+def _check_data(part: SuiteData) -> DataEntry:
+    data = data_entry(part.name)
+    if part.form != "single" and (data.kind != "image" or data.task not in _LABELLED):
+        raise ArgumentError(f"form {part.form!r} needs photos with a class each, and {part.name} has none.")
+    if part.window is not None and (data.kind != "image" or not part.name.startswith(("folder:", "csv:"))):
+        raise ArgumentError(f"window is for photos of one's own (folder:PATH or csv:PATH), not for {part.name}.")
+    check_window(part.window)
+    return data
+
+
+def _check_methods(methods: Sequence[SuiteMethod], data: DataEntry, source: str, key: str) -> set[str]:
+    """Check the methods; give their names in tables, with `all` those of every method for such data."""
+    fitting = {name for name, method in all_methods().items() if data.kind in method.modalities}
+    controls = {f"{PREFIX}{name}" for name, control in CONTROLS.items() if data.kind in control.modalities}
+    names: list[str] = []
+    for place, part in enumerate(methods):
+        with _at(source, f"{key}[{place}]"):
+            if part.name == EVERY:
+                if part.options:
+                    raise ArgumentError("'all' takes no options; name the methods that have them beside it.")
+            elif is_control(part.name):
+                _check_known("control map", [part.name], sorted(controls))
+            else:
+                get_method(part.name).check_options(part.options)
+                if part.name not in fitting:
+                    raise ArgumentError(f"method {part.name!r} is not defined for {data.kind}s.")
+            if part.label in names:
+                raise ArgumentError(f"{part.label} is there twice.")
+            names.append(part.label)
+    return {*names, *controls, *(fitting if EVERY in names else ())}
+
+
+_LABELLED = ("classes", "ordered classes")
+_OTHER_NETWORK = "mhex"  # the preset whose paper reads another network than the explained one
+_NEEDS = {
+    "label": "a class of each sample",
+    "mask": "masks",
+    "rationale": "the words that people marked",
+    "other": "pictures of two classes (data.form side-by-side or mosaic)",
+    "tiles": "mosaics (data.form mosaic)",
+}
+
+
+def _check_needs(metric: Judge, entry: SuiteEntry, data: DataEntry) -> None:
+    """Refuse a metric of what the data does not say, and a paper's protocol without the other network it reads."""
+    for need in metric.needs:
+        if not _has(need, entry.data, data):
+            form = "" if entry.data.form == "single" else f" as {entry.data.form} pictures"
+            raise ArgumentError(f"{metric.label} needs {_NEEDS[need]}, and {entry.data.name}{form} has none.")
+    if metric.preset == _OTHER_NETWORK and entry.evaluator is None:
+        raise ArgumentError(
+            f"{metric.label} reads another network than the one that is explained; name it as evaluator, such as "
+            "zoo:blood-resnet34."
+        )
+
+
+def _has(need: str, part: SuiteData, data: DataEntry) -> bool:
+    """Say whether the data tell something about their samples."""
+    if need == "label":
+        return data.task in _LABELLED or "two classes" in data.judged
+    if need == "other":
+        return part.form != "single" or "two classes" in data.judged
+    if need == "tiles":
+        return part.form == "mosaic"
+    return part.form == "single" and {"mask": "masks", "rationale": "rationales"}[need] in data.judged
+
+
+def _check_known(kind: str, names: Iterable[str], candidates: Iterable[str]) -> None:
+    for name in names:
+        if name not in candidates:
+            raise unknown_name(kind, name, candidates)
+
+
+@contextmanager
+def _at(source: str, key: str) -> Iterator[None]:
+    """Put the file and the key before what is wrong."""
+    try:
+        yield
+    except MhexError as error:
+        raise ArgumentError(f"{source}: {key}: {error}") from error

@@ -19,7 +19,7 @@ from mhex.judge.rows import explain_seconds
 from mhex.judge.tables import Cell, Grid, render
 from mhex.lab.config.suite import PublishedPart
 from mhex.lab.suites.claims import check_claims, claims_table, markdown_table, without_seed
-from mhex.lab.suites.run import SuiteResult
+from mhex.lab.suites.stored import SuiteResult
 from mhex.stats.correlation import rank_correlation
 from mhex.viz import save_figure
 from mhex.viz.charts import curve_figure, styles_of
@@ -82,7 +82,7 @@ def suite_page(result: SuiteResult) -> str:
     Args:
         result: Of `run_suite` or `stored_result`.
     """
-    suite, facts = result.suite, result.told
+    suite, facts = result.suite, result.record
     form = ", in its quick form, which is for trying it" if result.quick else ""
     versions = " · ".join(f"{name} {version}" for name, version in facts["versions"].items())
     records = {label: facts["models"][label] for label in result.reports}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex._files import read_json, write_text
+from mhex._files import write_text
 from mhex._progress import progress_bar
 from mhex.bundle import Bundle
 from mhex.capture import find_anatomy, unwrap
@@ -29,67 +29,50 @@ from mhex.judge.controls import is_control
 from mhex.judge.evaluation import evaluate
 from mhex.judge.plan import MethodGiven, judged
 from mhex.judge.report import Report, versions
-from mhex.lab.config.suite import EVERY, DataPart, Entry, Suite
-from mhex.lab.config.suite_check import check_suite
+from mhex.lab.config.suite import EVERY, Suite, SuiteData, SuiteEntry, check_suite
 from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.photo_files import Items
 from mhex.lab.datasets.two_class import two_class_items
+from mhex.lab.suites.stored import RECORD, SuiteResult, count_samples, read_record
 from mhex.registry import all_methods, get_method
 from mhex.zoo.names import load
 from mhex.zoo.places import refuse_missing
 from mhex.zoo.residents import list_models
 
+_OF_THE_CALL = ("device", "versions", "command", "remark")  # they belong to the call that made the rows
+
 
 class Shelf:
-    """What was loaded so far; it stays until the shelf goes."""
+    """Models and data that were loaded so far; they stay until the shelf goes."""
 
     def __init__(self) -> None:
         self._bundles: dict[str, Bundle] = {}
-        self._items: dict[tuple[DataPart, int], Items] = {}
+        self._items: dict[tuple[SuiteData, int], Items] = {}
 
     def bundle(self, name: str, source: str) -> Bundle:
-        """A model.
-
-        Args:
-            name: As for `mhex.load`.
-            source: Name of the suite, for messages.
-
-        Raises:
-            ArgumentError: It cannot be loaded; the sentence says how to make it where there is a recipe.
-        """
+        """Load a model by its name for `mhex.load`, or give the one that is there; a mistake names the suite."""
         if name not in self._bundles:
-            self._bundles[name] = _load(name, source)
+            try:
+                self._bundles[name] = load(name)
+            except MhexError as error:
+                from mhex.lab.train.dependencies import buildable
+
+                recipe = name.removeprefix("zoo:")
+                if recipe != name and recipe in buildable() and name not in [row["name"] for row in list_models()]:
+                    words = f"{name} is not here; train it with `mhex models build {recipe}`."
+                    raise ArgumentError(f"{source}: {words}") from error
+                raise ArgumentError(f"{source}: {name}: {error}") from error
         return self._bundles[name]
 
-    def items(self, part: DataPart, seed: int) -> Items:
-        """Samples.
-
-        Args:
-            part: Which.
-            seed: Of pictures of two classes.
-
-        Raises:
-            DataMissingError: A file is missing; the message says what to place where.
-        """
-        own = (part, 0 if part.form == "single" else seed)
-        if own not in self._items:
-            self._items[own] = _items(part, seed)
-        return self._items[own]
+    def items(self, part: SuiteData, seed: int) -> Items:
+        """Load samples, or give those that are there; the seed is that of pictures of two classes."""
+        key = (part, 0 if part.form == "single" else seed)
+        if key not in self._items:
+            self._items[key] = _items(part, seed)
+        return self._items[key]
 
 
-def _load(name: str, source: str) -> Bundle:
-    try:
-        return load(name)
-    except MhexError as error:
-        from mhex.lab.train.dependencies import buildable
-
-        bare = name.removeprefix("zoo:")
-        if bare != name and bare in buildable() and f"zoo:{bare}" not in [row["name"] for row in list_models()]:
-            raise ArgumentError(f"{source}: {name} is not here; train it with `mhex models build {bare}`.") from error
-        raise ArgumentError(f"{source}: {name}: {error}") from error
-
-
-def _items(part: DataPart, seed: int) -> Items:
+def _items(part: SuiteData, seed: int) -> Items:
     data = data_entry(part.name)
     if part.form == "single":
         return data.items(part.split, limit=part.limit, **part.options)
@@ -97,78 +80,60 @@ def _items(part: DataPart, seed: int) -> Items:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A model of a suite with its data.
+class LoadedEntry:
+    """A model of a suite with its data."""
 
-    Attributes:
-        entry: What is asked.
-        bundle: The model.
-        evaluator: The other network whose outputs are read; None for the model itself.
-        items: The samples.
-        methods: As `mhex.evaluate` takes them, without the control maps that it adds.
-    """
-
-    entry: Entry
+    entry: SuiteEntry
     bundle: Bundle
-    evaluator: nn.Module | None
+    evaluator: nn.Module | None  # whose outputs are read; None for the model itself
     items: Items
-    methods: list[MethodGiven]
+    methods: list[MethodGiven]  # as `mhex.evaluate` takes them, without the control maps that it adds
 
 
-def make_ready(suite: Suite, quick: bool = False, shelf: Shelf | None = None) -> list[Ready]:
-    """Load everything that a suite names, each once.
-
-    Args:
-        suite: The suite.
-        quick: In its quick form.
-        shelf: Where models and data are kept for other suites.
-
-    Raises:
-        ArgumentError: Something is wrong; the sentence names the suite and the model.
-        DataMissingError: A file is missing; the message says what to place where.
-    """
+def load_entries(suite: Suite, quick: bool = False, shelf: Shelf | None = None) -> list[LoadedEntry]:
+    """Load everything that a suite names, each once; a mistake names the suite and the model."""
     check_suite(suite, suite.name)
     try:
         refuse_missing(suite.networks(quick))
     except ArgumentError as error:
         raise ArgumentError(f"{suite.name}: {error}") from error
-    shelf, found = shelf or Shelf(), []
+    shelf, entries = shelf or Shelf(), []
     for entry in suite.entries(quick):
         items = shelf.items(entry.data, suite.seed)
         bundle = shelf.bundle(entry.model, suite.name)
-        other = None if entry.evaluator is None else shelf.bundle(entry.evaluator, suite.name)
+        reader = None if entry.evaluator is None else shelf.bundle(entry.evaluator, suite.name)
         try:
-            evaluator = None if other is None else evaluator_of(bundle, other)
+            evaluator = None if reader is None else evaluator_of(bundle, reader)
             methods = _methods(entry, bundle, items)
         except MhexError as error:
             raise ArgumentError(f"{suite.name}: {entry.label}: {error}") from error
-        found.append(Ready(entry, bundle, evaluator, items, methods))
-    return found
+        entries.append(LoadedEntry(entry, bundle, evaluator, items, methods))
+    return entries
 
 
-def _methods(entry: Entry, bundle: Bundle, items: Items) -> list[MethodGiven]:
-    """Methods that are judged; one that was named and cannot serve the model is refused."""
+def _methods(entry: SuiteEntry, bundle: Bundle, items: Items) -> list[MethodGiven]:
+    """Give the methods that are judged; one that was named and cannot serve the model is refused."""
     model = unwrap(bundle.model)
     prepared = prepare(model, [_longest(items)], bundle.preprocess, bundle.tokenizer)
     anatomy = find_anatomy(model, prepared.batch)
     tokens = prepared.batch.tokens(anatomy)
-    named = [part for part in entry.methods if part.name != EVERY and entry.wanted(part.name)]
+    named = [part for part in entry.methods if part.name not in (EVERY, *entry.leave_out)]
     if named:
-        judged([part.given for part in named], anatomy, controls=False)
+        judged([part.argument for part in named], anatomy, controls=False)
     for part in named:
         if not is_control(part.name):
             get_method(part.name).check_serves(anatomy, tokens)
-    found = [part.given if part.options else part.name for part in named]
+    methods = [part.argument if part.options else part.name for part in named]
     if EVERY in [part.name for part in entry.methods]:
-        able = [name for name, one in all_methods().items() if not one.refusal(anatomy, tokens)]
-        found = [*(name for name in able if entry.wanted(name) and name not in found), *found]
-    if not found:
+        able = [name for name, method in all_methods().items() if not method.refusal(anatomy, tokens)]
+        methods = [*(name for name in able if name not in (*entry.leave_out, *methods)), *methods]
+    if not methods:
         raise ArgumentError("no method is left to be judged: all that serve the model are left out.")
-    return found
+    return methods
 
 
 def _longest(items: Items) -> Any:
-    """The sample that asks the most of methods: of texts the longest, of images any."""
+    """Find the sample that asks the most of methods: of texts the longest, of images any."""
     unread: dict[int, str] = {}
     samples = readable(items, unread)
     first = next(samples, None)
@@ -180,12 +145,7 @@ def _longest(items: Items) -> Any:
 
 
 class Resized(nn.Module):
-    """A network that is given its own input size, whatever size comes.
-
-    Args:
-        network: Takes pixels (B, C, H, W).
-        size: Height and width that it was trained on.
-    """
+    """A network that is given the height and width that it was trained on, whatever size comes."""
 
     def __init__(self, network: nn.Module, size: tuple[int, int]) -> None:
         super().__init__()
@@ -193,81 +153,30 @@ class Resized(nn.Module):
         self.eval()
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Outputs (B, classes) for pixels (B, C, h, w), normalised."""
-        found: Tensor = self.network(F.interpolate(pixels, self.size, mode="bilinear", antialias=True))
-        return found
+        """Give outputs (B, classes) for pixels (B, C, h, w), normalised."""
+        outputs: Tensor = self.network(F.interpolate(pixels, self.size, mode="bilinear", antialias=True))
+        return outputs
 
 
-def evaluator_of(bundle: Bundle, other: Bundle) -> nn.Module:
-    """The other network, ready to read what the explained one is given.
-
-    Args:
-        bundle: The explained model.
-        other: The network that is read. Where it was trained on another size, inputs are resized for it.
+def evaluator_of(bundle: Bundle, reader: Bundle) -> nn.Module:
+    """Make another network, the reader, ready to read what the explained one is given; inputs are resized for it.
 
     Raises:
         ArgumentError: It would see other colours, tokens or classes than it was trained on.
     """
-    if bundle.class_names != other.class_names:
-        raise ArgumentError(f"the evaluator {other.name} knows other classes than {bundle.name}.")
-    ours, its = bundle.preprocess, other.preprocess
+    if bundle.class_names != reader.class_names:
+        raise ArgumentError(f"the evaluator {reader.name} knows other classes than {bundle.name}.")
+    ours: Any = bundle.preprocess
+    its: Any = reader.preprocess
     if ours == its:
-        return other.model
-    if (
-        isinstance(ours, Squash)
-        and isinstance(its, Squash)
-        and replace(ours, height=its.height, width=its.width) == its
-    ):
-        return Resized(other.model, (its.height, its.width))
+        return reader.model
+    images = isinstance(ours, Squash) and isinstance(its, Squash)
+    if images and replace(ours, height=its.height, width=its.width) == its:
+        return Resized(reader.model, (its.height, its.width))
     raise ArgumentError(
-        f"the evaluator {other.name} was trained on other inputs ({its}) than {bundle.name} ({ours}), and both are "
+        f"the evaluator {reader.name} was trained on other inputs ({its}) than {bundle.name} ({ours}), and both are "
         "given the same; choose one of the same normalisation."
     )
-
-
-TOLD = "suite.json"
-_OF_THE_WORK = ("device", "versions", "command", "remark")  # they belong to the call that made the rows
-
-
-@dataclass(frozen=True)
-class SuiteResult:
-    """What a suite found.
-
-    Attributes:
-        suite: The suite.
-        quick: Whether in its quick form.
-        reports: By the labels of the models.
-        told: What `suite.json` holds.
-        added: Rows that this call made; 0 where all were there.
-    """
-
-    suite: Suite
-    quick: bool
-    reports: Mapping[str, Report]
-    told: Mapping[str, Any]
-    added: int
-
-    @property
-    def remarks(self) -> list[str]:
-        """A sentence on models whose turn has not come, where a run was broken off."""
-        return missing_models(self.told)
-
-    @property
-    def lost(self) -> dict[str, Mapping[int, str]]:
-        """For each model, the samples that could not be judged, and why; models without any are left out."""
-        return {label: report.lost for label, report in self.reports.items() if report.lost}
-
-
-def missing_models(told: Mapping[str, Any]) -> list[str]:
-    """A sentence on models of a suite that have no record in its `suite.json`; empty if all have."""
-    labels = told.get("labels", ())
-    missing = [label for label in labels if label not in told["models"]]
-    if not missing:
-        return []
-    return [
-        f"Broken off, or still running: {len(labels) - len(missing)} of {len(labels)} models of this suite are judged, "
-        f"and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not. The same command goes on from there."
-    ]
 
 
 def run_suite(
@@ -285,7 +194,7 @@ def run_suite(
     """Judge all that a suite asks for. The same call goes on where a broken one stopped; what is there stays.
 
     Args:
-        suite: As `mhex.lab.config.suite_files.read_suite` gives it.
+        suite: As `mhex.lab.config.suite.read_suite` gives it.
         out: Folder of the suite: rows of each model in `out/LABEL`, and `out/suite.json`.
         device: Where models run.
         quick: In the quick form.
@@ -293,50 +202,61 @@ def run_suite(
         command: What made the result, for pages; by default this call in words.
         remark: On the circumstances, for pages: that other work ran on the same device, say.
         shelf: Where models and data are kept for other suites.
-        say: Told in a line when a model is done, and how long it took.
+        say: Takes a line when a model is done, with how long it took.
 
     Raises:
         ArgumentError: Something is wrong with the suite, a model or the folder; nothing has been judged then.
     """
     out = Path(out)
-    ready = make_ready(suite, quick, shelf)
-    command = command or f"run_suite({suite.name!r}, quick={quick})"
-    before = records_in(out)
+    entries = load_entries(suite, quick, shelf)
+    gpu = device.startswith("cuda")
+    words = torch.cuda.get_device_name(device) if gpu else f"{torch.get_num_threads()} threads"
+    call = {
+        "device": f"{device} ({words})",
+        "versions": versions(),
+        "command": command or f"run_suite({suite.name!r}, quick={quick})",
+        "remark": remark,
+    }
+    before = dict(read_record(out)["models"]) if (out / RECORD).is_file() else {}
     # What an earlier call told of models whose turn has not come stays, should this one be broken off.
-    records = {one.entry.label: before[one.entry.label] for one in ready if one.entry.label in before}
-    reports, added = {}, 0
-    for number, one in enumerate(ready):
-        folder, started = out / one.entry.label, time.perf_counter()
-        had = _parts(folder)
-        with progress_bar(len(ready), progress, f"{suite.name}: {one.entry.label}") as bar:
+    models = {loaded.entry.label: before[loaded.entry.label] for loaded in entries if loaded.entry.label in before}
+    reports: dict[str, Report] = {}
+    added = 0
+    for number, loaded in enumerate(entries):
+        label, started = loaded.entry.label, time.perf_counter()
+        parts = _parts(out / label)
+        with progress_bar(len(entries), progress, f"{suite.name}: {label}") as bar:
             bar.reach(number)
-            reports[one.entry.label] = _judge(suite, one, folder, device, progress)
-        new = len(_parts(folder) - had)
-        work = {"device": _device(device), "versions": versions(), "command": command, "remark": remark}
+            report = reports[label] = _judge(suite, loaded, out / label, device, progress)
+        new = len(_parts(out / label) - parts)
         seconds = time.perf_counter() - started
-        record = _record(one, reports[one.entry.label], work, seconds, bool(had))
-        records[one.entry.label] = _joined(before.get(one.entry.label), record, new)
+        record = {**_record(loaded, report), "seconds": seconds, "resumed": bool(parts), **call}
+        models[label] = _joined(before.get(label), record, new)
         added += new
-        told = _told(suite, quick, records)
-        write_text(json.dumps(told, indent=2), out / TOLD)
+        summary = _summary(suite, quick, models)
+        write_text(json.dumps(summary, indent=2), out / RECORD)
         if say is not None:
-            say(f"{suite.name}: {one.entry.label}: {_spoken(record, new)} in {seconds:.1f} s.")
-    return SuiteResult(suite, quick, reports, told, added)
+            controls = sum(map(is_control, report.methods))
+            words = (
+                f"{len(report.methods) - controls} methods and {controls} control maps on {record['images']} samples"
+            )
+            say(f"{suite.name}: {label}: {words}{'' if new else ', which were there,'} in {seconds:.1f} s.")
+    return SuiteResult(suite, quick, reports, summary, added)
 
 
-def _judge(suite: Suite, one: Ready, folder: Path, device: str, progress: bool) -> Report:
-    one.bundle.model.to(device)
-    if one.evaluator is not None:
-        one.evaluator.to(device)
+def _judge(suite: Suite, loaded: LoadedEntry, folder: Path, device: str, progress: bool) -> Report:
+    loaded.bundle.model.to(device)
+    if loaded.evaluator is not None:
+        loaded.evaluator.to(device)
     return evaluate(
-        one.bundle,
-        one.items,
-        one.methods,
-        [part.given for part in one.entry.metrics],
-        target=one.entry.target,
+        loaded.bundle,
+        loaded.items,
+        loaded.methods,
+        [part.argument for part in loaded.entry.metrics],
+        target=loaded.entry.target,
         controls=suite.controls,
         batch_size=suite.batch_size,
-        evaluator=one.evaluator,
+        evaluator=loaded.evaluator,
         seed=suite.seed,
         out=folder,
         curves=suite.curves,
@@ -345,88 +265,48 @@ def _judge(suite: Suite, one: Ready, folder: Path, device: str, progress: bool) 
     )
 
 
-def _spoken(record: Mapping[str, Any], new: int) -> str:
-    """What was done, in a line."""
-    controls = sum(map(is_control, record["methods"]))
-    done = f"{len(record['methods']) - controls} methods and {controls} control maps on {record['images']} samples"
-    return done if new else f"{done}, which were there,"
-
-
-def _record(one: Ready, report: Report, work: Mapping[str, Any], seconds: float, resumed: bool) -> dict[str, Any]:
-    """What is told of a model."""
-    samples = set(zip(*(report.rows.column(name).to_pylist() for name in ("image", "input")), strict=True))
+def _record(loaded: LoadedEntry, report: Report) -> dict[str, Any]:
+    """Give what is recorded of a model, the call aside."""
+    entry, evaluator = loaded.entry, loaded.evaluator
     return {
-        "model": one.entry.model,
-        "evaluator": one.entry.evaluator,
-        "evaluator_size": list(one.evaluator.size) if isinstance(one.evaluator, Resized) else None,
-        "data": asdict(one.entry.data),
-        "target": one.entry.target,
-        "images": len(samples),
-        "accuracy": one.bundle.card.get("accuracy"),
+        "model": entry.model,
+        "evaluator": entry.evaluator,
+        "evaluator_size": list(evaluator.size) if isinstance(evaluator, Resized) else None,
+        "data": entry.data.model_dump(mode="json"),
+        "target": entry.target,
+        "images": count_samples(report),
+        "accuracy": loaded.bundle.card.get("accuracy"),
         "methods": report.methods,
         "protocols": {name: report.protocol(name) for name in report.metrics},
         "rows": report.rows.num_rows,
-        "seconds": seconds,
-        "resumed": resumed,
-        **work,
     }
 
 
 def _joined(before: Mapping[str, Any] | None, record: dict[str, Any], new: int) -> dict[str, Any]:
-    """A record that keeps who made the rows and in what time, where they were there already."""
+    """Keep who made the rows and in what time in a record, where they were there already."""
     if before is None:
         return record
     earlier = {"remark": "", **before}
     if new == 0:
-        return {**record, **{name: earlier[name] for name in (*_OF_THE_WORK, "seconds", "resumed")}}
-    remarks = " ".join(dict.fromkeys(one["remark"] for one in (earlier, record) if one["remark"]))
+        return {**record, **{name: earlier[name] for name in (*_OF_THE_CALL, "seconds", "resumed")}}
+    remarks = " ".join(dict.fromkeys(remark for remark in (earlier["remark"], record["remark"]) if remark))
     seconds = before["seconds"] + record["seconds"]  # all of the work, if the first call told of all of its own
     return {**record, "seconds": seconds, "resumed": before["resumed"], "remark": remarks}
 
 
-def _told(suite: Suite, quick: bool, records: Mapping[str, Any]) -> dict[str, Any]:
-    last = list(records.values())[-1]
-    told = {
-        "suite": asdict(suite),
+def _summary(suite: Suite, quick: bool, models: Mapping[str, Any]) -> dict[str, Any]:
+    last = list(models.values())[-1]
+    summary = {
+        "suite": suite.model_dump(mode="json"),
         "quick": quick,
         "seed": suite.seed,
         "labels": [entry.label for entry in suite.entries(quick)],
-        **{name: last[name] for name in _OF_THE_WORK},
-        "wall_seconds": sum(one["seconds"] for one in records.values()),
-        "models": dict(records),
+        **{name: last[name] for name in _OF_THE_CALL},
+        "wall_seconds": sum(record["seconds"] for record in models.values()),
+        "models": dict(models),
     }
-    return dict(json.loads(json.dumps(told, default=str)))  # as it will be read
-
-
-def records_in(out: Path) -> dict[str, Any]:
-    """What is told of each model in the folder of a suite, by label; empty if nothing is."""
-    return dict(told_in(out)["models"]) if (out / TOLD).is_file() else {}
-
-
-def told_in(out: Path) -> dict[str, Any]:
-    """What `suite.json` in the folder of a suite holds.
-
-    Raises:
-        ArgumentError: There is none, or it is damaged.
-    """
-    path = out / TOLD
-    if not path.is_file():
-        raise ArgumentError(f"Expected {TOLD} in {out}, which `mhex bench` writes beside its rows, but there is none.")
-    try:
-        told = dict(read_json(path.read_text(encoding="utf-8")))
-        if not all(isinstance(told[key], Mapping) for key in ("suite", "models")):
-            raise TypeError("suite and models should be mappings")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArgumentError(f"{path} is damaged ({error}); delete it: rows are kept apart from it.") from error
-    return told
+    return dict(json.loads(json.dumps(summary, default=str)))  # as it will be read
 
 
 def _parts(folder: Path) -> set[str]:
     return {path.name for _, path in store.numbered(folder)} if folder.is_dir() else set()
-
-
-def _device(device: str) -> str:
-    """The device in words."""
-    if device.startswith("cuda"):
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({torch.get_num_threads()} threads)"

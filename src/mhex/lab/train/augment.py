@@ -13,96 +13,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mhex._schema import setting
-from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import per_channel
-
-
-@dataclass(frozen=True)
-class Augment:
-    """Strengths of the random changes; the defaults suit small photo collections.
-
-    Attributes:
-        canvas: Side of the square that comes out, in pixels; 0 for the side of the network's input.
-        scale: Smallest and largest share of the area that a crop keeps.
-        ratio: Narrowest and widest stretch of a crop (width over height).
-        rotate: Largest turn either way, in degrees.
-        flip: Probability of a left-right flip.
-        light: Largest relative change of brightness and of contrast.
-        colour: Largest relative change of saturation.
-        cast: Largest relative change of a single colour channel.
-        grey: Probability of losing all colour.
-        erase: Probability of covering a random box with noise.
-        cutmix: Probability of pasting a box of another photo.
-        mixup: Probability of blending with another photo.
-    """
-
-    canvas: int = setting(0, low=0)
-    scale: tuple[float, float] = (0.25, 1.0)
-    ratio: tuple[float, float] = setting((0.75, 4 / 3), above=0)
-    rotate: float = setting(10.0, low=0, high=180)
-    flip: float = setting(0.5, low=0, high=1)
-    light: float = setting(0.3, low=0, high=1)
-    colour: float = setting(0.3, low=0, high=1)
-    cast: float = setting(0.08, low=0, high=1)
-    grey: float = setting(0.05, low=0, high=1)
-    erase: float = setting(0.0, low=0, high=1)
-    cutmix: float = setting(0.5, low=0, high=1)
-    mixup: float = setting(0.2, low=0, high=1)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ArgumentError(f"scale should be two ascending shares in (0, 1], not {self.scale}.")
-        if self.ratio[0] > self.ratio[1]:
-            raise ArgumentError(f"ratio should be two ascending numbers, not {self.ratio}.")
-        if self.cutmix + self.mixup > 1:
-            raise ArgumentError(
-                f"cutmix and mixup exclude each other, so their probabilities should sum to at most 1, not "
-                f"{self.cutmix} + {self.mixup}."
-            )
+from mhex.lab.config.recipe import RecipeAugment
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What was drawn for a batch of N photos; every tensor has N rows.
+    """What was drawn for a batch of N photos; every tensor has N rows."""
 
-    Attributes:
-        matrices: Crops as ``affine_grid`` takes them, (N, 2, 3).
-        brightness: Factors, (N,).
-        contrast: Factors, (N,).
-        saturation: Factors, 0 for photos that lose their colour, (N,).
-        cast: Factors of the channels, (N, 3).
-        hole: Middle across, middle down and half side of the erased box in shares of the side, (N, 3).
-        noise: Colour of the erased box, (N, 3).
-        paste: The same of the box that CutMix pastes, (N, 3).
-        blend: Share of the other photo in Mixup, (N,).
-        other: Row of the other photo, (N,), int64.
-    """
-
-    matrices: Tensor
-    brightness: Tensor
-    contrast: Tensor
-    saturation: Tensor
-    cast: Tensor
-    hole: Tensor
-    noise: Tensor
-    paste: Tensor
-    blend: Tensor
-    other: Tensor
+    matrices: Tensor  # crops as `affine_grid` takes them, (N, 2, 3)
+    brightness: Tensor  # factors, (N,)
+    contrast: Tensor  # factors, (N,)
+    saturation: Tensor  # factors, 0 for photos that lose their colour, (N,)
+    cast: Tensor  # factors of the channels, (N, 3)
+    hole: Tensor  # erased box: middle across, middle down and half side in shares of the side, (N, 3)
+    noise: Tensor  # colour of the erased box, (N, 3)
+    paste: Tensor  # box that CutMix pastes, as `hole`, (N, 3)
+    blend: Tensor  # share of the partner in Mixup, (N,)
+    partner: Tensor  # row of the photo that is pasted or blended in, (N,), int64
 
     def take(self, rows: slice | Tensor) -> Draws:
-        """The draws of some photos; ``other`` still counts in the whole batch."""
+        """Give the draws of some photos; ``partner`` still counts in the whole batch."""
         return replace(self, **{entry.name: getattr(self, entry.name)[rows] for entry in fields(self)})
 
 
-def draw(count: int, settings: Augment, generator: torch.Generator) -> Draws:
-    """Draw everything random about a batch.
-
-    Args:
-        count: Photos N of the whole batch.
-        settings: The strengths.
-        generator: Source of all randomness, so that a seed repeats the batch; the draws lie on its device.
-    """
+def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> Draws:
+    """Draw everything random about a whole batch of photos; the draws lie on the device of the generator."""
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
         return torch.rand(count, *shape, generator=generator, device=generator.device) * (high - low) + low
@@ -134,7 +70,7 @@ def draw(count: int, settings: Augment, generator: torch.Generator) -> Draws:
         noise=uniform(0, 1, 3),
         paste=boxes(strength * (choice < settings.cutmix)),
         blend=strength * ((choice >= settings.cutmix) & (choice < settings.cutmix + settings.mixup)),
-        other=torch.randperm(count, generator=generator, device=generator.device),
+        partner=torch.randperm(count, generator=generator, device=generator.device),
     )
 
 
@@ -143,7 +79,7 @@ def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
 
     Args:
         images: (N, 3, H, W), uint8, on the device of the draws.
-        draws: Of these N photos.
+        draws: What was drawn for these N photos.
         side: Side of the square that comes out, S.
 
     Returns:
@@ -157,15 +93,7 @@ def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
 
 
 def recolour(pixels: Tensor, draws: Draws) -> Tensor:
-    """Change brightness, contrast, saturation and colour cast.
-
-    Args:
-        pixels: (N, 3, H, W) in 0..1.
-        draws: Of these N photos.
-
-    Returns:
-        (N, 3, H, W) in 0..1.
-    """
+    """Change brightness, contrast, saturation and colour cast of photos (N, 3, H, W) in 0..1."""
     pixels = pixels * draws.brightness.view(-1, 1, 1, 1) * draws.cast[:, :, None, None]
     # Luma weights of Rec. 601, as PIL turns colour into grey.
     grey = (pixels * per_channel((0.299, 0.587, 0.114), pixels.device)).sum(dim=1, keepdim=True)
@@ -175,15 +103,7 @@ def recolour(pixels: Tensor, draws: Draws) -> Tensor:
 
 
 def inside(boxes: Tensor, side: int) -> Tensor:
-    """Which pixels of a square lie in a box.
-
-    Args:
-        boxes: Middle across, middle down and half side in shares of the side, (N, 3).
-        side: Side of the square in pixels, S.
-
-    Returns:
-        (N, 1, S, S), bool.
-    """
+    """Mark the pixels of a square that lie in a box as in `Draws.hole`, (N, 3): a mask (N, 1, S, S)."""
     place = (torch.arange(side, device=boxes.device).view(1, -1) + 0.5) / side
     across = (place - boxes[:, 0:1]).abs() < boxes[:, 2:3]
     down = (place - boxes[:, 1:2]).abs() < boxes[:, 2:3]
@@ -193,14 +113,14 @@ def inside(boxes: Tensor, side: int) -> Tensor:
 def mix(
     pixels: Tensor, partners: Tensor, targets: Tensor, partner_targets: Tensor, draws: Draws
 ) -> tuple[Tensor, Tensor]:
-    """CutMix or Mixup, as drawn for every photo on its own.
+    """Apply CutMix or Mixup, as drawn for every photo on its own.
 
     Args:
         pixels: (N, 3, S, S).
-        partners: The other photo of each, (N, 3, S, S).
+        partners: The partner of each photo, (N, 3, S, S).
         targets: Class probabilities, (N, C).
-        partner_targets: Of the other photos, (N, C).
-        draws: Of these N photos.
+        partner_targets: Those of the partners, (N, C).
+        draws: What was drawn for these N photos.
 
     Returns:
         Mixed pixels (N, 3, S, S), and targets (N, C) mixed by the share of pixels that each photo kept.

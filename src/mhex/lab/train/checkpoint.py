@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,25 @@ from torch import Tensor, nn
 
 from mhex import _files
 from mhex._files import folder_aside, read_json, sync
+from mhex._schema import build
 from mhex.errors import ArgumentError, some_of
-from mhex.lab.config.recipe import Recipe
-from mhex.lab.config.recipe_files import differences, restore_recipe
+from mhex.lab.config.recipe import TrainingRecipe
+from mhex.lab.config.schema import Natural
 from mhex.lab.train.optimiser import HEADS, PROJECTOR, Average
 from mhex.zoo.files import unpack
 
+FOLDER = "checkpoint"
+GROUP = "group."  # prefix of what an optimiser keeps for a group of parameters
+_NAME = re.compile(r"step-\d{9}")
+_PLAIN = bool | int | float | str | None
 # The class matrix of a head, and the intercept of one that was fitted; equal shapes do not make equal classes.
 _READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
 
 
 def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
-    """Write tensors so that a broken run leaves no half file: aside, to the disk, renamed.
+    """Write tensors, with text entries for the header, so that a broken run leaves no half file.
 
-    Args:
-        state: Tensors by name; each is copied, since the format knows no shared memory.
-        path: File to write.
-        facts: Text entries for the header.
+    Each tensor is copied, since the format knows no shared memory.
     """
     copies = {name: value.detach().cpu().clone() for name, value in state.items()}
     _files.write_tensors(copies, path, facts, durable=True)
@@ -45,36 +48,27 @@ def write_text(text: str, path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        ArgumentError: There is none, or it is damaged.
-    """
-    try:
+    """Read a safetensors file; packed weights are unpacked."""
+    with _reading(path):
         return unpack(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """The text entries in the header of a weights file.
+    """Read the text entries in the header of a weights file."""
+    with _reading(path), safe_open(path, framework="pt") as handle:
+        return dict(handle.metadata() or {})
 
-    Raises:
-        ArgumentError: There is none, or it is damaged.
-    """
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt") as handle:
-            return dict(handle.metadata() or {})
+        yield
     except (OSError, SafetensorError) as error:
         raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
 
 
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights for shipping: floating point as float16, counters as they are.
-
-    Raises:
-        ArgumentError: A value does not fit into float16.
-    """
+    """Halve weights for shipping: floating point as float16, counters as they are."""
     half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     broken = [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]
     if broken:
@@ -85,13 +79,7 @@ def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: Path, *, over: bool = False) -> None:
-    """Load a weights file of the same network, half precision widened to the network's own.
-
-    Args:
-        model: The network.
-        path: The file.
-        over: Whether the file may hold a part of the weights alone, the rest being what the network has.
-    """
+    """Load a weights file of the same network; with `over`, it may hold a part of the weights alone."""
     state = read_tensors(path)
     model.load_state_dict({**model.state_dict(), **state} if over else state, strict=True)
 
@@ -107,90 +95,57 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
         classifier: Prefixes of the classifier's parameters.
         same_data: Whether the weights were learned on the same data: then classifier and read-outs of heads are taken
             over too. Gates go along to other data, where read-outs and classifier begin anew.
-
-    Raises:
-        ArgumentError: Anything else is missing or left over.
     """
     state = read_tensors(path)
-    own = model.state_dict()
+    target = model.state_dict()
     free = (HEADS, PROJECTOR, *classifier)
     if not same_data:
-        state = {name: value for name, value in state.items() if not _tells_classes(name, classifier)}
+        # Classes belong to the classifier, and to what an explainer head reads out.
+        bound = [n for n in state if n.startswith((*classifier,)) or (n.startswith(HEADS) and _READ_OUT.search(n))]
+        state = {name: value for name, value in state.items() if name not in bound}
     if "pos_embed" in state and hasattr(model, "patch_embed"):
         from timm.layers import resample_abs_pos_embed
 
         network: Any = model
-        state["pos_embed"] = resample_abs_pos_embed(
-            state["pos_embed"],
-            new_size=list(network.patch_embed.grid_size),
-            num_prefix_tokens=network.num_prefix_tokens,
-        )
-    fits = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
-    missing = [name for name in own if name not in fits and not name.startswith(free)]
-    left = [name for name in state if name not in fits and not name.startswith(free)]
-    if missing or left:
+        size, prefix = list(network.patch_embed.grid_size), network.num_prefix_tokens
+        state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], new_size=size, num_prefix_tokens=prefix)
+    fits = {name: value for name, value in state.items() if name in target and target[name].shape == value.shape}
+    missing = [name for name in target if name not in fits and not name.startswith(free)]
+    surplus = [name for name in state if name not in fits and not name.startswith(free)]
+    if missing or surplus:
         raise ArgumentError(
             f"{path} should hold weights of the same architecture: it lacks {some_of(missing, 5) or 'nothing'} and "
-            f"has {some_of(left, 5) or 'nothing'} too much (or in another shape)."
+            f"has {some_of(surplus, 5) or 'nothing'} too much (or in another shape)."
         )
     model.load_state_dict(fits, strict=False)
 
 
-def _tells_classes(name: str, classifier: Sequence[str]) -> bool:
-    """Whether a tensor belongs to classes: to the classifier, or to what an explainer head reads out."""
-    return name.startswith(tuple(classifier)) or (name.startswith(HEADS) and bool(_READ_OUT.search(name)))
-
-
-FOLDER = "checkpoint"
-GROUP = "group."  # prefix of what an optimiser keeps for a group of parameters
-_NAME = re.compile(r"step-\d{9}")
-_PLAIN = bool | int | float | str | None
-
-
 @dataclass
 class Progress:
-    """How far a run has come, tensors aside.
+    """How far a run has come, tensors aside."""
 
-    Attributes:
-        step: Steps that are done.
-        loss_sum: Sum of the losses of this epoch's steps.
-        history: A row for each epoch that is done.
-        best: Best validation so far; None before the first.
-        best_epoch: Epoch of the best validation, counted from 1.
-        waited: Epochs since.
-        seconds: Time spent so far.
-        scaler: State of the loss scaling in fp16.
-    """
-
-    step: int = 0
-    loss_sum: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: float | None = None
-    best_epoch: int | None = None
-    waited: int = 0
-    seconds: float = 0.0
-    scaler: dict[str, Any] = field(default_factory=dict)
+    step: Natural = 0  # steps that are done
+    loss_sum: float = 0.0  # of this epoch's steps
+    history: list[dict[str, Any]] = field(default_factory=list)  # a row for each epoch that is done
+    best: float | None = None  # best validation so far; None before the first
+    best_epoch: Natural | None = None  # its epoch, counted from 1
+    waited: Natural = 0  # epochs since
+    seconds: float = 0.0  # time spent so far
+    scaler: dict[str, Any] = field(default_factory=dict)  # state of the loss scaling in fp16
 
 
 def save_checkpoint(
     out: Path,
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     progress: Progress,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
     best: Mapping[str, Tensor] | None,
 ) -> None:
-    """Write a checkpoint and remove the older ones.
+    """Write a checkpoint into the folder of a run and remove the older ones.
 
-    Args:
-        out: Folder of the run.
-        recipe: Whose identity the checkpoint carries.
-        progress: How far the run is; a step has one checkpoint.
-        model: The network.
-        optimizer: Its optimiser.
-        average: The running average, if there is one.
-        best: Weights of a new best validation; None takes those of the last checkpoint along.
+    `best` are the weights of a new best validation; None takes those of the last checkpoint along.
     """
     home = out / FOLDER
     older = latest_checkpoint(out)
@@ -214,30 +169,15 @@ def save_checkpoint(
 
 
 def latest_checkpoint(out: Path) -> Path | None:
-    """The newest whole checkpoint of a run; None before the first."""
+    """Find the newest whole checkpoint of a run; None before the first."""
     home = out / FOLDER
-    found = sorted(path for path in home.glob("step-*") if _NAME.fullmatch(path.name)) if home.is_dir() else []
-    return found[-1] if found else None
+    return max((path for path in home.glob("step-*") if _NAME.fullmatch(path.name)), default=None)
 
 
 def load_checkpoint(
-    folder: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
+    folder: Path, recipe: TrainingRecipe, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> Progress:
-    """Take over a checkpoint.
-
-    Args:
-        folder: As `latest_checkpoint` gave it.
-        recipe: The recipe that is run now.
-        model: Filled in place.
-        optimizer: Filled in place.
-        average: Filled in place.
-
-    Returns:
-        How far the run was.
-
-    Raises:
-        ArgumentError: The checkpoint is of another recipe; the message names the keys that differ.
-    """
+    """Fill model, optimiser and average from a checkpoint of this very recipe, and give how far the run was."""
     try:
         state = read_json((folder / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -249,45 +189,24 @@ def load_checkpoint(
         restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
         if average is not None:
             average.load(read_tensors(folder / "average.safetensors"))
-        return _progress(state["progress"])
-    except ArgumentError:
-        raise
+        return build(Progress, state["progress"], "progress")
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ArgumentError(f"The checkpoint {folder} is damaged ({reason[0]}): begin anew with --restart.") from error
 
 
-def _progress(entries: Mapping[str, Any]) -> Progress:
-    progress = Progress(**entries)
-    counts = (progress.step, progress.waited, progress.best_epoch or 0)
-    numbers = (progress.loss_sum, progress.seconds, progress.best or 0.0)
-    rows = isinstance(progress.history, list) and all(isinstance(row, dict) for row in progress.history)
-    if (
-        not all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
-        or not all(isinstance(number, int | float) for number in numbers)
-        or not rows
-        or not isinstance(progress.scaler, dict)
-    ):
-        raise ValueError("its progress should be numbers and rows of a history")
-    return progress
-
-
-def _recipe_of(state: Mapping[str, Any], title: str, folder: Path) -> Recipe:
-    """The recipe of a checkpoint, with a title for the one that its identity lacks."""
+def _recipe_of(state: Mapping[str, Any], title: str, folder: Path) -> TrainingRecipe:
+    """Read the recipe of a checkpoint, with a title for the one that its identity lacks."""
     if not isinstance(state, Mapping) or not isinstance(state.get("recipe"), Mapping):
         raise ArgumentError(f"The checkpoint {folder} names no recipe, so it is damaged: begin anew with --restart.")
     try:
-        return restore_recipe({**state["recipe"], "title": title}, f"the checkpoint {folder}")
+        return build(TrainingRecipe, {**state["recipe"], "title": title}, f"the checkpoint {folder}")
     except ArgumentError as error:
         raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
 
 
-def refuse_other_recipe(out: Path, old: Recipe, recipe: Recipe) -> None:
-    """Refuse to go on with the work of another recipe in a folder.
-
-    Raises:
-        ArgumentError: The recipes differ in what decides the weights; the message names the keys.
-    """
+def refuse_other_recipe(out: Path, old: TrainingRecipe, recipe: TrainingRecipe) -> None:
+    """Refuse to go on with the work of a recipe that differs in what decides the weights; name the keys."""
     if wrong := differences(old.identity(), recipe.identity()):
         raise ArgumentError(
             f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
@@ -295,17 +214,26 @@ def refuse_other_recipe(out: Path, old: Recipe, recipe: Recipe) -> None:
         )
 
 
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> list[str]:
+    """Name the keys in which two recipes differ, with their values: ``train.epochs (3 there, 5 here)``."""
+    keys: list[str] = []
+    for key in dict.fromkeys((*old, *new)):
+        before, now, name = old.get(key), new.get(key), f"{place}{key}"
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            keys += differences(before, now, f"{name}.")
+        elif before != now:
+            keys.append(f"{name} ({before!r} there, {now!r} here)")
+    return keys
+
+
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as tensors and, apart, what is no tensor.
+    """Give an optimiser's state as tensors and, apart, what is no tensor.
 
     Keys are ``"PARAMETER.NAME"`` and, for what an optimiser keeps once for a group of parameters, such as the number of
-    steps in LAMB, ``"group.PLACE.NAME"``.
-
-    Raises:
-        ArgumentError: The optimiser keeps something that is neither a tensor nor a plain value.
+    steps in LAMB, ``"group.PLACE.NAME"``. What is neither a tensor nor a plain value is refused.
     """
     stored = optimizer.state_dict()
-    kept: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for place, entries in stored["state"].items():
         for name, value in entries.items():
             if not isinstance(value, Tensor | _PLAIN):
@@ -313,16 +241,16 @@ def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[s
                     f"{type(optimizer).__name__} keeps {name!r} as {type(value).__name__}, which a checkpoint cannot "
                     "hold: choose another train.optimizer."
                 )
-            kept[f"{place}.{name}"] = value
+            flat[f"{place}.{name}"] = value
     for place, group in enumerate(stored["param_groups"]):
         # What else is in a group, betas and lists of parameters, never changes.
-        kept |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}
-    tensors = {name: value for name, value in kept.items() if isinstance(value, Tensor)}
-    return tensors, {name: value for name, value in kept.items() if name not in tensors}
+        flat |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}
+    tensors = {name: value for name, value in flat.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in flat.items() if name not in tensors}
 
 
 def restore(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-    """The reverse of `flatten`; what it does not hold of the groups stays as it is."""
+    """Reverse `flatten`; what it does not hold of the groups stays as it is."""
     state: dict[int, dict[str, Any]] = {}
     groups = optimizer.state_dict()["param_groups"]
     for key, value in (*tensors.items(), *numbers.items()):

@@ -1,99 +1,130 @@
-"""What a classifier answers, and the share of right answers over classes and over their groups."""
+"""What a network answers to the samples of a recipe, and how many of its answers are right."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from mhex.errors import ArgumentError
-from mhex.lab.train.objective import Objective
-from mhex.lab.train.samples import Feed, row_batches
+from mhex.lab.config.recipe import TrainingRecipe
+from mhex.lab.datasets import ImageSet, data_entry
+from mhex.lab.datasets.catalogue import AnySet
+from mhex.lab.train.checkpoint import load_weights
+from mhex.lab.train.networks import Network, make_network
+from mhex.lab.train.objective import ContrastObjective, HeadsObjective, Objective
+from mhex.lab.train.samples import Feed, load_samples, make_feed, row_batches
+from mhex.zoo.runs import attach_heads
 
+BATCH = 64
 NEIGHBOURS = 20
 TEMPERATURE = 0.07  # of the votes, as DINO's evaluation has it (Wu et al. 2018)
 
 
-@torch.no_grad()
-def features_of(objective: Objective, feed: Feed) -> Tensor:
-    """Features (N, D) of all samples of a feed as they are, float32, on the feed's device, in evaluation mode."""
-    objective.eval()
-    return torch.cat([objective.predict(feed.plain(rows)) for rows in row_batches(len(feed), BATCH)])
+def make_objective(recipe: TrainingRecipe, classes: Sequence[str], *, training: bool) -> tuple[Network, Objective]:
+    """Build the network of a recipe with its heads, and what it minimises.
+
+    With `training`, it has what matters in training alone, such as the projector of learning without labels.
+    """
+    network = make_network(recipe, classes, training=training)
+    if recipe.heads is not None:
+        scaffold = attach_heads(network.model, len(classes), recipe.heads.model_dump(mode="json"))
+        return network, HeadsObjective(network.model, scaffold, recipe.heads, recipe.distil)
+    compiled = training and recipe.training.compile
+    if recipe.unlabelled is None or not training:
+        return network, Objective(network.model, recipe.distil, compile=compiled)
+    features: Any = network.model.num_features
+    return network, ContrastObjective(network.model, features, recipe.unlabelled, compile=compiled)
+
+
+def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torch.device) -> dict[str, Any]:
+    """Build the network anew, load a weights file and measure it.
+
+    Returns:
+        The entry ``accuracy`` of a card: shares of right answers in 0..1, the split, and the number of samples. A
+        network that learned without labels has no answers; its entries begin with ``knn_`` and tell of the vote of the
+        nearest training samples.
+    """
+    entry = data_entry(recipe.data.name)
+    network, objective = make_objective(recipe, samples.classes, training=False)
+    load_weights(network.model, weights, over=recipe.model.source in ("minilm", "zoo"))
+    objective.to(device)
+    feed = make_feed(recipe, samples, network.tokenizer, device)
+    facts: dict[str, Any] = {}
+    if recipe.unlabelled is None:
+        scores, heads = answers(objective, feed)
+        if heads:
+            facts["heads"] = [round(share, 4) for share in heads]
+    else:
+        learned = load_samples(recipe)
+        bank = make_feed(recipe, learned.train, None, device, learned.rows)
+        with torch.no_grad():
+            objective.eval()
+            features = [
+                torch.cat([objective.predict(part.plain(rows)) for rows in row_batches(len(part), BATCH)])
+                for part in (bank, feed)
+            ]
+        scores = neighbour_votes(features[0], bank.labels, features[1], len(samples.classes))
+        facts |= {"neighbours": NEIGHBOURS, "bank": len(bank)}
+    shares = accuracy(scores, samples.labels, samples.group_of if isinstance(samples, ImageSet) else None)
+    prefix, names = "" if recipe.unlabelled is None else "knn_", {"class": entry.answers, "group": entry.group_answers}
+    return {
+        **{f"{prefix}{names[key]}": round(value, 4) for key, value in shares.items()},
+        **facts,
+        "split": samples.split,
+        "images" if entry.kind == "image" else "texts": len(samples),
+    }
 
 
 def neighbour_votes(
     bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int = NEIGHBOURS
 ) -> Tensor:
-    """Classes by the vote of the nearest samples of a bank.
+    """Let the nearest samples of a bank vote for classes; near ones count more: a vote weighs exp(cosine / 0.07).
 
     Args:
         bank: Features of samples with known classes, (M, D).
         labels: Their classes, (M,).
-        features: Of the samples in question, (N, D).
+        features: Features of the samples in question, (N, D).
         classes: Number of classes C.
-        neighbours: Number of voters, all of the bank where it is smaller. Near ones count more: a vote weighs
-            exp(cosine / 0.07).
+        neighbours: Number of voters, all of the bank where it is smaller.
 
     Returns:
         (N, C), rows that sum to one, on the CPU.
-
-    Raises:
-        ArgumentError: The bank is empty, or the shapes do not fit together.
     """
     if len(bank) == 0 or labels.shape != (len(bank),) or bank.shape[1:] != features.shape[1:]:
         raise ArgumentError(
             f"A bank should hold features (M, D) with labels (M,), M at least 1, and be asked about features (N, D); "
             f"got {tuple(bank.shape)}, {tuple(labels.shape)} and {tuple(features.shape)}."
         )
-    known = functional.normalize(bank, dim=1)
-    voted = []
-    for some in torch.split(functional.normalize(features, dim=1), BATCH):
-        cosines, rows = (some @ known.T).topk(min(neighbours, len(bank)), dim=1)
+    directions = functional.normalize(bank, dim=1)
+    votes = []
+    for part in torch.split(functional.normalize(features, dim=1), BATCH):
+        cosines, rows = (part @ directions.T).topk(min(neighbours, len(bank)), dim=1)
         weights = (cosines / TEMPERATURE).softmax(dim=1)
-        votes = torch.zeros(len(some), classes, device=bank.device)
-        voted.append(votes.scatter_add_(1, labels.to(bank.device)[rows], weights).cpu())
-    return torch.cat(voted)
-
-
-BATCH = 64
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a classifier said to N samples.
-
-    Attributes:
-        probabilities: (N, C), float32, on the CPU.
-        heads: Right answers of each explainer head, a share in 0..1; empty without heads.
-    """
-
-    probabilities: Tensor
-    heads: tuple[float, ...] = ()
+        empty = torch.zeros(len(part), classes, device=bank.device)
+        votes.append(empty.scatter_add_(1, labels.to(bank.device)[rows], weights).cpu())
+    return torch.cat(votes)
 
 
 @torch.no_grad()
-def answers(objective: Objective, feed: Feed) -> Answers:
-    """Class probabilities of all samples of a feed, as they are; the model is left in evaluation mode."""
+def answers(objective: Objective, feed: Feed) -> tuple[Tensor, tuple[float, ...]]:
+    """Give class probabilities (N, C) of all samples, on the CPU, and the accuracy of each explainer head."""
     objective.eval()
-    said, right = [], []
+    probabilities, right = [], []
     for rows in row_batches(len(feed), BATCH):
-        said.append(objective.predict(feed.plain(rows)).softmax(dim=1).cpu())
+        probabilities.append(objective.predict(feed.plain(rows)).softmax(dim=1).cpu())
         labels = feed.labels[rows.to(feed.labels.device)]
         right.append([int((head.argmax(dim=1) == labels).sum()) for head in objective.head_answers()])
-    heads = tuple(sum(column) / len(feed) for column in zip(*right, strict=True))
-    return Answers(torch.cat(said), heads)
+    return torch.cat(probabilities), tuple(sum(column) / len(feed) for column in zip(*right, strict=True))
 
 
 @torch.no_grad()
 def loss_and_accuracy(objective: Objective, feed: Feed, place: int = 0, of: int = 1) -> Tensor:
-    """Sums over the samples of one of several processes; the model is left in evaluation mode.
-
-    Returns:
-        Summed cross entropy of the answer, right answers, samples: (3,), float64, on the feed's device.
-    """
+    """Sum cross entropy, right answers and samples over the share of one process: (3,), float64."""
     objective.eval()
     total = torch.zeros(3, dtype=torch.float64, device=feed.labels.device)
     for rows in row_batches(len(feed), BATCH, place, of):
@@ -106,7 +137,7 @@ def loss_and_accuracy(objective: Objective, feed: Feed, place: int = 0, of: int 
 
 
 def accuracy(probabilities: Tensor, labels: Tensor, group_of: Sequence[int] | None = None) -> dict[str, float]:
-    """Share of right answers over the classes, and over their groups by summed probabilities.
+    """Give the share of right answers over the classes, and over their groups by summed probabilities.
 
     Args:
         probabilities: (N, C).
@@ -114,10 +145,7 @@ def accuracy(probabilities: Tensor, labels: Tensor, group_of: Sequence[int] | No
         group_of: Group of each class, counted from 0, C of them; None where there are none.
 
     Returns:
-        ``{"class": ..., "group": ...}``, both in 0..1, the group only where there are groups.
-
-    Raises:
-        ArgumentError: The shapes do not fit together.
+        ``{"class": ..., "group": ...}``, in 0..1, the group only where there are groups.
     """
     classes = probabilities.shape[1] if group_of is None else len(group_of)
     if probabilities.shape != (len(labels), classes):

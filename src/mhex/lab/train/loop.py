@@ -3,50 +3,95 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Callable
 from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
 from torch import Tensor, nn
 
 from mhex._progress import track
 from mhex.errors import ArgumentError, MhexError
-from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.train.checkpoint import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
 from mhex.lab.train.evaluate import loss_and_accuracy
 from mhex.lab.train.objective import Ensemble, Objective
 from mhex.lab.train.optimiser import PROJECTOR, Average, learning_mode, make_optimizer, rate_factor
-from mhex.lab.train.samples import Feed, derive, epoch_order
-from mhex.lab.train.settings import Pace
-from mhex.lab.train.tensorboard import Diary
+from mhex.lab.train.samples import Feed, TrainingBatch, derive, epoch_order
 
-NOTES_PER_EPOCH = 20
+LOGS = "tensorboard"
+LOGS_PER_EPOCH = 20
+# Variables by which accelerate would split a network over processes; checkpoints and heads need it whole.
+SHARDED = (
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+)
 
 
 class DivergedError(MhexError, ArithmeticError):
     """The loss is no number any more."""
 
 
-class Loop:
-    """A run of a recipe.
+@dataclass(frozen=True)
+class Pace:
+    """How often a run writes, and where it talks."""
 
-    Args:
-        recipe: The recipe.
-        out: Folder of the run, for checkpoints and TensorBoard.
-        accelerator: From `make_accelerator`.
-        objective: The model with its loss; changed in place.
-        feed: What to learn from, on the accelerator's device.
-        validation: What to choose by.
-        table: Target of each class, (C, C).
-        teacher: Takes the same pixels and gives logits (N, C).
+    steps: int | None = None  # a checkpoint after so many steps; None for none but those by time and epoch
+    seconds: float = 600.0  # a checkpoint after so many seconds
+    progress: bool = False  # whether to draw a progress bar
+    say: Callable[[str], None] = field(default=lambda line: None)  # takes lines about the progress
+
+
+def make_accelerator(precision: str) -> Accelerator:
+    """Make the accelerator of a run, on a GPU where there is one; refuse what the environment cannot do."""
+    if sharded := [name for name in SHARDED if os.environ.get(name, "false").lower() in ("true", "1")]:
+        raise ArgumentError(
+            f"{sharded[0]} is set, and a network is trained whole in every process: leave it out, or start with "
+            "`accelerate launch --multi_gpu`."
+        )
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise ArgumentError("train.precision: fp16 needs a GPU, and there is none; take bf16, no or auto.")
+    if precision == "auto":
+        precision = "bf16" if torch.cuda.is_available() else "no"
+    # Accelerate keeps the precision of the first run of a process for all later ones, unless it is told to forget it.
+    AcceleratorState._reset_state()
+    # Which parameters a loss reaches never changes within a run, and a host's classifier may not be among them.
+    handlers = [DistributedDataParallelKwargs(static_graph=True)]
+    # Named here, since accelerate takes from the environment what nobody names, and the recipe alone decides.
+    accelerator = Accelerator(
+        mixed_precision=precision,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_backend="no",
+        kwargs_handlers=handlers,
+    )
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != started:
+        raise ArgumentError(
+            f"{started} processes were started, and accelerate knows of {accelerator.num_processes}: each would train "
+            "alone and write into the same folder. Without GPUs, set ACCELERATE_USE_CPU=true for all of them."
+        )
+    return accelerator
+
+
+class Loop:
+    """A run of a recipe in a folder.
+
+    The objective, which is changed in place, learns from the feed and is chosen by the validation; the table has the
+    target of each class, (C, C), and the teacher gives logits (N, C) for the same pixels.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: TrainingRecipe,
         out: Path,
         accelerator: Accelerator,
         objective: Objective,
@@ -75,16 +120,17 @@ class Loop:
         self.per_epoch = max(1, len(feed) // settings.batch)
         self.steps = settings.epochs * self.per_epoch
         self.progress = Progress()
+        self._logs: Any = None  # of the main process while it runs
 
     def resume(self) -> bool:
         """Take over the newest checkpoint, if there is one."""
-        found = latest_checkpoint(self.out)
-        if found is not None:
-            self.progress = load_checkpoint(found, self.recipe, self.model, self.optimizer, self.average)
-        return found is not None
+        folder = latest_checkpoint(self.out)
+        if folder is not None:
+            self.progress = load_checkpoint(folder, self.recipe, self.model, self.optimizer, self.average)
+        return folder is not None
 
     def weights(self) -> dict[str, Tensor]:
-        """What is judged and written: the running average where there is one, else the model's own weights."""
+        """Give what is judged and written: the running average where there is one, else the model's own weights."""
         state = self.model.state_dict() if self.average is None else self.average.state
         return {name: value for name, value in state.items() if not name.startswith(PROJECTOR)}
 
@@ -95,17 +141,7 @@ class Loop:
         return stop is not None and self.progress.waited >= stop.patience
 
     def run(self, pace: Pace) -> Progress:
-        """Train from where the run stands to its end.
-
-        Args:
-            pace: How often to write.
-
-        Returns:
-            The finished progress; `weights` gives the last weights, the newest checkpoint holds the best ones.
-
-        Raises:
-            DivergedError: The loss is no number any more.
-        """
+        """Train from where the run stands to its end; the newest checkpoint then holds the best weights."""
         wrapped = self.accelerator.prepare_model(self.objective)
         stepper = self.accelerator.prepare_optimizer(self.optimizer)
         if self.accelerator.scaler is not None and self.progress.scaler:
@@ -113,12 +149,17 @@ class Loop:
         # Nobody may write before everybody has read the checkpoint.
         self.accelerator.wait_for_everyone()
         main = self.accelerator.is_main_process
-        diary = Diary(self.out, self.progress.step, active=main)
+        if main:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # What was written of later steps before a break is taken back.
+            purge = self.progress.step + 1 if self.progress.step else None
+            self._logs = SummaryWriter(log_dir=str(self.out / LOGS), purge_step=purge)
         begin, written, before = time.monotonic(), time.monotonic(), self.progress.seconds
         sums = torch.tensor(self.progress.loss_sum, dtype=torch.float64, device=self.accelerator.device)
         remaining = [] if self.stopped else range(self.progress.step, self.steps)
         order, epoch = None, -1
-        with closing(diary), closing(track(remaining, "training", pace.progress and main)) as bar:  # type: ignore[type-var]
+        with self._logs or nullcontext(), closing(track(remaining, "training", pace.progress and main)) as bar:  # type: ignore[type-var]
             for step in bar:
                 if order is None or step // self.per_epoch != epoch:
                     epoch = step // self.per_epoch
@@ -128,21 +169,24 @@ class Loop:
                 sums += loss
                 self.progress.step = step + 1
                 place = self.progress.step % self.per_epoch
-                if place % max(1, self.per_epoch // NOTES_PER_EPOCH) == 0:
-                    self._check(loss, step)
-                    diary.note(step + 1, loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
+                if place % max(1, self.per_epoch // LOGS_PER_EPOCH) == 0:
+                    self._check(loss.item(), step)
+                    self._log(loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
                 ended = place == 0
                 due = (pace.steps and self.progress.step % pace.steps == 0) or time.monotonic() - written > pace.seconds
                 if not ended and not (due and main):
                     continue
                 self.progress.loss_sum = sums.item()
                 self.progress.seconds = before + time.monotonic() - begin
-                best = self.end_epoch(epoch, diary, pace) if ended else None
+                best = self.end_epoch(epoch, pace) if ended else None
                 if ended:
                     sums.zero_()
                 if main:
-                    diary.flush()
-                    self.save(best)
+                    self._logs.flush()
+                    if self.accelerator.scaler is not None:
+                        self.progress.scaler = self.accelerator.scaler.state_dict()
+                    parts = (self.progress, self.model, self.optimizer, self.average)
+                    save_checkpoint(self.out, self.recipe, *parts, best)
                     written = time.monotonic()
                 if self.stopped:
                     break
@@ -150,7 +194,7 @@ class Loop:
         return self.progress
 
     def step(self, step: int, rows: Tensor, wrapped: Any, stepper: Any) -> Tensor:
-        """One step of the optimiser, on this process's part of the batch of some rows; gives the whole batch's loss."""
+        """Take a step on this process's part of the batch of some rows; give the loss of the whole batch."""
         settings, seed, rank = self.recipe.training, self.recipe.seed, self.accelerator.process_index
         self.objective.prepare(step, self.steps)
         factor = rate_factor(settings.schedule, step, self.steps, settings.warmup, settings.floor)
@@ -161,12 +205,8 @@ class Loop:
             begin = (piece * self.accelerator.num_processes + rank) * self.share
             batch = self.feed.varied(rows, slice(begin, begin + self.share), self.table, seed, step)
             torch.manual_seed(derive(seed, "dropout", step, piece, rank))
-            advice = None
-            if self.teacher is not None and batch.pixels is not None:
-                with torch.no_grad(), self.accelerator.autocast():
-                    advice = self.teacher(batch.pixels)
             # Every slice is summed over the processes: a static graph cannot wait for the last one.
-            loss = wrapped(batch.inputs, batch.targets, advice) / settings.accumulate
+            loss = wrapped(batch.inputs, batch.targets, self.advice(batch)) / settings.accumulate
             self.accelerator.backward(loss)
             total += loss.detach().float()
         if settings.clip is not None:
@@ -178,39 +218,44 @@ class Loop:
         reduced: Tensor = self.accelerator.reduce(total, reduction="mean")
         return reduced
 
-    def end_epoch(self, epoch: int, diary: Diary, pace: Pace) -> dict[str, Tensor] | None:
-        """Validate, and write the epoch's row.
+    @torch.no_grad()
+    def advice(self, batch: TrainingBatch) -> Tensor | None:
+        """Ask the teachers about a batch: their logits (B, C), or None where there are none."""
+        if self.teacher is None or batch.pixels is None:
+            return None
+        with self.accelerator.autocast():
+            logits: Tensor = self.teacher(batch.pixels)
+        return logits
 
-        Returns:
-            The weights if they are the best so far.
-        """
+    def end_epoch(self, epoch: int, pace: Pace) -> dict[str, Tensor] | None:
+        """Validate, and write the epoch's row; give the weights if they are the best so far."""
         progress = self.progress
         row: dict[str, Any] = {"epoch": epoch + 1, "step": progress.step, "loss": progress.loss_sum / self.per_epoch}
-        self._check(torch.tensor(row["loss"]), progress.step - 1)
+        self._check(row["loss"], progress.step - 1)
         self._check_weights(progress.step)
         best = None
         if self.validation is not None:
-            row["validation"] = found = self.validate(self.validation)
+            row["validation"] = judged = self.validate(self.validation)
             stop = self.recipe.training.early_stopping
             # Losses are turned round, so that more is better for both.
-            score = -found["loss"] if stop is not None and stop.watch == "loss" else found["accuracy"]
+            score = -judged["loss"] if stop is not None and stop.watch == "loss" else judged["accuracy"]
             progress.waited += 1
             if progress.best is None or score > progress.best:
                 progress.best, progress.best_epoch, progress.waited = score, epoch + 1, 0
                 best = self.weights()
-            diary.note(progress.step, validation__loss=found["loss"], validation__accuracy=found["accuracy"])
-        diary.note(progress.step, epoch__loss=row["loss"])
+            self._log(validation__loss=judged["loss"], validation__accuracy=judged["accuracy"])
+        self._log(epoch__loss=row["loss"])
         row["seconds"] = round(progress.seconds, 3)
         progress.history.append(row)
         progress.loss_sum = 0.0
         if (epoch + 1) % max(1, self.recipe.training.epochs // 40) == 0 or self.stopped:
-            judged = f", validation accuracy {row['validation']['accuracy']:.4f}" if "validation" in row else ""
+            words = f", validation accuracy {row['validation']['accuracy']:.4f}" if "validation" in row else ""
             of = f"{epoch + 1} of {self.recipe.training.epochs}"
-            pace.say(f"{self.recipe.name}: epoch {of}, loss {row['loss']:.4f}{judged}, {progress.seconds:.0f} s")
+            pace.say(f"{self.recipe.name}: epoch {of}, loss {row['loss']:.4f}{words}, {progress.seconds:.0f} s")
         return best
 
     def validate(self, feed: Feed) -> dict[str, float]:
-        """Loss and accuracy of what would be written, over all processes."""
+        """Give loss and accuracy of what would be written, over all processes."""
         accelerator = self.accelerator
         with nullcontext() if self.average is None else self.average.inside(self.model):
             if accelerator.num_processes > 1:  # batch statistics are those of the process that writes
@@ -221,25 +266,21 @@ class Loop:
         loss, right, count = accelerator.reduce(sums, reduction="sum").tolist()
         return {"loss": loss / count, "accuracy": right / count}
 
-    def save(self, best: dict[str, Tensor] | None) -> None:
-        """Write a checkpoint."""
-        if self.accelerator.scaler is not None:
-            self.progress.scaler = self.accelerator.scaler.state_dict()
-        save_checkpoint(self.out, self.recipe, self.progress, self.model, self.optimizer, self.average, best)
+    def _log(self, **values: float) -> None:
+        """Write values for TensorBoard; a name with two underscores gives a group, ``validation__loss``."""
+        for name, value in values.items() if self._logs else ():
+            self._logs.add_scalar(name.replace("__", "/"), value, self.progress.step)
 
-    def _check(self, loss: Tensor, step: int) -> None:
-        if not math.isfinite(loss.item()):
-            raise DivergedError(
-                f"The loss of {self.recipe.name} is {loss.item()} at step {step + 1}: lower train.rate, raise "
-                "train.warmup or set train.clip."
-            )
+    def _check(self, loss: float, step: int) -> None:
+        if not math.isfinite(loss):
+            self._refuse(f"The loss of {self.recipe.name} is {loss} at step {step + 1}")
 
     def _check_weights(self, step: int) -> None:
-        """A loss tells of the weights before its step; of those after an epoch's last step nothing else tells."""
+        """Check the weights after an epoch's last step, since a loss tells of the weights before its step only."""
         state = self.weights()
-        kept = (state[name] for name, _ in self.model.named_parameters() if name in state)
-        if not torch.stack([value.isfinite().all() for value in kept]).all():
-            raise DivergedError(
-                f"The weights of {self.recipe.name} are no numbers any more after step {step}: lower train.rate, raise "
-                "train.warmup or set train.clip."
-            )
+        learned = (state[name] for name, _ in self.model.named_parameters() if name in state)
+        if not torch.stack([value.isfinite().all() for value in learned]).all():
+            self._refuse(f"The weights of {self.recipe.name} are no numbers any more after step {step}")
+
+    def _refuse(self, words: str) -> NoReturn:
+        raise DivergedError(f"{words}: lower train.rate, raise train.warmup or set train.clip.")

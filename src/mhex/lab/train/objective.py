@@ -6,62 +6,44 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import View
-from mhex.lab.config.recipe import DistilPart, HeadsPart
+from mhex.lab.config.recipe import RecipeDistillation, RecipeHeads, RecipeUnlabelled
+from mhex.lab.train.optimiser import PROJECTOR
 from mhex.lab.train.samples import Inputs
 
 
 def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None = None) -> Tensor:
-    """Label smoothing as a table: row c is the target of a photo of class c.
+    """Make the table of label smoothing, (C, C): row c is the target of a photo of class c, and sums to one.
 
     Args:
         classes: Number of classes C.
-        amount: Share of the probability that is spread.
+        amount: Share of the probability that is spread, in [0, 1).
         group_of: Group of each class. When given, the share is spread over the classes of the same group alone, so
             that smoothing never says a cat might be a dog.
-
-    Returns:
-        (C, C), float32, every row sums to one.
-
-    Raises:
-        ArgumentError: The amount is not in [0, 1), or ``group_of`` has the wrong length.
     """
     if not 0 <= amount < 1:
         raise ArgumentError(f"The amount of label smoothing should lie in [0, 1), not {amount}.")
     groups = torch.zeros(classes) if group_of is None else torch.tensor(list(group_of))
     if len(groups) != classes:
         raise ArgumentError(f"group_of should name the group of each of the {classes} classes, not of {len(groups)}.")
-    same = (groups[:, None] == groups[None, :]).float()
-    return (1 - amount) * torch.eye(classes) + amount * same / same.sum(dim=1, keepdim=True)
+    peers = (groups[:, None] == groups[None, :]).float()
+    return (1 - amount) * torch.eye(classes) + amount * peers / peers.sum(dim=1, keepdim=True)
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy against class probabilities.
-
-    Args:
-        logits: (N, C).
-        targets: Rows that sum to one, (N, C).
-
-    Returns:
-        Mean over the batch, a scalar in float32.
-    """
+    """Give the cross entropy of logits (N, C) against class probabilities (N, C), meaned over the batch, in float32."""
     return -(targets * functional.log_softmax(logits.float(), dim=1)).sum(dim=1).mean()
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Kullback-Leibler divergence of the student from the teacher, both softened (Hinton et al. 2015).
+    """Give the Kullback-Leibler divergence of the student from the teacher, both softened (Hinton et al. 2015).
 
-    Args:
-        student: Logits, (N, C).
-        teacher: Logits, (N, C).
-        temperature: Divides both; the result is multiplied by its square, which keeps gradients of one size.
-
-    Returns:
-        Mean over the batch, a scalar in float32.
+    The temperature divides the logits (N, C) of both; the mean over the batch is multiplied by its square, which keeps
+    gradients of one size.
     """
     if temperature <= 0:
         raise ArgumentError(f"The temperature of distillation should be positive, not {temperature}.")
@@ -71,7 +53,7 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 def logits_of(model: nn.Module, inputs: Inputs) -> Tensor:
-    """A model's logits (B, C), whether it returns a tensor or, as in Hugging Face, something with ``logits``."""
+    """Give a model's logits (B, C), whether it returns a tensor or, as in Hugging Face, something with ``logits``."""
     output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
     logits: Tensor = output if isinstance(output, Tensor) else output.logits
     return logits
@@ -82,14 +64,9 @@ class Objective(nn.Module):
 
     A data-parallel wrapper looks for used parameters behind the output alone; explainer heads are not in what the model
     returns.
-
-    Args:
-        model: The network.
-        distil: Share and temperature of the teachers' loss.
-        compile: Whether to compile the network.
     """
 
-    def __init__(self, model: nn.Module, distil: DistilPart | None = None, *, compile: bool = False) -> None:
+    def __init__(self, model: nn.Module, distil: RecipeDistillation | None = None, *, compile: bool = False) -> None:
         super().__init__()
         self.model = model
         self.distil = distil
@@ -97,13 +74,7 @@ class Objective(nn.Module):
         self._callable: tuple[Any] = (torch.compile(model) if compile else model,)
 
     def forward(self, inputs: Inputs, targets: Tensor, advice: Tensor | None = None) -> Tensor:
-        """The loss of a batch, a scalar.
-
-        Args:
-            inputs: What the model takes.
-            targets: Class probabilities, (B, C).
-            advice: The teachers' logits, (B, C).
-        """
+        """Give the loss of a batch, a scalar, for class probabilities (B, C) and the teachers' logits (B, C)."""
         logits = logits_of(self._callable[0], inputs)
         loss = self.supervised(logits, targets)
         if advice is None or self.distil is None:
@@ -112,60 +83,49 @@ class Objective(nn.Module):
         return (1 - self.distil.share) * loss + self.distil.share * taught
 
     def supervised(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss against the labels."""
+        """Give the loss against the labels."""
         return soft_cross_entropy(logits, targets)
 
     def answer(self, logits: Tensor) -> Tensor:
-        """The logits (B, C) that count as the answer, after a forward pass."""
+        """Give the logits (B, C) that count as the answer, after a forward pass."""
         return logits
 
     def predict(self, inputs: Inputs) -> Tensor:
-        """The answer to a batch, (B, C), in float32."""
+        """Give the answer to a batch, (B, C), in float32."""
         return self.answer(logits_of(self.model, inputs)).float()
 
     def head_answers(self) -> list[Tensor]:
-        """What each explainer head says after a forward pass, (B, C) each; none without heads."""
+        """Give what each explainer head says after a forward pass, (B, C) each; nothing without heads."""
         return []
 
     def prepare(self, step: int, steps: int) -> None:
-        """Called before each step, counted from 0."""
+        """Get ready for a step, counted from 0."""
 
 
 class HeadsObjective(Objective):
-    """A model with explainer heads; see `Objective`.
+    """A model with explainer heads and the scaffold that attached them; see `Objective`."""
 
-    Args:
-        model: The network, with heads attached.
-        scaffold: What `mhex.attach` gave.
-        heads: Settings of the loss.
-        distil: Share and temperature of the teachers' loss.
-    """
-
-    def __init__(self, model: nn.Module, scaffold: Any, heads: HeadsPart, distil: DistilPart | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, scaffold: Any, heads: RecipeHeads, distil: RecipeDistillation | None = None
+    ) -> None:
         super().__init__(model, distil)
         self.heads = heads
         self._scaffold = (scaffold,)  # in a tuple: its parameters are the model's already
 
     def supervised(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The heads' loss against the labels, with the classifier's where the recipe says so."""
-        heads = self.heads
-        loss: Tensor = self._scaffold[0].loss(
-            # Mixed targets may lie above 1 by a rounding error, which heads refuse.
-            targets.clamp(0, 1),
-            mode=heads.mode,
-            reduction=heads.reduction,
-            decay=heads.decay,
-            classifier=heads.classifier,
-        )
+        """Give the heads' loss against the labels, with the classifier's where the recipe says so."""
+        options = self.heads.model_dump(include={"mode", "reduction", "decay", "classifier"})
+        # Mixed targets may lie above 1 by a rounding error, which heads refuse.
+        loss: Tensor = self._scaffold[0].loss(targets.clamp(0, 1), **options)
         return loss
 
     def answer(self, logits: Tensor) -> Tensor:
-        """The classifier where it learns too; else the last head (`finetune`) or the decayed sum (`pretrain`)."""
+        """Give the classifier's logits where it learns, else the last head's (`finetune`) or the sum (`pretrain`)."""
         scores: Tensor = self._scaffold[0].logits
         return scores
 
     def head_answers(self) -> list[Tensor]:
-        """What each head said in the last forward pass, from the first block to the last."""
+        """Give what each head said in the last forward pass, from the first block to the last."""
         return list(self._scaffold[0].head_logits.values())
 
     def prepare(self, step: int, steps: int) -> None:
@@ -173,41 +133,8 @@ class HeadsObjective(Objective):
         self._scaffold[0].ramp(step, steps)
 
 
-def attach_heads(model: nn.Module, classes: int, heads: HeadsPart) -> Any:
-    """Attach explainer heads to a model in place, with the settings of a recipe; those left out are not passed."""
-    from mhex import attach
-
-    scaffold = attach(model, classes, **attach_arguments(heads))
-    for name, value in answering(heads).items():
-        setattr(scaffold.heads, name, value)
-    return scaffold
-
-
-def answering(heads: HeadsPart) -> dict[str, Any]:
-    """What decides which part of a model with heads answers, under the names that `mhex.heads` knows it by."""
-    return {"mode": heads.mode, "decay": heads.decay, "joined": heads.classifier}
-
-
-def attach_arguments(heads: HeadsPart) -> dict[str, Any]:
-    """The arguments of `mhex.attach` that a recipe gives, as plain values; cards carry them too."""
-    optional = {
-        "coupling": heads.coupling,
-        "gate_target": heads.gate_target,
-        "relu": heads.relu,
-        "exclude_special": heads.exclude_special,
-    }
-    where = heads.where if isinstance(heads.where, str) else list(heads.where)
-    given = {name: value for name, value in optional.items() if value is not None}
-    return {"where": where, "preset": heads.preset, **given}
-
-
 class Ensemble(nn.Module):
-    """Several networks that answer as one teacher, each through its own view.
-
-    Args:
-        members: The networks.
-        views: The view of each network.
-    """
+    """Several networks that answer as one teacher, each through its own view."""
 
     def __init__(self, members: Sequence[nn.Module], views: Sequence[View]) -> None:
         super().__init__()
@@ -217,7 +144,57 @@ class Ensemble(nn.Module):
         self.views = tuple(views)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Mean of the members' logits, (N, C), for pixels (N, 3, H, W) in 0..1."""
+        """Give the mean of the members' logits, (N, C), for pixels (N, 3, H, W) in 0..1."""
         inputs = {view: view(pixels).contiguous(memory_format=torch.channels_last) for view in set(self.views)}
         answers = [logits_of(member, inputs[view]) for member, view in zip(self.members, self.views, strict=True)]
         return torch.stack(answers).mean(dim=0)
+
+
+class ContrastObjective(Objective):
+    """A network without a classifier that learns which views show the same image; see `Objective`.
+
+    The projector becomes a part of the network under a name of its own, so that optimiser, average and checkpoint have
+    it; what a run writes in the end leaves it out. The model gives features (N, D) of images.
+    """
+
+    def __init__(self, model: nn.Module, features: int, part: RecipeUnlabelled, *, compile: bool = False) -> None:
+        projector = nn.Sequential(
+            nn.Linear(features, part.hidden), nn.GELU(), nn.Linear(part.hidden, part.width, bias=False)
+        )
+        model.add_module(PROJECTOR.rstrip("."), projector)
+        super().__init__(model, compile=compile)
+        self.temperature = part.temperature
+        self._projector = (projector,)  # in a tuple: its parameters are the model's already
+
+    def forward(self, inputs: Inputs, targets: Tensor, advice: Tensor | None = None) -> Tensor:
+        """Give the loss of a batch of views, a scalar: which of all other views shows the same image?"""
+        places = functional.normalize(self._projector[0](logits_of(self._callable[0], inputs)).float(), dim=1)
+        return contrast(places, self.temperature)
+
+
+def contrast(places: Tensor, temperature: float) -> Tensor:
+    """Give the cross entropy of finding the other view of an image among the views of the batch of all processes.
+
+    Args:
+        places: Directions of this process's views, (2 B, K), rows of length one: first one view of all images, then
+            the other.
+        temperature: Divides the cosines.
+
+    Returns:
+        Mean over this process's views, a scalar in float32. Its mean over the processes is that of the whole batch.
+    """
+    shares, rank = [places], 0
+    if distributed.is_initialized() and distributed.get_world_size() > 1:
+        from torch.distributed.nn.functional import all_gather
+
+        rank = distributed.get_rank()
+        # With gradients for the views of the others too.
+        shares = list(all_gather(places))  # type: ignore[no-untyped-call]
+    rows = torch.arange(len(places), device=places.device)
+    first = rank * len(places)
+    # Cosines divided by a small temperature need more digits than half precision has.
+    with torch.autocast(places.device.type, enabled=False):
+        scores = places @ torch.cat(shares).T / temperature
+    # A view is no answer to itself.
+    scores = scores.masked_fill(functional.one_hot(rows + first, scores.shape[1]).bool(), -torch.inf)
+    return functional.cross_entropy(scores, rows.roll(len(places) // 2) + first)

@@ -1,4 +1,4 @@
-"""A running average of a model's weights, kept as tensors by name."""
+"""How weights change: what learns, the optimiser and its rates, and the running average of the weights."""
 
 from __future__ import annotations
 
@@ -11,49 +11,38 @@ import torch
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
-from mhex.lab.config.recipe import TrainPart
+from mhex.lab.config.recipe import RecipeTraining
 
 HEADS = "mhex."  # prefix of the explainer heads in a model's parameters
 PROJECTOR = "projector."  # of what learning without labels adds to a model, and leaves out of its weights
 
 
 def freeze(model: nn.Module, kind: str, classifier: Sequence[str]) -> None:
-    """Keep part of a model from learning.
+    """Let only explainer heads learn (``"host"``), these and the classifier (``"body"``), or all (``"none"``).
 
-    Args:
-        model: Changed in place.
-        kind: ``"none"``, ``"host"`` (only explainer heads learn) or ``"body"`` (these and the classifier).
-        classifier: Prefixes of the classifier's parameters.
-
-    Raises:
-        ArgumentError: Nothing would be left to learn.
+    The classifier is given by the prefixes of its parameters.
     """
     if kind == "none":
         return
-    kept = (HEADS, *classifier) if kind == "body" else (HEADS,)
+    prefixes = (HEADS, *classifier) if kind == "body" else (HEADS,)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(kept))
+        parameter.requires_grad_(name.startswith(prefixes))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ArgumentError(
             f"train.freeze: {kind} leaves nothing to learn in {type(model).__name__}: expected parameters under "
-            f"{' or '.join(kept)}."
+            f"{' or '.join(prefixes)}."
         )
 
 
 def learning_mode(model: nn.Module, kind: str) -> None:
-    """Training mode; a frozen model is left in evaluation mode, so that its batch statistics stay as they are."""
+    """Put a model into training mode; a frozen one stays in evaluation mode, so that its batch statistics stay."""
     model.train(kind == "none")
 
 
-def parameter_groups(model: nn.Module, settings: TrainPart) -> list[dict[str, Any]]:
-    """Groups for the optimiser: with and without weight decay, of the host and of the explainer heads.
+def parameter_groups(model: nn.Module, settings: RecipeTraining) -> list[dict[str, Any]]:
+    """Group parameters for the optimiser: with and without weight decay, of the host and of the explainer heads.
 
-    Args:
-        model: Parameters that do not learn are left out; ``no_weight_decay()`` of timm models is heeded.
-        settings: Rate, decay and the heads' factor.
-
-    Returns:
-        At most four groups with ``params``, ``lr`` and ``weight_decay``; the order is that of the parameters.
+    Parameters that do not learn are left out; ``no_weight_decay()`` of timm models is heeded.
     """
     spared = set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
@@ -72,12 +61,8 @@ def parameter_groups(model: nn.Module, settings: TrainPart) -> list[dict[str, An
     ]
 
 
-def make_optimizer(model: nn.Module, settings: TrainPart) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, from timm's factory.
-
-    Raises:
-        ArgumentError: The optimiser cannot be made on this machine, or takes no betas and some are given.
-    """
+def make_optimizer(model: nn.Module, settings: RecipeTraining) -> torch.optim.Optimizer:
+    """Make the optimiser of a recipe with timm's factory, or refuse it where it cannot be made or takes no betas."""
     from timm.optim import create_optimizer_v2
 
     extra: dict[str, Any] = {} if settings.betas is None else {"betas": settings.betas}
@@ -104,13 +89,13 @@ _LAST = _FIRST / 1e4
 
 
 def rate_factor(schedule: str, step: int, steps: int, warmup: float, floor: float = 0.0) -> float:
-    """Factor of the learning rate.
+    """Give the factor of the learning rate at a step, from nothing but the step, so that a resumed run has it too.
 
     Args:
         schedule: ``"cosine"``, ``"linear"`` or ``"constant"`` after a straight rise; ``"one-cycle"`` rises and falls
             along half cosines.
         step: Counted from 0.
-        steps: Of the whole run.
+        steps: Steps of the whole run.
         warmup: Share of the steps that raise the rate.
         floor: Factor at the end, where the rate falls.
     """
@@ -135,7 +120,7 @@ def _half_cosine(begin: float, end: float, done: float) -> float:
 class Average:
     """Exponential moving average of a model's state, batch statistics too; counters and settings are copied.
 
-    It holds tensors and no second model, since a model with explainer heads cannot be copied.
+    It holds tensors and no second model as torch's and timm's averages do, since a model with heads cannot be copied.
 
     Args:
         model: Whose state is averaged; the average begins as a copy.
@@ -148,32 +133,28 @@ class Average:
         self._copied = {name for name, _ in model.named_buffers() if name.startswith(HEADS)}
         self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
 
-    def decay_at(self, step: int) -> float:
-        """Share that the step keeps, counted from 0."""
-        return min(self.decay, 1 - step ** (-2 / 3)) if step > 1 else 0.0
-
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Take in the model's state after a step, counted from 0."""
-        weight = 1 - self.decay_at(step)
+        weight = 1 - (min(self.decay, 1 - step ** (-2 / 3)) if step > 1 else 0.0)
         for name, value in model.state_dict().items():
-            kept = self.state[name]
-            if kept.is_floating_point() and name not in self._copied:
-                kept.lerp_(value.to(kept.dtype), weight)
+            average = self.state[name]
+            if average.is_floating_point() and name not in self._copied:
+                average.lerp_(value.to(average.dtype), weight)
             else:
-                kept.copy_(value)
+                average.copy_(value)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a stored average."""
-        for name, kept in self.state.items():
-            kept.copy_(state[name])
+        for name, average in self.state.items():
+            average.copy_(state[name])
 
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
         """Put the average into the model for a while."""
-        own = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
         model.load_state_dict(self.state)
         try:
             yield
         finally:
-            model.load_state_dict(own)
+            model.load_state_dict(state)

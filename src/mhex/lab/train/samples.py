@@ -1,10 +1,10 @@
-"""The samples of a recipe: what to learn from, what to choose by, what to judge by."""
+"""The samples of a recipe, to learn from, to choose by and to judge by, in the form that its network takes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -12,81 +12,56 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import View
-from mhex.lab.config.recipe import Recipe
+from mhex.lab.config.recipe import RecipeAugment, TrainingRecipe
 from mhex.lab.datasets import ImageSet, PhotoSet, TextSet, data_entry
 from mhex.lab.datasets.catalogue import AnySet
-from mhex.lab.train.augment import Augment, augment, draw, mix
-
-
-def derive(seed: int, *place: int | str) -> int:
-    """A seed of its own for a place in the run, such as ``derive(seed, "order", epoch)``; in 0..2^63 - 1."""
-    words = "/".join(map(str, (seed, *place))).encode()
-    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
-
-
-def generator_for(device: torch.device, seed: int, *place: int | str) -> torch.Generator:
-    """A generator on a device, seeded for a place in the run."""
-    return torch.Generator(device=device).manual_seed(derive(seed, *place))
-
-
-def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
-    """Rows of the batches of one epoch.
-
-    Args:
-        count: Samples N.
-        batch: Samples per step.
-        seed: Of the run.
-        epoch: Counted from 0.
-
-    Returns:
-        (steps, batch), int64, on the CPU. Samples that fill no batch are left out; where there are fewer samples than
-        one batch takes, they are repeated.
-    """
-    generator = generator_for(torch.device("cpu"), seed, "order", epoch)
-    if count < batch:
-        passes = [torch.randperm(count, generator=generator) for _ in range(-(-batch // count))]
-        return torch.cat(passes)[:batch].view(1, batch)
-    steps = count // batch
-    return torch.randperm(count, generator=generator)[: steps * batch].view(steps, batch)
-
-
-def held_out(count: int, share: float, name: str) -> Tensor:
-    """Which samples are held out: ``share`` of them, rounded down, drawn at random.
-
-    Evenly spaced ones would all be of a kind where the order of the samples has a period. The seed of the run does not
-    matter, so that a network never learned what one that starts from it is chosen by; a smaller share is part of a
-    larger one.
-
-    Args:
-        count: Samples N.
-        share: From 0 to below 1.
-        name: Of the data.
-
-    Returns:
-        (N,), bool, on the CPU.
-    """
-    order = torch.randperm(count, generator=generator_for(torch.device("cpu"), 0, "held out", name))
-    out = torch.zeros(count, dtype=torch.bool)
-    out[order[: int(share * count + 1e-9)]] = True  # a share of 0.29 of 100 should be 29, whatever floats say
-    return out
-
+from mhex.lab.train.augment import augment, draw, mix
 
 Inputs = Tensor | dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What one process learns from in one step.
+def derive(seed: int, *place: int | str) -> int:
+    """Give a seed of its own to a place in the run, such as ``derive(seed, "order", epoch)``; in 0..2^63 - 1."""
+    words = "/".join(map(str, (seed, *place))).encode()
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
 
-    Attributes:
-        inputs: What the model takes: a tensor (B, 3, S, S), or token numbers and mask (B, T) by name.
-        targets: Class probabilities, (B, C).
-        pixels: The images as teachers take them, (B, 3, S, S) in 0..1; None for texts.
+
+def generator_for(device: torch.device | str, seed: int, *place: int | str) -> torch.Generator:
+    """Make a generator on a device, seeded for a place in the run."""
+    return torch.Generator(device=device).manual_seed(derive(seed, *place))
+
+
+def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
+    """Draw the rows of the batches of one epoch: (steps, batch), int64, on the CPU.
+
+    Samples that fill no batch are left out; where there are fewer samples than one batch takes, they are repeated.
     """
+    generator = generator_for("cpu", seed, "order", epoch)
+    passes = [torch.randperm(count, generator=generator) for _ in range(max(1, -(-batch // count)))]
+    steps = max(1, count // batch)
+    return torch.cat(passes)[: steps * batch].view(steps, batch)
 
-    inputs: Inputs
-    targets: Tensor
-    pixels: Tensor | None = None
+
+def held_out(count: int, share: float, name: str) -> Tensor:
+    """Choose the samples that are held out: ``share`` of them, rounded down, drawn at random; (N,), bool.
+
+    Evenly spaced ones would all be of a kind where the order of the samples has a period. The seed of the run does not
+    matter, so that a network never learned what one that starts from it is chosen by; a smaller share is part of a
+    larger one. The name is that of the data.
+    """
+    order = torch.randperm(count, generator=generator_for("cpu", 0, "held out", name))
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[order[: int(share * count + 1e-9)]] = True  # a share of 0.29 of 100 should be 29, whatever floats say
+    return mask
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """What one process learns from in one step."""
+
+    inputs: Inputs  # what the model takes: a tensor (B, 3, S, S), or token numbers and mask (B, T) by name
+    targets: Tensor  # class probabilities, (B, C)
+    pixels: Tensor | None = None  # the images as teachers take them, (B, 3, S, S) in 0..1; None for texts
 
 
 class Feed(Protocol):
@@ -95,196 +70,168 @@ class Feed(Protocol):
     labels: Tensor
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Give the number of samples."""
 
     def plain(self, rows: Tensor) -> Inputs:
-        """The samples of some rows (B,) as they are."""
+        """Give the samples of some rows (B,) as they are."""
 
-    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> Batch:
-        """A part of the batch of some rows, with what is random drawn for the whole batch.
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give a part of the batch of some rows, with what is random drawn for the whole batch.
 
-        Args:
-            rows: Of the whole batch, on the CPU.
-            part: What this process takes of it.
-            table: Target of each class, (C, C), on the device.
-            seed: Of the run.
-            step: Counted from 0.
+        The rows lie on the CPU, the target of each class, (C, C), on the device; the step is counted from 0.
         """
 
 
 class ImageFeed:
-    """Images as bytes on the device; photos in files are decoded when they are taken.
-
-    Args:
-        images: The set.
-        view: What the network sees.
-        changes: Random changes; None for none.
-        device: Where the images lie and batches come out.
-        rows: Which images of the set; all by default.
-    """
+    """Some rows of a set of images, as bytes on the device; photos in files are decoded when they are taken."""
 
     def __init__(
         self,
         images: ImageSet | PhotoSet,
         view: View,
-        changes: Augment | None,
+        changes: RecipeAugment | None,
         device: torch.device,
         rows: Tensor | None = None,
     ) -> None:
         chosen = torch.arange(len(images)) if rows is None else rows
+        self._pick: Callable[[Tensor], Tensor]
         if isinstance(images, ImageSet):
-            held = images.images[chosen].to(device)
-            self._pick: Callable[[Tensor], Tensor] = lambda wanted: held[wanted.to(device)]
+            pixels = images.images[chosen].to(device)
+            self._pick = lambda rows: pixels[rows.to(device)]
         else:
             files = images.images
-            self._pick = lambda wanted: files[chosen[wanted.cpu()]].to(device)
+            self._pick = lambda rows: files[chosen[rows.cpu()]].to(device)
         self.labels = images.labels[chosen].to(device)
-        self.view = view
-        self.changes = None if changes is None else replace(changes, canvas=changes.canvas or view.size)
-        self.device = device
+        self.view, self.device = view, device
+        self.changes = changes and changes.model_copy(update={"canvas": changes.canvas or view.size})
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def plain(self, rows: Tensor) -> Tensor:
-        """Images (B, 3, S, S), normalised and unchanged."""
+        """Give images (B, 3, S, S), normalised and unchanged."""
         return self.view(self._pick(rows)).contiguous(memory_format=torch.channels_last)
 
     @torch.no_grad()
-    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> Batch:
-        """Images of a part of the batch, changed and mixed with others of the whole batch."""
-        if self.changes is None:
-            pixels = self._pick(rows[part]).float() / 255
-            return self._batch(pixels, table[self.labels[rows[part].to(self.device)]])
-        draws = draw(len(rows), self.changes, generator_for(self.device, seed, "augment", step))
-        side, own = self.changes.canvas, draws.take(part)
-        labels = self.labels[rows.to(self.device)]
-        pixels = augment(self._pick(rows[part]), own, side)
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give the images of a part of the batch, changed and mixed with others of the whole batch."""
+        changes, labels = self.changes, self.labels[rows.to(self.device)]
         targets = table[labels[part]]
-        if self.changes.cutmix + self.changes.mixup > 0:
-            if len(pixels) == len(rows):
-                partners = pixels[own.other]
-            else:  # the other photo may belong to another process: it is made here once more
-                others = own.other.cpu()
-                partners = augment(self._pick(rows[others]), draws.take(own.other), side)
-            pixels, targets = mix(pixels, partners, targets, table[labels[own.other]], own)
-        return self._batch(pixels, targets)
-
-    def _batch(self, pixels: Tensor, targets: Tensor) -> Batch:
+        if changes is None:
+            pixels = self._pick(rows[part]).float() / 255
+        else:
+            every = draw(len(rows), changes, generator_for(self.device, seed, "augment", step))
+            draws = every.take(part)
+            pixels = augment(self._pick(rows[part]), draws, changes.canvas)
+            if changes.cutmix + changes.mixup > 0:
+                if len(pixels) == len(rows):
+                    partners = pixels[draws.partner]
+                else:  # the partner may belong to another process: it is made here once more
+                    photos = self._pick(rows[draws.partner.cpu()])
+                    partners = augment(photos, every.take(draws.partner), changes.canvas)
+                pixels, targets = mix(pixels, partners, targets, table[labels[draws.partner]], draws)
         inputs = self.view(pixels).contiguous(memory_format=torch.channels_last)
-        return Batch(inputs, targets, pixels)
+        return TrainingBatch(inputs, targets, pixels)
+
+
+class TwoViews:
+    """Two views of each image of a feed in place of one, and no labels."""
+
+    def __init__(self, feed: ImageFeed) -> None:
+        if feed.changes is None:
+            raise ArgumentError("Two views of an image should differ, and the feed changes nothing: give it changes.")
+        self.feed, self.labels, self.plain = feed, feed.labels, feed.plain
+
+    def __len__(self) -> int:
+        return len(self.feed)
+
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give one view of all images of a part, then the other, (2 B, 3, S, S); the targets are empty, (2 B, 0)."""
+        seeds = [derive(seed, "view", place) for place in range(2)]
+        views: list[Any] = [self.feed.varied(rows, part, table, view_seed, step).inputs for view_seed in seeds]
+        return TrainingBatch(torch.cat(views), table.new_zeros(2 * len(views[0]), 0))
 
 
 class TextFeed:
-    """Texts, tokenised once; each batch is padded to its own longest.
-
-    Args:
-        texts: The set.
-        tokenizer: A Hugging Face tokenizer.
-        length: Most tokens of a text.
-        device: Where batches come out.
-        rows: Which texts of the set; all by default.
-    """
+    """Some rows of a set of texts, tokenised once; each batch is padded to its own longest."""
 
     def __init__(
         self, texts: TextSet, tokenizer: Any, length: int, device: torch.device, rows: Tensor | None = None
     ) -> None:
-        chosen = range(len(texts)) if rows is None else rows.tolist()
-        made = tokenizer([texts.texts[row] for row in chosen], truncation=True, max_length=length)
-        self.ids = [torch.tensor(numbers) for numbers in made["input_ids"]]
+        chosen = torch.arange(len(texts)) if rows is None else rows
+        encoded = tokenizer([texts.texts[row] for row in chosen.tolist()], truncation=True, max_length=length)
+        self.ids = [torch.tensor(numbers) for numbers in encoded["input_ids"]]
         self.padding = tokenizer.pad_token_id
         if self.padding is None:
             raise ArgumentError(f"{type(tokenizer).__name__} has no padding token: choose a tokenizer that has one.")
-        self.labels = texts.labels[torch.as_tensor(list(chosen), dtype=torch.int64)].to(device)
+        self.labels = texts.labels[chosen].to(device)
         self.device = device
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def plain(self, rows: Tensor) -> dict[str, Tensor]:
-        """Token numbers and mask, (B, T) each."""
-        taken = [self.ids[row] for row in rows.tolist()]
-        ids = torch.nn.utils.rnn.pad_sequence(taken, batch_first=True, padding_value=self.padding)
+        """Give token numbers and mask, (B, T) each."""
+        texts = [self.ids[row] for row in rows.tolist()]
+        ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=self.padding)
         # A text may hold the padding token itself, so the mask follows the lengths.
-        lengths = torch.tensor([len(numbers) for numbers in taken])
+        lengths = torch.tensor([len(numbers) for numbers in texts])
         mask = (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
         return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
 
-    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> Batch:
-        """Texts of a part of the batch; nothing about them is random."""
-        return Batch(self.plain(rows[part]), table[self.labels[rows[part].to(self.device)]])
+    def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
+        """Give the texts of a part of the batch; nothing about them is random."""
+        return TrainingBatch(self.plain(rows[part]), table[self.labels[rows[part].to(self.device)]])
 
 
 def row_batches(count: int, batch: int, place: int = 0, of: int = 1) -> Sequence[Tensor]:
-    """Rows of a set in batches; process ``place`` of ``of`` gets every so-manieth."""
+    """Split the rows of a set into batches; process ``place`` of ``of`` gets every so-manieth."""
     return list(torch.split(torch.arange(count), batch))[place::of]
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Training samples and, apart from them, those to choose by.
-
-    Attributes:
-        train: The set to learn from.
-        kept: Rows of it that are learned, (N,), int64.
-        validation: The set to choose by; None for none.
-        chosen: Rows of it, (M,), int64.
-    """
+class RecipeSamples:
+    """Training samples and, apart from them, those to choose by."""
 
     train: AnySet
-    kept: Tensor
+    rows: Tensor  # of the set to learn from, (N,), int64
     validation: AnySet | None = None
-    chosen: Tensor | None = None
+    validation_rows: Tensor | None = None  # of the set to choose by, (M,), int64
 
 
-def load_samples(recipe: Recipe) -> Samples:
-    """Load what a recipe learns from and chooses by; what it is judged by stays unread.
-
-    Raises:
-        DataMissingError: A file is missing; the message says what to place where.
-        ArgumentError: A split is unknown, or nothing is left to learn or to choose by.
-    """
+def load_samples(recipe: TrainingRecipe) -> RecipeSamples:
+    """Load what a recipe learns from and chooses by; what it is judged by stays unread."""
     part, entry = recipe.data, data_entry(recipe.data.name)
-    wanted = entry.validation if part.validation is None else part.validation
+    validation = entry.validation if part.validation is None else part.validation
     train = entry.load(part.split or entry.train, limit=part.limit)
-    everything = torch.arange(len(train))
-    if not wanted:
-        return Samples(train, everything)
-    if isinstance(wanted, str):
-        validation = entry.load(wanted, limit=part.limit)
-        return Samples(train, everything, validation, torch.arange(len(validation)))
-    out = held_out(len(train), wanted, part.name)
-    if out.all() or not out.any():
+    rows = torch.arange(len(train))
+    if not validation:
+        return RecipeSamples(train, rows)
+    if isinstance(validation, str):
+        chosen = entry.load(validation, limit=part.limit)
+        return RecipeSamples(train, rows, chosen, torch.arange(len(chosen)))
+    mask = held_out(len(train), validation, part.name)
+    if mask.all() or not mask.any():
         raise ArgumentError(
-            f"data.validation: a share of {wanted} of {len(train)} samples leaves nothing to choose by, or nothing to "
-            "learn; take another share, or more samples."
+            f"data.validation: a share of {validation} of {len(train)} samples leaves nothing to choose by, or nothing "
+            "to learn; take another share, or more samples."
         )
-    return Samples(train, everything[~out], train, everything[out])
+    return RecipeSamples(train, rows[~mask], train, rows[mask])
 
 
-def load_test(recipe: Recipe) -> AnySet:
-    """Load what a recipe is judged by."""
-    judged: AnySet = data_entry(recipe.data.name).load(judging_split(recipe), limit=recipe.data.limit)
-    return judged
+def load_test(recipe: TrainingRecipe, limit: int | None = None) -> AnySet:
+    """Load what a recipe is judged by, or only a few samples of it, which shows that they are there."""
+    samples: AnySet = data_entry(recipe.data.name).load(judging_split(recipe), limit=limit or recipe.data.limit)
+    return samples
 
 
-def check_test(recipe: Recipe) -> None:
-    """Read one sample of what a recipe is judged by, so that a wrong name is told before hours of training.
-
-    Raises:
-        DataMissingError: A file is missing; the message says what to place where.
-        ArgumentError: The split is unknown.
-    """
-    data_entry(recipe.data.name).load(judging_split(recipe), limit=1)
-
-
-def judging_split(recipe: Recipe) -> str:
-    """Name of the split that a recipe is judged by."""
+def judging_split(recipe: TrainingRecipe) -> str:
+    """Give the name of the split that a recipe is judged by."""
     return recipe.data.test or data_entry(recipe.data.name).test
 
 
 def make_feed(
-    recipe: Recipe,
+    recipe: TrainingRecipe,
     samples: AnySet,
     tokenizer: Any,
     device: torch.device,
@@ -292,17 +239,11 @@ def make_feed(
     *,
     vary: bool = False,
 ) -> Feed:
-    """Put samples on a device in the form that the recipe's network takes.
+    """Put samples, or some rows of them, on a device in the form that the recipe's network takes.
 
-    Args:
-        recipe: Gives view, changes and length.
-        samples: A set.
-        tokenizer: For texts.
-        device: Where batches come out.
-        rows: Which samples; all by default.
-        vary: Whether to change images at random.
+    With `vary`, images are changed at random, and where the recipe reads no labels, come in two views.
     """
     if isinstance(samples, TextSet):
         return TextFeed(samples, tokenizer, recipe.data.length or 0, device, rows)
-    changes = recipe.augment if vary else None
-    return ImageFeed(samples, recipe.view, changes, device, rows)
+    feed = ImageFeed(samples, recipe.view, recipe.augment if vary else None, device, rows)
+    return TwoViews(feed) if vary and recipe.unlabelled is not None else feed
