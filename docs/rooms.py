@@ -80,7 +80,8 @@ def picture(source: Path) -> str:
         axes.add_patch(arrow)
     for room, (x, y) in places.items():
         corner = (x - BOX[0] / 2, y - BOX[1] / 2)
-        box = FancyBboxPatch(corner, *BOX, boxstyle="round,pad=0.02", facecolor="#eef3f8", edgecolor="#33526e", zorder=3)
+        colours = {"facecolor": "#eef3f8", "edgecolor": "#33526e"}
+        box = FancyBboxPatch(corner, *BOX, boxstyle="round,pad=0.02", zorder=3, **colours)
         axes.add_patch(box)
         axes.text(x, y, room, ha="center", va="center", fontsize=13, color="#14283a", zorder=4)
     buffer = io.StringIO()

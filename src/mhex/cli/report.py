@@ -58,10 +58,10 @@ def report(
 def folder_page(folder: Path, title: str = "", images: list[int] | None = None) -> str:
     """The page of a folder; it says first which models of a suite are missing, and where a recommendation is."""
     from mhex.judge.page import page_of
-    from mhex.lab.suites.run import TOLD, missing_models, told_in
+    from mhex.lab.suites.stored import RECORD, missing_models, read_record
     from mhex.recommend.answer import PAGE, is_recommendation
 
-    remarks = missing_models(told_in(folder)) if (folder / TOLD).is_file() else []
+    remarks = missing_models(read_record(folder)) if (folder / RECORD).is_file() else []
     if is_recommendation(folder):
         remarks.append(
             f"These are the rows of a recommendation: which method to use is said in {PAGE}, beside this page."
