@@ -247,7 +247,7 @@ def test_text_sweeps_are_what_calls_by_hand_give(name, granularity):
             for k in range(steps + 1):
                 number = len(units) * k // steps if 2 * k <= steps else len(units) - len(units) * (steps - k) // steps
                 wanted = by_hand(name, ids, listed[:number])
-                place = result.sweep.orders.index(order)
+                place = result.runner.orders.index(order)
                 assert float(result.z[place, row, k, 0]) == pytest.approx(float(wanted[label]), abs=1e-9)
                 assert int(result.top[place, row, k]) == int(wanted.argmax())
 

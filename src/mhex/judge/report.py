@@ -29,7 +29,7 @@ from mhex.judge.rows import curves_of, explain_seconds, merged, numbers_of, pres
 from mhex.judge.saved_maps import kept
 from mhex.judge.store import numbered
 from mhex.judge.tables import Cell, Grid, cells_of, compared, per_image, render
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.stats.comparison import Rank, all_pairs, ranking
 from mhex.stats.intervals import Summary
 

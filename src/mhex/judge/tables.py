@@ -15,7 +15,7 @@ from torch import Tensor
 from mhex._printable import escaped, printable
 from mhex.errors import ArgumentError
 from mhex.judge.controls import RANDOM, is_control
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.stats.comparison import PairTests, least_p, marked, pair_tests
 from mhex.stats.intervals import Summary, interval_of
 

@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
-from mhex.metrics._maps import NativeMaps
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
+from mhex.perturb import check_map, text_units
 
 _MODES = ("abs", "paper", "code")
 
 
 @dataclass(frozen=True)
 class CompactnessProtocol(Protocol):
-    """Of compactness.
+    """Protocol of compactness.
 
     Attributes:
         mode: As for `compactness`.
-        share: Of the highest score; units up to it carry no weight.
+        share: Share of the highest score; units up to it carry no weight.
     """
 
     mode: str = "abs"
@@ -34,6 +34,23 @@ class CompactnessProtocol(Protocol):
         super().__post_init__()
         if self.mode not in _MODES:
             raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+        if not 0 <= self.share <= 1:
+            raise ArgumentError(f"Expected share to be from 0 to 1, but got {self.share!r}.")
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMaps:
+    """Maps at their own resolution, units in a row.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        scores: (B, N).
+        counted: Bool (B, N), False at special tokens and padding; None if every unit counts.
+    """
+
+    ids: tuple[int, ...]
+    scores: Tensor
+    counted: Tensor | None = None
 
 
 def compactness(saliency: Tensor, share: float = 0.05, mode: str = "abs", counted: Tensor | None = None) -> Tensor:
@@ -121,16 +138,16 @@ class Compactness(PerImage):
     """Share of units without weight (higher is more compact), Gini index (higher) and entropy over log N (lower)."""
 
     columns = ("value", "gini", "entropy")
-    outputs = ("value", "gini", "entropy")
     better = (True, True, False)
     protocol: CompactnessProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """The maps as they are."""
-        return (NativeMaps.of(case),)
+        if case.subject.batch.modality == "image":
+            return (NativeMaps(tuple(case.ids), check_map(case.subject, case.saliency).flatten(1)),)
+        units = text_units(case.subject, case.saliency, "token")
+        return (NativeMaps(tuple(case.ids), units.scores, units.counted),)
 
     def score(self, maps: NativeMaps) -> Tensor:
-        """Per image."""
         part = self.protocol
         value = compactness(maps.scores, part.share, part.mode, maps.counted)
         return torch.stack([value, gini(maps.scores, maps.counted), entropy(maps.scores, maps.counted)], 1)

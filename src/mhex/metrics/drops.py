@@ -49,8 +49,8 @@ class Drops:
                 f"Expected classes whose scores were kept, but got {wanted.tolist()}; ask the runner for them."
             )
         column = (self.classes == wanted[:, None]).int().argmax(1)
-        found = self.values[torch.arange(len(wanted), device=wanted.device), :, column]
-        return found.masked_fill(wanted[:, None] < 0, torch.nan)
+        values = self.values[torch.arange(len(wanted), device=wanted.device), :, column]
+        return values.masked_fill(wanted[:, None] < 0, torch.nan)
 
 
 def drops_of(
@@ -93,6 +93,6 @@ def drops_of(
         samples = jobs // count
         values[samples, jobs % count] = clean[samples] - subject.read(logits, classes[samples])[0].double()
     rounding = 8 * torch.finfo(subject.logits.dtype).eps * subject.logits.double().abs().amax(1)
-    found = Drops(tuple(subject.ids), subject.predicted, classes, values, rounding)
-    subject.shared[key] = found
-    return found
+    drops = Drops(tuple(subject.ids), subject.predicted, classes, values, rounding)
+    subject.shared[key] = drops
+    return drops

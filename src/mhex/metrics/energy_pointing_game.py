@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.metrics._maps import LocatedMaps, LocationMetric, on_mask, skip_empty
+from mhex.metrics.pointing_game import LocatedMaps, LocationMetric, on_mask, skip_empty
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 
@@ -43,5 +43,4 @@ class EnergyPointingGame(LocationMetric):
     protocol: Protocol
 
     def score(self, result: LocatedMaps) -> Tensor:
-        """Per image."""
         return energy_pointing_game(result.saliency, result.mask)

@@ -23,7 +23,7 @@ class MaskedResult:
 
     Attributes:
         ids: Number of each sample in its data set.
-        before: Of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
+        before: Probabilities of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
         after: The same with a part hidden; NaN where a text has no token to hide.
         scaled: Maps from 0 to 1, (B, H, W), or (B, T).
         runner: How it was made; None where it is not known.
@@ -51,8 +51,8 @@ class MaskedPass(Runner[MaskedResult]):
         reference: What hidden means; see `PerturbationSweep`.
         threshold: Images: salient is above it, on the map scaled from 0 to 1.
         fraction: Texts: this share of the tokens is salient, at least one of them.
-        seed: Of ties between tokens.
-        sigma: Of the blur.
+        seed: Seed of ties between tokens.
+        sigma: Spread of the blur.
         rounding: Texts: whether that share is rounded `"up"` or `"down"`.
         most: Texts: no more tokens than this are salient; None for no bound.
     """
@@ -70,8 +70,8 @@ class MaskedPass(Runner[MaskedResult]):
         if self.mode not in _MODES:
             raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
         if self.reference not in (*PIXELS[:-1], *WORDS):
-            known = ", ".join((*PIXELS[:-1], *WORDS))
-            raise ArgumentError(f"Expected the reference to be one of {known}, but got {self.reference!r}.")
+            choices = ", ".join((*PIXELS[:-1], *WORDS))
+            raise ArgumentError(f"Expected the reference to be one of {choices}, but got {self.reference!r}.")
         if not 0 < self.fraction <= 1:
             raise ArgumentError(f"Expected fraction to be above 0 and at most 1, but got {self.fraction!r}.")
         if self.rounding not in ("up", "down"):
@@ -84,11 +84,9 @@ class MaskedPass(Runner[MaskedResult]):
         classes = subject.classes(explained)[:, :3]
         image = subject.batch.modality == "image"
         scaled, change, empty = (self._image if image else self._text)(subject, saliency)
-        parts = []
-        for start, stop, logits in subject.run(subject.batch.size, change):
-            parts.append(subject.probabilities(logits, classes[start:stop]))
-        before = subject.probabilities(subject.logits, classes)
-        after = torch.cat(parts).masked_fill(empty[:, None], torch.nan)
+        chunks = subject.run(subject.batch.size, change)
+        after = torch.cat([subject.probabilities(logits, classes[start:stop]) for start, stop, logits in chunks])
+        before, after = subject.probabilities(subject.logits, classes), after.masked_fill(empty[:, None], torch.nan)
         return MaskedResult(tuple(subject.ids), before, after, scaled, self)
 
     def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
@@ -110,8 +108,7 @@ class MaskedPass(Runner[MaskedResult]):
                 f"{self.reference!r} and {self.mode!r}."
             )
         units = text_units(subject, saliency, "token")
-        counted = units.counted
-        assert counted is not None
+        counted = ~subject.batch.roles[1]
         place = ranks(units.scores, subject.ids, self.seed, "random", counted)
         # Whole numbers, so that there are no floating-point surprises: 0.1 of 30 is 3, rounded up or down.
         above = 9_999 if self.rounding == "up" else 0

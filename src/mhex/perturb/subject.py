@@ -53,7 +53,7 @@ class Runner(ABC, Generic[Result_co]):
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         if not isinstance(model, Subject):
             return self.ask(Subject(model, x, label, ids, **options), *args, **kwargs)
-        if options or any(one is not None for one in (x, label, ids)):
+        if options or any(value is not None for value in (x, label, ids)):
             raise ArgumentError("Expected inputs, labels, ids and options with a model; a Subject has its own.")
         return self.ask(model, *args, **kwargs)
 
@@ -141,8 +141,8 @@ class Subject:
         if self.batch.modality == "image":
             return self.batch.pixels
         ids = self.batch.kwargs.get("input_ids")
-        found: Tensor = self.batch.kwargs["inputs_embeds"] if ids is None else ids
-        return found
+        inputs: Tensor = self.batch.kwargs["inputs_embeds"] if ids is None else ids
+        return inputs
 
     @property
     def logits(self) -> Tensor:
@@ -232,17 +232,17 @@ class Subject:
             self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma, radius)
         return self._references[key]
 
-    def classes(self, explained: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+    def classes(self, explained: Tensor | None = None, other_class: Tensor | None = None) -> Tensor:
         """Classes whose outputs are kept, (B, 4): explained, predicted, label and another; -1 where there is none."""
         none = torch.full_like(self.predicted, -1)
-        given = [self.predicted if explained is None else explained, self.predicted, self.label, other]
-        found = torch.stack([none if one is None else one.to(self.device) for one in given], 1)
-        if bool((found >= self.count).any()) or bool((found[:, 0] < 0).any()):
+        columns = [self.predicted if explained is None else explained, self.predicted, self.label, other_class]
+        classes = torch.stack([none if column is None else column.to(self.device) for column in columns], 1)
+        if bool(((classes >= self.count).any(1) | (classes[:, 0] < 0)).any()):
             raise ArgumentError(
                 f"Expected one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples, but "
-                f"got {found[:, 0].tolist()}."
+                f"got {classes[:, 0].tolist()}."
             )
-        return found
+        return classes
 
     def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of classes (M, J) and the logarithm of what they are shares of, so that `log p = z - norm`.
@@ -267,10 +267,10 @@ class Subject:
         if logits.shape[1] == 1 or self.multi_label:
             return torch.zeros_like(z)
         logits, top = logits.double(), logits.argmax(1, keepdim=True)
-        others = logits.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+        below = logits.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
         # Any class but the highest has at most half of the probability, and nothing is lost by taking it off.
         low = norm + torch.log1p(-(z - norm).exp().clamp_max(0.5))
-        return torch.where(classes == top, others, low)
+        return torch.where(classes == top, below, low)
 
     def probabilities(self, logits: Tensor, classes: Tensor) -> Tensor:
         """Of classes (M, J), float64; NaN where there is none."""
@@ -293,18 +293,18 @@ class Subject:
 OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)
 
 
-def column_of(scored: str, known: Tensor) -> int:
+def column_of(scored: str, defined: Tensor) -> int:
     """Where the class that is scored stands among those whose outputs are kept.
 
     Args:
         scored: One of `ROLES`.
-        known: Whether each sample has a class of each role, bool (B, J).
+        defined: Whether each sample has a class of each role, bool (B, J).
     """
-    roles = ROLES[: known.shape[1]]
+    roles = ROLES[: defined.shape[1]]
     if scored not in roles:
         raise ArgumentError(f"Expected scored to be one of {', '.join(roles)}, but got {scored!r}.")
     column = roles.index(scored)
-    if scored == "label" and not bool(known[:, column].all()):
+    if scored == "label" and not bool(defined[:, column].all()):
         raise ArgumentError("Expected labels for what is scored by them; give label=.")
     return column
 

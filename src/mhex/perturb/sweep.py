@@ -19,10 +19,9 @@ from mhex.perturb.units import (
     Units,
     check_tie,
     counts,
-    dropped_patches,
     generator_for,
     image_units,
-    on_patches,
+    patch_units,
     ranks,
     removed_words,
     text_units,
@@ -37,7 +36,7 @@ class SweepResult:
     """Curves of a batch, over the steps 0 to T.
 
     Attributes:
-        sweep: How they were made.
+        runner: How they were made.
         classes: The explained class, the predicted one, the label and another one, (B, 4); -1 where there is none.
         ids: Number of each sample in its data set.
         removed: Units removed at each step, (B, T + 1).
@@ -49,7 +48,7 @@ class SweepResult:
         rest: Scores of all other classes together, `log(p / (1 - p)) = z - rest`, of the shape of the scores.
     """
 
-    sweep: PerturbationSweep
+    runner: PerturbationSweep
     classes: Tensor
     ids: tuple[int, ...]
     removed: Tensor
@@ -60,32 +59,27 @@ class SweepResult:
     top: Tensor
     rest: Tensor
 
-    @property
-    def runner(self) -> PerturbationSweep:
-        """How they were made."""
-        return self.sweep
-
     @classmethod
     def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
         """Curves of the same samples on the same grid, of one sweep made in parts: some orders each."""
-        orders = tuple(order for one in results for order in one.sweep.orders)
-        tables = [torch.cat(parts) for parts in zip(*(one._tables for one in results), strict=True)]
-        return results[0]._read(replace(results[0].sweep, orders=orders), tables)
+        orders = tuple(order for result in results for order in result.runner.orders)
+        tables = [torch.cat(parts) for parts in zip(*(result._tables for result in results), strict=True)]
+        return results[0]._read(replace(results[0].runner, orders=orders), tables)
 
     def along(self, order: Order) -> SweepResult:
         """The curves of one order alone."""
         place = self._place(order)
-        return self._read(replace(self.sweep, orders=(order,)), [table[place : place + 1] for table in self._tables])
+        return self._read(replace(self.runner, orders=(order,)), [table[place : place + 1] for table in self._tables])
 
     def every(self, stride: int) -> SweepResult:
         """The same on a coarser grid, of every so many steps."""
         if stride == 1:
             return self
-        if stride < 1 or self.sweep.steps % stride:
+        if stride < 1 or self.runner.steps % stride:
             raise ArgumentError(
-                f"Expected a stride that divides the {self.sweep.steps} steps of the sweep, but got {stride!r}."
+                f"Expected a stride that divides the {self.runner.steps} steps of the sweep, but got {stride!r}."
             )
-        sweep = replace(self.sweep, steps=self.sweep.steps // stride)
+        sweep = replace(self.runner, steps=self.runner.steps // stride)
         coarse = self._read(sweep, [table[:, :, ::stride] for table in self._tables])
         return replace(coarse, removed=self.removed[:, ::stride])
 
@@ -100,21 +94,18 @@ class SweepResult:
         """
         place, column = self._place(order), column_of(scored, self.classes >= 0)
         missing = (self.classes[:, column] < 0)[:, None] | (self.units == 0)[:, None]
-        tables = (self.z, self.norm, self.rest)
-        z, norm, rest = (table[place, ..., column].masked_fill(missing, torch.nan) for table in tables)
-        if output == "hit":
-            return (self.top[place] == self.classes[:, column, None]).double().masked_fill(missing, torch.nan)
-        if output == "centred-logit":
-            return z - self.mean[place]
-        curves = {
-            "probability": lambda: (z - norm).exp(),
-            "log-probability": lambda: z - norm,
-            "log-odds": lambda: z - rest,
+        z = self.z[place, ..., column]
+        readings = {
+            "probability": lambda: (z - self.norm[place, ..., column]).exp(),
+            "log-probability": lambda: z - self.norm[place, ..., column],
+            "log-odds": lambda: z - self.rest[place, ..., column],
             "logit": lambda: z,
+            "centred-logit": lambda: z - self.mean[place],
+            "hit": lambda: (self.top[place] == self.classes[:, column, None]).double(),
         }
-        if output not in curves:
-            raise ArgumentError(f"Expected output to be one of {', '.join((*curves, 'centred-logit', 'hit'))}.")
-        return curves[output]()
+        if output not in readings:
+            raise ArgumentError(f"Expected output to be one of {', '.join(readings)}, but got {output!r}.")
+        return readings[output]().masked_fill(missing, torch.nan)
 
     def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
         """The same along insertion of the most important units into the reference: removal of the least, backwards."""
@@ -130,12 +121,12 @@ class SweepResult:
         return SweepResult(sweep, self.classes, self.ids, self.removed, self.units, *tables)
 
     def _place(self, order: str) -> int:
-        if order not in self.sweep.orders:
+        if order not in self.runner.orders:
             raise ArgumentError(
-                f"Expected one of the orders of the sweep, {', '.join(self.sweep.orders)}, but got {order!r}; make the "
-                "sweep with it."
+                f"Expected one of the orders of the sweep, {', '.join(self.runner.orders)}, but got {order!r}; make "
+                "the sweep with it."
             )
-        return self.sweep.orders.index(order)
+        return self.runner.orders.index(order)
 
 
 def area(curve: Tensor, rule: str = "unit") -> Tensor:
@@ -170,7 +161,7 @@ class Removal:
 
     Attributes:
         subject: The samples.
-        units: Of each.
+        units: Units of each sample.
         rank: Place of each unit, the most important first, (B, N).
         change: From removed units (M, N) of samples (M,) to inputs for the model.
     """
@@ -200,27 +191,27 @@ class Removal:
         between = (number > 0) & (number < self.units.number)
         code = number + ends * (last[:, None] & between)
         code = torch.cat([torch.zeros_like(code[:1]), code]) * size + samples  # the first row is the clean pass
-        different, which = torch.unique(code, return_inverse=True)
+        different, inverse = torch.unique(code, return_inverse=True)
         # What keeps as much goes together: texts of one length, patches of one number, and first the most.
-        left = self.units.number[different % size] - different // size % ends
-        left[:size] = ends
-        order = left.argsort(descending=True, stable=True)
-        passes, place = different[order], order.argsort()[which]
+        remaining = self.units.number[different % size] - different // size % ends
+        remaining[:size] = ends
+        order = remaining.argsort(descending=True, stable=True)
+        passes, place = different[order], order.argsort()[inverse]
 
         def make(jobs: Tensor) -> Batch:
             chosen = passes[size + jobs]
-            own, removal = chosen % size, chosen // size
-            n, rank = (removal % ends)[:, None], self.rank[own]
-            least = rank >= self.units.number[own][:, None] - n
+            sample, removal = chosen % size, chosen // size
+            n, rank = (removal % ends)[:, None], self.rank[sample]
+            least = rank >= self.units.number[sample][:, None] - n
             removed = torch.where((removal >= ends)[:, None], least, rank < n)
             if self.units.counted is not None:
-                removed &= self.units.counted[own]
-            return self.change(removed, own)
+                removed &= self.units.counted[sample]
+            return self.change(removed, sample)
 
-        found = [read(subject.logits, samples)]
+        parts = [read(subject.logits, samples)]
         for start, stop, logits in subject.run(len(passes) - size, make, "perturbation"):
-            found.append(read(logits, passes[size + start : size + stop] % size))
-        return [torch.cat(column)[place[1:]] for column in zip(*found, strict=True)]
+            parts.append(read(logits, passes[size + start : size + stop] % size))
+        return [torch.cat(column)[place[1:]] for column in zip(*parts, strict=True)]
 
 
 _NOISE = 1  # purpose of random numbers
@@ -239,12 +230,12 @@ class PerturbationSweep(Runner[SweepResult]):
         steps: T; from nothing removed to everything, so that there are T + 1 points.
         orders: `"mif"` removes the most important first, `"lif"` the least important.
         tie: How equal scores are ranked: `"random"`, by (seed, id), or `"stable"`.
-        seed: Of ties and noise.
+        seed: Seed of ties and noise.
         sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side.
         noise: Spread of what is added to imputed pixels.
-        radius: Of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
+        radius: Radius of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
         words: Which words granularity `"word"` ranks: those of the `"tokenizer"`, or those split at `"whitespace"`.
-        pooling: Of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
+        pooling: Score of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
     """
 
     reference: str = "black"
@@ -261,8 +252,8 @@ class PerturbationSweep(Runner[SweepResult]):
 
     def __post_init__(self) -> None:
         if self.reference not in (*PIXELS, *WORDS):
-            known = ", ".join((*PIXELS, *WORDS))
-            raise ArgumentError(f"Expected the reference to be one of {known}, but got {self.reference!r}.")
+            choices = ", ".join((*PIXELS, *WORDS))
+            raise ArgumentError(f"Expected the reference to be one of {choices}, but got {self.reference!r}.")
         if self.granularity not in ("pixel", "patch", "token", "word"):
             raise ArgumentError(
                 f"Expected granularity 'pixel', 'patch', 'token' or 'word', but got {self.granularity!r}."
@@ -276,7 +267,7 @@ class PerturbationSweep(Runner[SweepResult]):
         check_pooling(self.pooling)
 
     def ask(
-        self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other: Tensor | None = None
+        self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other_class: Tensor | None = None
     ) -> SweepResult:
         """Remove and ask.
 
@@ -284,11 +275,11 @@ class PerturbationSweep(Runner[SweepResult]):
             subject: The samples, whose other passes are shared.
             saliency: Importance for one class of each sample: (B, H, W) or (B, h, w) for images, (B, T) for texts.
             explained: That class, (B,); None for the predicted one.
-            other: Another class whose outputs are kept, (B,); -1 for none.
+            other_class: Another class whose outputs are kept, (B,); -1 for none.
         """
         removal = self.ranked(subject, saliency)
         grid = counts(removal.units.number, self.steps)  # (B, T + 1)
-        classes = subject.classes(explained, other)
+        classes = subject.classes(explained, other_class)
 
         def read(logits: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
             z, norm = subject.read(logits, classes[samples])
@@ -311,7 +302,7 @@ class PerturbationSweep(Runner[SweepResult]):
         """What is ranked: pixels, patches, tokens or words."""
         if subject.batch.modality == "image":
             if self.reference == "drop" and self.granularity == "patch":
-                return image_units(subject, on_patches(subject, saliency), "patch")
+                return patch_units(subject, saliency)
             if self.reference == "drop":
                 raise ArgumentError(
                     f"Expected granularity 'patch' for the reference 'drop' of images, but got {self.granularity!r}: "
@@ -336,7 +327,8 @@ class PerturbationSweep(Runner[SweepResult]):
                 subject, self.reference, units.spread(removed, samples), samples
             )
         if self.reference == "drop":
-            return lambda removed, samples: dropped_patches(subject, removed, samples)
+            # The position of each patch that stays is its own.
+            return lambda removed, samples: replace(subject.variants(subject.main, samples), kept=~removed)
         pixels = subject.batch.pixels
         if self.reference != "impute":
             stand_in = subject.reference(self.reference, self.sigma, self.radius)
@@ -346,8 +338,7 @@ class PerturbationSweep(Runner[SweepResult]):
                 return subject.variants(torch.where(mask, stand_in[samples], pixels[samples]), samples, rows=False)
 
             return replaced
-        shape = pixels.shape[1:]
-        draws = [torch.randn(shape, generator=generator_for(self.seed, i, _NOISE)) for i in subject.ids]
+        draws = [torch.randn(pixels.shape[1:], generator=generator_for(self.seed, i, _NOISE)) for i in subject.ids]
         noise = torch.stack(draws).to(pixels) * self.noise
 
         def filled(removed: Tensor, samples: Tensor) -> Batch:

@@ -24,12 +24,11 @@ def generator_for(seed: int, number: int, purpose: int = 0) -> torch.Generator:
     """Random numbers that depend on the user's seed and on one sample alone, however samples are batched.
 
     Args:
-        seed: The user's.
-        number: Of the sample.
-        purpose: So that ties, boxes and noise of a sample are drawn apart from each other.
+        seed: The user's seed.
+        number: Number of the sample in its data set.
+        purpose: Number of a purpose, so that ties, boxes and noise of a sample are drawn apart from each other.
     """
-    mixed = ((seed * _SPREAD + number) * _SPREAD + purpose) % 2**63
-    return torch.Generator().manual_seed(mixed)
+    return torch.Generator().manual_seed(((seed * _SPREAD + number) * _SPREAD + purpose) % 2**63)
 
 
 def ranks(
@@ -41,7 +40,7 @@ def ranks(
         scores: (B, N), finite.
         ids: Number of each sample in its data set: ties are broken by (seed, id), so that a result does not depend on
             how samples are batched.
-        seed: Of the ties.
+        seed: Seed of the ties.
         tie: `"random"`, or `"stable"`, in the order given, which takes whole rows of equal values first.
         counted: Bool (B, N), False at units that are never removed: they come last.
     """
@@ -117,33 +116,27 @@ def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Ten
     """
     batch = subject.batch.variants(subject.main[samples], samples)
     if reference == "mask_token":
-        return replace(batch, kwargs={**batch.kwargs, "input_ids": _masked(subject, hidden, samples)})
-    real, _ = subject.batch.roles
-    kept = real[samples] & ~hidden
+        ids, token = subject.batch.kwargs.get("input_ids"), subject.batch.mask_id
+        if ids is None or token is None:
+            raise ArgumentError(
+                "Expected token ids and a tokenizer with a mask token for 'mask_token'; choose 'drop' or 'pad'."
+            )
+        return replace(batch, kwargs={**batch.kwargs, "input_ids": ids[samples].masked_fill(hidden, token)})
+    tokens = subject.batch.roles[0][samples] & ~hidden
     if reference == "pad":
         mask = batch.kwargs.get("attention_mask")
         kind = torch.long if mask is None else mask.dtype
-        return replace(batch, kwargs={**batch.kwargs, "attention_mask": kept.to(kind)})
-    return _shortened(batch, kept, subject.batch.pad_id)
+        return replace(batch, kwargs={**batch.kwargs, "attention_mask": tokens.to(kind)})
+    return _shortened(batch, tokens, subject.batch.pad_id)
 
 
-def _masked(subject: Subject, hidden: Tensor, samples: Tensor) -> Tensor:
-    ids, mask = subject.batch.kwargs.get("input_ids"), subject.batch.mask_id
-    if ids is None or mask is None:
-        raise ArgumentError(
-            "Expected token ids and a tokenizer with a mask token for 'mask_token'; choose 'drop' or 'pad'."
-        )
-    found: Tensor = ids[samples].masked_fill(hidden, mask)
-    return found
-
-
-def _shortened(batch: Batch, kept: Tensor, pad: int | None) -> Batch:
-    """Rows with the kept tokens alone, moved up, padded on the right to the longest."""
-    order = (~kept).long().argsort(dim=1, stable=True)[:, : int(kept.sum(1).max())]
-    real = kept.gather(1, order)
+def _shortened(batch: Batch, tokens: Tensor, pad: int | None) -> Batch:
+    """Rows with these tokens alone, bool (M, T), moved up, padded on the right to the longest."""
+    order = (~tokens).long().argsort(dim=1, stable=True)[:, : int(tokens.sum(1).max())]
+    real = tokens.gather(1, order)
 
     def cut(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.shape[:2] != kept.shape:
+        if not isinstance(value, Tensor) or value.shape[:2] != tokens.shape:
             return value
         place = order if value.dim() == 2 else order[..., None].expand(-1, -1, value.shape[2])
         return value.gather(1, place)
@@ -156,8 +149,8 @@ def _shortened(batch: Batch, kept: Tensor, pad: int | None) -> Batch:
     return replace(batch, kwargs=kwargs)
 
 
-def on_patches(subject: Subject, saliency: Tensor) -> Tensor:
-    """Maps (B, h, w) on the grid of the model's patches; of a finer map, the mean over each patch."""
+def patch_units(subject: Subject, saliency: Tensor) -> Units:
+    """Patches of a plain Vision Transformer; of a map (B, h, w) on a finer grid, the mean over each patch."""
     saliency = check_map(subject, saliency)
     rows, columns = plain_vit(subject.model).grid(*subject.batch.pixels.shape[-2:])
     height, width = saliency.shape[-2:]
@@ -166,18 +159,7 @@ def on_patches(subject: Subject, saliency: Tensor) -> Tensor:
             f"Expected maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
             f"the reference 'drop', but got {height}x{width}."
         )
-    return F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0]
-
-
-def dropped_patches(subject: Subject, removed: Tensor, samples: Tensor) -> Batch:
-    """Inputs for the model.
-
-    Args:
-        subject: The images.
-        removed: Bool (M, P), True at patches that are deleted; the position of each other one stays.
-        samples: Whose variant each row is, (M,).
-    """
-    return replace(subject.variants(subject.batch.pixels, samples), kept=~removed)
+    return image_units(subject, F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0], "patch")
 
 
 @dataclass(frozen=True)
@@ -215,9 +197,9 @@ def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> T
     if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != count:
         got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
         raise ArgumentError(f"Expected one map for each of {count} samples, of shape {wanted}, but got {got}.")
-    if image is not None and not all(1 <= own <= most for own, most in zip(saliency.shape[1:], image, strict=True)):
-        size, own = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
-        raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {own}.")
+    if image is not None and not all(1 <= side <= most for side, most in zip(saliency.shape[1:], image, strict=True)):
+        size, grid = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
+        raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {grid}.")
     if not bool(torch.isfinite(saliency).all()):
         raise ArgumentError("Expected finite maps, but got NaN or infinity.")
     return saliency.detach()
@@ -275,7 +257,7 @@ def text_units(
     scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
-        own = word_of[samples]
-        return (removed.gather(1, own.clamp_min(0).flatten(1)).view(own.shape) & (own >= 0)).any(2)
+        words = word_of[samples]
+        return (removed.gather(1, words.clamp_min(0).flatten(1)).view(words.shape) & (words >= 0)).any(2)
 
     return Units(scores, counted.sum(1), counted, spread)

@@ -318,7 +318,9 @@ def ranking(
     Args:
         values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
         higher: Whether higher is better.
-        resamples, confidence, seed: As for `mhex.stats.intervals.bootstrap`.
+        resamples: Resamples of the bootstrap.
+        confidence: Confidence of the intervals.
+        seed: Seed of the bootstrap.
         summary: As for `all_pairs`; with one, there are no places on single images.
     """
     present_in = present(values, summary)

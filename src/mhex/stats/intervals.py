@@ -96,10 +96,7 @@ def interval_of(
     Resamples of hits alone are hits alone, whatever their number, so shares of hits have the exact interval of Clopper
     and Pearson. One image says nothing about others: its interval is NaN.
 
-    Args:
-        rows: Numbers per image, (n, J).
-        summary, resamples, confidence, seed, kind: As for `bootstrap`.
-        hits: Whether the numbers, (n, 1), are 1 for a hit and 0 for a miss.
+    Other arguments are those of `bootstrap`; `hits` says whether the numbers, (n, 1), are 1 for a hit and 0 for a miss.
     """
     if hits and len(rows):
         n, k = len(rows), float(rows.sum())

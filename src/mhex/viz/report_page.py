@@ -17,8 +17,8 @@ from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.judge.controls import PREFIX, is_control
 from mhex.judge.report import Evaluation, evaluations
-from mhex.metrics._base import PerImage
-from mhex.metrics._curve import CurveMetric
+from mhex.metrics.base import PerImage
+from mhex.metrics.curve import CurveMetric
 from mhex.recommend.answer import PAGE, is_recommendation
 from mhex.stats.intervals import bootstrap
 from mhex.viz.plots import Boxed, Line, Look, bar_plot, box_plot, key, line_plot, looks

@@ -40,7 +40,9 @@ def half_width(interval):
 
 def columns(ranks):
     """Places of all methods as one tensor for each number."""
-    return SimpleNamespace(**{name: torch.tensor([getattr(r, name) for r in ranks]).double() for name in vars(ranks[0])})
+    return SimpleNamespace(
+        **{name: torch.tensor([getattr(r, name) for r in ranks]).double() for name in vars(ranks[0])}
+    )
 
 
 # Pearson

@@ -14,7 +14,7 @@ from mhex.judge.controls import CONTROLS, PREFIX, is_control
 from mhex.judge.plan import Judge, judges
 from mhex.lab.config.suite import EVERY, DataPart, Entry, MethodPart, MetricPart, ModelPart, Suite, method_label
 from mhex.lab.datasets import DataEntry, data_entry
-from mhex.metrics._curve import CurveMetric
+from mhex.metrics.curve import CurveMetric
 from mhex.metrics.registry import get_metric
 from mhex.registry import all_methods, get_method
 
