@@ -6,15 +6,10 @@ Mistakes in arguments are also `ValueError` or `TypeError`, as Python users expe
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Sequence
-from numbers import Integral, Real
-from types import NoneType
-from typing import Any, get_origin
+from typing import Any
 
 _SHOWN = 40  # names in a message
-_MOST = 10**6  # passes, draws, pixels
-_LARGEST = 1e30  # of numbers with a fraction
 # Where all names of a kind can be seen.
 _LISTS = {
     "method": "mhex.list_methods()",
@@ -130,59 +125,3 @@ def some_of(names: Sequence[Any], most: int = 20, between: str = ", ") -> str:
     """The first of many names, and how many more there are."""
     more = len(names) - most
     return between.join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
-
-
-def check_choice(name: str, value: object, choices: Iterable[str | None]) -> None:
-    """Refuse a value that is not among the choices."""
-    choices = list(choices)
-    if value not in choices:
-        raise ArgumentError(f"Expected {name} to be {' or '.join(map(repr, choices))}, but got {value!r}.")
-
-
-def check_number(name: str, value: object, low: float = 0.0, high: float = math.inf) -> None:
-    """Refuse what is no finite number, or not between `low` and `high`."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high or value == math.inf:  # type: ignore[operator]
-        end = f"from {low:g} to {high:g}" if high < math.inf else f"from {low:g} on"
-        raise ArgumentError(f"Expected {name} to be a number {end}, but got {value!r}.")
-
-
-def check_count(name: str, value: object, or_none: bool = False, most: int = 10**6) -> None:
-    """Refuse what is no whole number from 1 to `most`; None passes where `or_none` says so."""
-    if value is None and or_none:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
-        raise ArgumentError(f"Expected {name} to be a whole number from 1 to {most}, but got {value!r}.")
-
-
-def check_kind(name: str, value: Any, kinds: Sequence[Any]) -> None:
-    """Refuse a setting of another type than it is annotated with, and numbers beyond all reason.
-
-    Args:
-        name: Name of the setting; seeds have no largest value.
-        value: Its value.
-        kinds: Types that it may have: `int`, `float`, `str`, `bool`, `NoneType` or a tuple of whole numbers.
-    """
-    most = math.inf if name.endswith("seed") else _MOST
-    words = []
-    for kind in kinds:
-        if kind is int:
-            right, word = _is_number(value, Integral, most), f"a whole number up to {_MOST}"
-        elif kind is float:
-            right, word = _is_number(value, Real, _LARGEST), "a finite number"
-        elif get_origin(kind) is tuple:
-            right = isinstance(value, tuple) and all(_is_number(part, Integral, most) for part in value)
-            word = f"a list of whole numbers up to {_MOST}"
-        elif kind in (NoneType, bool):
-            right, word = isinstance(value, kind), "None" if kind is NoneType else "True or False"
-        else:
-            right, word = isinstance(value, str), "a name"
-        if right:
-            return
-        words.append(word)
-    raise ArgumentTypeError(f"Expected {name} to be {' or '.join(words)}, but got {value!r}.")
-
-
-def _is_number(value: Any, kind: Any, most: float) -> bool:
-    """Whether a value is a number of this kind, from -most to most; True and False are none."""
-    return isinstance(value, kind) and not isinstance(value, bool) and bool(abs(value) <= most)

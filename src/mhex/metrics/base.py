@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, check_kind, unknown_name
+from mhex._settings import check_kind
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import READ_PARTS
 from mhex.perturb import SweepResult

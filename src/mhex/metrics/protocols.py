@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from types import UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from mhex.errors import ArgumentError, check_kind
+from mhex._settings import check_kind
+from mhex.errors import ArgumentError
 from mhex.perturb import PerturbationSweep, Runner
 from mhex.perturb.references import PIXELS, WORDS
 

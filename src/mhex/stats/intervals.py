@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from mhex.errors import ArgumentError, check_kind
+from mhex._settings import check_kind
+from mhex.errors import ArgumentError
 
 Summary = Callable[[Tensor], Tensor]
 IntervalKind = Literal["percentile", "bca"]
