@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentTypeError
 from mhex.methods._paths import input_gradients
-from mhex.methods._tokens import check_count, fixed
+from mhex.methods._shared import check_count, check_number, detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -53,13 +53,12 @@ def smoothgrad(
     """
     check_count("n", n)
     check_count("batch_size", batch_size, or_none=True)
-    if isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma < float("inf"):
-        raise ArgumentError(f"Expected sigma to be a number from 0 on, but got {sigma!r}.")
+    check_number("sigma", sigma)
     if times_input is None:
         times_input = trace.chosen["times_input"] = trace.batch.modality == "text"
     elif not isinstance(times_input, bool):
         raise ArgumentTypeError(f"Expected True or False for the option 'times_input', but got {times_input!r}.")
-    x = fixed(trace.input)
+    x = detach_float32(trace.input)
     real = torch.ones_like(x, dtype=torch.bool)
     if trace.batch.real is not None:
         real = trace.batch.real[..., None].expand_as(x)

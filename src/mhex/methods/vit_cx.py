@@ -10,8 +10,7 @@ from torch import Tensor
 
 from mhex._optional import require
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError
-from mhex.methods._tokens import check_count, fixed
+from mhex.methods._shared import check_count, check_number, detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -56,11 +55,10 @@ def vit_cx(
     """
     check_count("batch_size", batch_size, or_none=True)
     check_count("max_masks", max_masks, or_none=True)
-    for name, value, most in (("distance", distance, 2.0), ("noise", noise, 1e6)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-            raise ArgumentError(f"Expected {name} to be a number from 0 to {most:g}, but got {value!r}.")
+    check_number("distance", distance, high=2.0)
+    check_number("noise", noise, high=1e6)
     images = trace.batch.pixels
-    channels = trace.on_grid(fixed(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
+    channels = trace.on_grid(detach_float32(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
     plain = target.shares(trace.outcome).detach()
     size = (images.shape[-2], images.shape[-1])
     grids = [_masks(sample, size, distance, max_masks) for sample in channels]
@@ -94,18 +92,10 @@ def _effects(
 
 
 def _masks(channels: Tensor, size: tuple[int, int], distance: float, most: int | None) -> Tensor:
-    """Clusters of the channels of one sample.
+    """Sums of the channels of each cluster, (K, h, w), of the channels (D, h, w) of one sample on the patch grid.
 
-    Args:
-        channels: (D, h, w), on the patch grid.
-        size: Height and width of the image. Clusters are those of the channels at this size: interpolation smooths a
-            channel, so channels are nearer to each other there than on the patch grid.
-        distance: Clusters are no wider than this.
-        most: The most clusters, or None.
-
-    Returns:
-        Sums of the channels of each cluster, (K, h, w), where each channel lies between 0 and 1 at the size of the
-        image.
+    Clusters are those of the channels at the size of the image, where each lies between 0 and 1: interpolation smooths
+    a channel, so channels are nearer to each other there than on the patch grid.
     """
     hierarchy = require("scipy.cluster.hierarchy")
     maps = channels[channels.amax((1, 2)) > channels.amin((1, 2))]  # a constant channel shows nothing

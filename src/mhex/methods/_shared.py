@@ -1,0 +1,87 @@
+"""Small parts that many methods share: checks of options, tensors without a graph, and rows through attention."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from numbers import Integral
+
+from torch import Tensor
+
+from mhex.capture import Trace, full
+from mhex.errors import ArgumentError, MhexWarning
+
+_MOST = 10**6  # of passes: more of them take days, and memory before the first
+_CANCELLED = 1e-3  # sums below this share of what is added up; by chance alone, sums of D terms are about D**-0.5 of it
+
+
+def check_number(name: str, value: object, low: float = 0.0, high: float = math.inf) -> None:
+    """Refuse what is no finite number, or not between `low` and `high`."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or value == math.inf or not low <= value <= high:  # type: ignore[operator]
+        end = "on" if high == math.inf else f"to {high:g}"
+        raise ArgumentError(f"Expected {name} to be a number from {low:g} {end}, but got {value!r}.")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str | None]) -> None:
+    """Refuse what is not among the choices."""
+    if value not in choices:
+        raise ArgumentError(f"Expected {name} to be {' or '.join(map(repr, choices))}, but got {value!r}.")
+
+
+def check_count(name: str, value: object, or_none: bool = False, most: int = _MOST) -> None:
+    """Refuse what is no whole number from 1 to `most`; None passes where `or_none` says so."""
+    if value is None and or_none:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
+        raise ArgumentError(f"Expected {name} to be a whole number from 1 to {most}, but got {value!r}.")
+
+
+def detach_float32(tensor: Tensor) -> Tensor:
+    """The tensor without a graph, in at least float32."""
+    return full(tensor.detach())
+
+
+def tell_cancelled(trace: Trace, method: str, scores: Tensor, sizes: Tensor) -> None:
+    """Warn where the terms that make up the scores of a sample cancel, so that next to nothing but rounding is left.
+
+    They do where what is explained enters a layer norm and nothing else: the norm notices neither its mean nor its
+    length, so the sum of its gradient is 0, and that of its product with the gradient too.
+
+    Args:
+        trace: The observed pass.
+        method: Words for the method.
+        scores: Sums of terms of all targets, (B, K, N) or (B, K, h, w).
+        sizes: Sums of the terms' absolute values, of the same shape.
+    """
+    rows = zip(scores.unbind(1), sizes.unbind(1), strict=True)
+    sums = [(trace.place(row).abs().flatten(1).sum(1), trace.place(size).flatten(1).sum(1)) for row, size in rows]
+    if any(bool(((total <= _CANCELLED * size) & (size > 0)).any()) for total, size in sums):
+        warnings.warn(
+            f"The scores of {method} are next to nothing but rounding: for some sample the terms that each score adds "
+            f"up cancel to less than {_CANCELLED:.1%} of their size. So it is where embeddings or tokens enter a layer "
+            "norm directly, as in DeBERTa: it notices neither their mean nor their length. Take 'occlusion' or 'shap', "
+            "which hide words or patches, or 'conservative-lrp', which takes the scale of a norm as fixed.",
+            MhexWarning,
+            stacklevel=3,
+        )
+
+
+def through_heads(row: Tensor, matrices: Tensor) -> Tensor:
+    """`r mean_h(M_h)`, (B, N), of a row `r` (B, N) and matrices `M` (B, H, N, N), without forming the mean."""
+    return (row[:, None, None, :] @ matrices)[:, :, 0].mean(1)
+
+
+def beyond_skips(trace: Trace, row: Tensor, share: Tensor) -> Tensor:
+    """The row without what a word that the head reads alone keeps of itself by skip connections alone.
+
+    A decoder reads its last word, and the identity of all blocks would give it most of the map whatever it says. Where
+    the head reads several tokens, or a class token, which is in no map, nothing is different.
+
+    Args:
+        trace: The observed pass.
+        row: Scores, (B, N).
+        share: What skip connections alone hand from the read-out to each token, (B, N).
+    """
+    return row - share.where((trace.readout == 1) & trace.spatial, 0.0)
