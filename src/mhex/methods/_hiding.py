@@ -30,15 +30,9 @@ def scored_variants(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Scores of so many variants of every sample, a few at a time.
 
-    Args:
-        trace: The observed pass.
-        target: What is explained.
-        count: Number of variants.
-        make: From the first number and the one after the last to what these variants have in common, (V, ...).
-        again: Runs the model, given that with a row for each input (M, ...) and the numbers of samples (M,).
-        words: Words for the progress bar.
-        batch_size: The most samples in one pass; None for what is good for the device.
-        shares: Whether probabilities are read, where a target has some.
+    `make` goes from the first number and the one after the last to what these variants have in common, (V, ...), and
+    `again` runs the model on that with a row for each input (M, ...) and the numbers of samples (M,). Probabilities are
+    read with `shares`, where a target has some.
 
     Yields:
         The first number, what `make` made, and scores (V, B, K): zero where a sample is not in this part.
@@ -100,13 +94,10 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
 
     The word embedding is exchanged and the token ids stay: models look for padding and end tokens among them, to know
     where to read or how to count positions. The ids are exchanged where the embedding layer is not known, or is used
-    more than once (by encoder and decoder), or lays words out in its own way; special ones stay there, because models
-    look for them.
+    more than once (by encoder and decoder), or lays words out in its own way; special ones stay there.
 
-    Args:
-        trace: The observed pass.
-        fill: Id of the token that stands for hidden ones. None for the tokenizer's mask token, else the padding token;
-            where word embeddings were given, zeros. The choice is written into the result.
+    `fill` is the id of the token that stands for hidden ones. None for the tokenizer's mask token, else the padding
+    token; where word embeddings were given, zeros. The choice is written into the result.
     """
     if fill is not None and (isinstance(fill, bool) or not isinstance(fill, int) or fill < 0):
         raise ArgumentError(f"Expected fill to be the id of a token for texts, but got {fill!r}.")
@@ -146,10 +137,8 @@ def padding_id(trace: Trace) -> int | None:
 def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
     """What stands for hidden pixels, (B, C, H, W); the choice is written into the result.
 
-    Args:
-        trace: The observed pass.
-        fill: `"mean"` (also None) for the mean colour of each image, `"blur"`, `"zero"`, a number or a tensor.
-        blur: Height and width of the box that `"blur"` averages over.
+    `fill` is `"mean"` (also None) for the mean colour of each image, `"blur"` over boxes of that height and width,
+    `"zero"`, a number or a tensor.
     """
     pixels = trace.batch.pixels
     if isinstance(fill, Tensor):

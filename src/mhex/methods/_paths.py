@@ -31,19 +31,22 @@ CDAM_PATH: dict[str, Any] = {
     "budget": (14.0, "F"),
     "target": "scores",
 }
+# What gradients along a path of inputs register with.
+INPUT_PATH: dict[str, Any] = {
+    "modalities": ("image", "text"),
+    "needs": Needs(keep={"input": "last"}),
+    "signed": True,
+    "class_specific": True,
+    "passes": "F + n (F + B)",
+    "target": "scores",
+}
 _WORTH_TELLING = 0.2  # gap beside the change of the score
 _MOST_NODES = 1000
 _GRAPH = 4  # how much more memory a sample takes with a graph
 
 
 def settle_site(trace: Trace, site: Site) -> str:
-    """Which tokens are explained, written into the result.
-
-    Args:
-        trace: The observed pass.
-        site: As the user chose. `"auto"` is `"tokens"`, and `"block_input"` where the head averages the patches, which
-            then reach it by the skip connection too.
-    """
+    """Which tokens are explained, written into the result; `"auto"` is as `cdam` says."""
     check_choice("site", site, get_args(Site))
     chosen = ("block_input" if trace.anatomy.readout == "mean" else "tokens") if site == "auto" else site
     trace.chosen["site"] = chosen
@@ -59,20 +62,12 @@ def path_scores(
     words: str,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """`sum_v w_v sum_j f_ij dy(T_v)/dT_ij` over variants `T_v` of the last block's tokens, (B, K, N).
+    """`sum_v w_v sum_j f_ij dy(T_v)/dT_ij` over variants `T_v` (B, N, D) of the last block's tokens, (B, K, N).
 
-    Only the last block and the head are run for each variant. Images of known families are run several variants at a
-    time: two thirds as many as there are blocks, so that their graphs take no more memory than one backward pass
-    through the model. Texts have masks of their own, and unknown heads may answer for the samples of their inputs only.
-
-    Args:
-        trace: The observed pass.
-        site: Which tokens vary.
-        target: What is explained.
-        variant: From its number to the tokens `T_v`, (B, N, D).
-        weights: `w_v`, as many as there are variants.
-        words: Words for the progress bar.
-        factor: `f`, (B, N, D); None for the variant itself.
+    `variant` makes them by their number, and the factor `f` is the variant itself if None. Only the last block and the
+    head are run for each variant. Images of known families are run several variants at a time: two thirds as many as
+    there are blocks, so that their graphs take no more memory than one backward pass through the model. Texts have
+    masks of their own, and unknown heads may answer for the samples of their inputs only.
     """
     many = trace.batch.modality == "image" and not trace.batch.kwargs and trace.anatomy.readout != "measured"
     together = max(1, 2 * len(trace.blocks) // 3) if many else 1
@@ -112,14 +107,8 @@ def input_gradients(
 ) -> Tensor:
     """`sum_v w_v sum_c f_c dy(x_v)/dx_c` over variants `x_v` of the input, (B, K, H, W) or (B, K, T).
 
-    Args:
-        trace: The observed pass; its input must be kept.
-        target: What is explained.
-        point: From the number of a variant and those of some samples (M,) to their variants, (M, ...).
-        weights: `w_v`, as many as there are variants.
-        factor: `f`, of the shape of the input; None for ones.
-        words: Words for the progress bar.
-        batch_size: The most samples in one pass; None for what is good for the device.
+    `point` goes from the number of a variant and those of some samples (M,) to their variants, (M, ...); the factor `f`
+    has the shape of the input, and is 1 if None.
     """
     x = detach_float32(trace.input)
     size, channels = len(x), 1 if trace.batch.modality == "image" else -1
@@ -157,14 +146,7 @@ def input_gradients(
 
 
 def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:
-    """Write how far scores are from adding up into the result, and warn where that is much.
-
-    Args:
-        trace: The observed pass.
-        method: Its name.
-        gap: Sum of the scores less what they should add up to, (B, K).
-        change: What they should add up to, (B, K).
-    """
+    """Write how far scores are from adding up, (B, K), into the result, and warn where it is much beside the change."""
     trace.diagnostics["completeness_gap"] = gap
     if bool((gap.abs() > _WORTH_TELLING * change.abs().clamp_min(1e-4)).any()):
         warnings.warn(

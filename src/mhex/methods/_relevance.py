@@ -80,14 +80,7 @@ def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
 
 
 def attention_relevance(block: BlockTrace, z_relevance: Tensor, epsilon: float, rows: slice = slice(None)) -> Tensor:
-    """`R^A = A ((R_z / z) v^T) / 2`, (B, H, N, N), at least float32: half of what enters the product.
-
-    Args:
-        block: With attention kept, in the graph.
-        z_relevance: `R_z`, (B, H, N, d).
-        epsilon: Stabiliser.
-        rows: Only these queries.
-    """
+    """`R^A = A ((R_z / z) v^T) / 2`, (B, H, N, N), of `R_z` (B, H, N, d): half of what enters the product."""
     z = full(block.z.detach())[:, :, rows]
     s = full(z_relevance)[:, :, rows] / torch.where(z < 0, z - epsilon, z + epsilon)
     return block.attention(rows) * block.attention_gradient(s.nan_to_num(0.0, 0.0, 0.0)) / 2

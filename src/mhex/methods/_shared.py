@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection
 from numbers import Integral
 
 from torch import Tensor
@@ -24,7 +24,7 @@ def check_number(name: str, value: object, low: float = 0.0, high: float = math.
         raise ArgumentError(f"Expected {name} to be a number from {low:g} {end}, but got {value!r}.")
 
 
-def check_choice(name: str, value: object, choices: Iterable[str | None]) -> None:
+def check_choice(name: str, value: object, choices: Collection[str | None]) -> None:
     """Refuse what is not among the choices."""
     if value not in choices:
         raise ArgumentError(f"Expected {name} to be {' or '.join(map(repr, choices))}, but got {value!r}.")
@@ -47,13 +47,8 @@ def tell_cancelled(trace: Trace, method: str, scores: Tensor, sizes: Tensor) -> 
     """Warn where the terms that make up the scores of a sample cancel, so that next to nothing but rounding is left.
 
     They do where what is explained enters a layer norm and nothing else: the norm notices neither its mean nor its
-    length, so the sum of its gradient is 0, and that of its product with the gradient too.
-
-    Args:
-        trace: The observed pass.
-        method: Words for the method.
-        scores: Sums of terms of all targets, (B, K, N) or (B, K, h, w).
-        sizes: Sums of the terms' absolute values, of the same shape.
+    length, so the sum of its gradient is 0, and that of its product with the gradient too. Scores are sums of terms of
+    all targets, (B, K, N) or (B, K, h, w), and sizes are sums of the terms' absolute values.
     """
     rows = zip(scores.unbind(1), sizes.unbind(1), strict=True)
     sums = [(trace.place(row).abs().flatten(1).sum(1), trace.place(size).flatten(1).sum(1)) for row, size in rows]
@@ -74,14 +69,9 @@ def through_heads(row: Tensor, matrices: Tensor) -> Tensor:
 
 
 def beyond_skips(trace: Trace, row: Tensor, share: Tensor) -> Tensor:
-    """The row without what a word that the head reads alone keeps of itself by skip connections alone.
+    """The row (B, N) less the share (B, N) that a word which the head reads alone keeps of itself by skip connections.
 
     A decoder reads its last word, and the identity of all blocks would give it most of the map whatever it says. Where
     the head reads several tokens, or a class token, which is in no map, nothing is different.
-
-    Args:
-        trace: The observed pass.
-        row: Scores, (B, N).
-        share: What skip connections alone hand from the read-out to each token, (B, N).
     """
     return row - share.where((trace.readout == 1) & trace.spatial, 0.0)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex.capture import Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import broadcasts, padding_id
-from mhex.methods._paths import Rule, input_gradients, quadrature, tell_gap
+from mhex.methods._paths import INPUT_PATH, Rule, input_gradients, quadrature, tell_gap
 from mhex.methods._shared import check_count, detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -21,12 +21,7 @@ from mhex.targets import ResolvedTarget
     "integrated-gradients",
     title="Gradients integrated from a baseline to the input.",
     paper="Sundararajan, Taly & Yan, ICML 2017, arXiv:1703.01365",
-    modalities=("image", "text"),
-    needs=Needs(keep={"input": "last"}),
-    signed=True,
-    class_specific=True,
-    passes="F + n (F + B)",
-    target="scores",
+    **INPUT_PATH,
     use="When scores must add up to what the model's score changes by, on any differentiable model, and the gap must "
     "be known.",
     avoid="When no input stands for 'nothing': the map shows the difference to the baseline, so black things on a "

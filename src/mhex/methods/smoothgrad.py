@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex.capture import Trace
 from mhex.errors import ArgumentTypeError
-from mhex.methods._paths import input_gradients
+from mhex.methods._paths import INPUT_PATH, input_gradients
 from mhex.methods._shared import check_count, check_number, detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
@@ -17,12 +17,7 @@ from mhex.targets import ResolvedTarget
     "smoothgrad",
     title="The gradient of the input, averaged over noisy copies of it.",
     paper="Smilkov et al., 2017, arXiv:1706.03825",
-    modalities=("image", "text"),
-    needs=Needs(keep={"input": "last"}),
-    signed=True,
-    class_specific=True,
-    passes="F + n (F + B)",
-    target="scores",
+    **INPUT_PATH,
     use="For a fine-grained map of any differentiable model, where a single gradient is too noisy to read.",
     avoid="When you need scores that add up to the prediction (take integrated-gradients), or have no time for n "
     "gradients. A gradient says what would change the score, not what made it; times_input=True brings it nearer.",

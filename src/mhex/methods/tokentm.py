@@ -111,13 +111,7 @@ def tokentm(
 def _transformation_weights(
     trace: Trace, chosen: Mapping[str, str], value_bias: bool, ffn: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """How much every block changes each token.
-
-    Args:
-        trace: The observed pass; the sites kept of its blocks are let go.
-        chosen: Options of `tokentm`.
-        value_bias: Whether the bias of the value projection counts.
-        ffn: Whether MLPs count.
+    """How much every block changes each token; the sites kept of the blocks are let go.
 
     Returns:
         Diagonals of `W`, (L, B, N) or (L, B, H, N), and of `W_F`, (L, B, N), None where they do not count; and the

@@ -83,7 +83,8 @@ def _effects(
 ) -> tuple[Tensor, Tensor]:
     """`p(x M + n) - p(x + n)` for some masks and all targets, (M, K), and these masks."""
     image = trace.batch.pixels[n]
-    masks = _on_image(grid[start:stop], (image.shape[-2], image.shape[-1]))
+    masks = _enlarge(grid[start:stop], (image.shape[-2], image.shape[-1]))
+    masks = _scale(masks, masks)
     drawn = torch.stack([trace.noise(m, *image.shape) for m in range(start, stop)])
     hidden = (1 - masks[:, None]) * level * drawn.to(masks)
     pairs = torch.cat([image.to(masks) * masks[:, None] + hidden, image.to(masks) + hidden]).to(image.dtype)
@@ -133,9 +134,3 @@ def _scale(maps: Tensor, large: Tensor) -> Tensor:
     """Maps (M, h, w), scaled so that the same maps enlarged (M, H, W) lie between 0 and 1."""
     low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
     return (maps - low) / (high - low).where(high > low, 1.0)
-
-
-def _on_image(grid: Tensor, size: tuple[int, int]) -> Tensor:
-    """Maps (M, h, w) at the size of the image, each from 0 to 1."""
-    large = _enlarge(grid, size)
-    return _scale(large, large)

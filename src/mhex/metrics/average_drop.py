@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -21,7 +21,25 @@ UNSURE = 0.01  # a probability below it makes the relative drop mean little
 
 
 @dataclass(frozen=True)
-class HiddenProtocol(Protocol):
+class MaskedProtocol(Protocol):
+    """Protocol of metrics of one pass with a part hidden, whose settings `MaskedPass` has by the same names."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.masked  # making it refuses what it cannot do
+
+    @property
+    def masked(self) -> MaskedPass:
+        """The pass that it needs."""
+        return MaskedPass(**{f.name: getattr(self, f.name) for f in fields(MaskedPass) if hasattr(self, f.name)})
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.masked,)
+
+
+@dataclass(frozen=True)
+class HiddenProtocol(MaskedProtocol):
     """Protocol of metrics of one pass over images with a part hidden.
 
     Attributes:
@@ -35,27 +53,17 @@ class HiddenProtocol(Protocol):
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.reference not in PIXELS[:-1]:
+        if isinstance(self.reference, str) and self.reference not in PIXELS[:-1]:
             texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
             raise ArgumentError(
                 f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {self.reference!r}"
                 f"{texts if self.reference in WORDS else ''}."
             )
-        _ = self.masked  # making it refuses what it cannot do
+        super().__post_init__()
 
     @property
     def idle(self) -> dict[str, str]:
         return blur_only(self.reference, "sigma")
-
-    @property
-    def masked(self) -> MaskedPass:
-        """The pass that it needs."""
-        raise NotImplementedError
-
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.masked,)
 
 
 @dataclass(frozen=True)
@@ -75,10 +83,6 @@ class RegionProtocol(HiddenProtocol):
         soft = {"threshold": f"pixels fade as far as the map says, because mode is {self.mode!r}"}
         return super().idle | (soft if self.mode.startswith("soft") else {})
 
-    @property
-    def masked(self) -> MaskedPass:
-        return MaskedPass(self.mode, self.reference, self.threshold, sigma=self.sigma)
-
 
 @dataclass(frozen=True)
 class DropProtocol(RegionProtocol):
@@ -92,7 +96,7 @@ class DropProtocol(RegionProtocol):
 
 
 @dataclass(frozen=True)
-class TextDropProtocol(Protocol):
+class TextDropProtocol(MaskedProtocol):
     """Protocol of the average drop of texts.
 
     Attributes:
@@ -122,17 +126,6 @@ class TextDropProtocol(Protocol):
                 f"Expected a reference of texts ({', '.join(WORDS)}) and mode 'remove' or 'keep', but got "
                 f"{self.reference!r} and {self.mode!r}."
             )
-        _ = self.masked
-
-    @property
-    def masked(self) -> MaskedPass:
-        """The pass that it needs."""
-        share = {"fraction": self.fraction, "rounding": self.rounding, "most": self.most}
-        return MaskedPass(self.mode, self.reference, seed=self.seed, **share)  # type: ignore[arg-type]
-
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.masked,)
 
 
 class DropMetric(PerImage):

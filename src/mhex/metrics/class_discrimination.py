@@ -114,4 +114,4 @@ class ClassDiscrimination(PerImage):
         return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
 
     def score(self, *results: Any) -> Tensor:
-        return class_discrimination(*results, self.protocol.area)
+        return class_discrimination(*results, rule=self.protocol.area)

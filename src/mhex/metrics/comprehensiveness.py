@@ -123,10 +123,10 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
             step = (result.removed[:, None] < wanted[..., None]).sum(-1)
             if not torch.equal(result.removed.gather(1, step), wanted):
                 return None
-            along = probabilities[result.runner.orders.index(order)]  # type: ignore[arg-type]
+            along = probabilities[result.runner.orders.index(order)]
             tables.append(along.gather(1, step[..., None].expand(-1, -1, 3)).masked_fill(nothing, torch.nan))
         source = replace(self, **{name: getattr(result.runner, name) for name in _OF_SWEEP})
-        return ShareResult(result.ids, probabilities[0, :, 0], *tables, source)
+        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1], source)
 
     def numbers(self, grid: Tensor, units: Tensor) -> Tensor:
         """How many units each share is, (B, K), by the units (B,) and those removed at each percent (B, 101)."""

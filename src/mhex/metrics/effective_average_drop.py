@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
 from mhex.metrics.registry import register_metric
-from mhex.perturb import MaskedPass, MaskedResult
+from mhex.perturb import MaskedResult
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,9 @@ class WeightedDropProtocol(HiddenProtocol):
         area_threshold: Above it a map has area.
     """
 
+    mode: ClassVar[str] = "remove"
     threshold: float = 0.5
     area_threshold: float = 0.2
-
-    @property
-    def masked(self) -> MaskedPass:
-        return MaskedPass("remove", self.reference, self.threshold, sigma=self.sigma)
 
 
 def area_weight(area: Tensor) -> Tensor:
@@ -42,8 +40,11 @@ def effective_average_drop(result: MaskedResult, scored: str = "explained", area
         scored: Whose probability is read.
         area_threshold: On the map scaled from 0 to 1.
     """
-    area = (result.scaled.flatten(1) > area_threshold).double().mean(1)
-    return average_drop(result, scored) * area_weight(area)
+    return average_drop(result, scored) * area_weight(_area(result, area_threshold))
+
+
+def _area(result: MaskedResult, threshold: float) -> Tensor:
+    return (result.scaled.flatten(1) > threshold).double().mean(1)
 
 
 @register_metric(
@@ -65,6 +66,5 @@ class EffectiveAverageDrop(DropMetric):
     protocol: WeightedDropProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
-        part = self.protocol
-        area = (result.scaled.flatten(1) > part.area_threshold).double().mean(1)
-        return torch.stack([effective_average_drop(result, part.scored, part.area_threshold), area], 1)
+        scored, threshold = self.protocol.scored, self.protocol.area_threshold
+        return torch.stack([effective_average_drop(result, scored, threshold), _area(result, threshold)], 1)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
 from mhex.metrics.registry import register_metric
-from mhex.perturb import MaskedPass, MaskedResult
+from mhex.perturb import MaskedResult
 
 
 @dataclass(frozen=True)
 class SoftProtocol(HiddenProtocol):
     """Protocol of the soft average drop: pixels fade as far as the map says."""
 
+    mode: ClassVar[str] = "soft-remove"
     reference: str = "mean"
-
-    @property
-    def masked(self) -> MaskedPass:
-        return MaskedPass("soft-remove", self.reference, sigma=self.sigma)
 
 
 def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor:

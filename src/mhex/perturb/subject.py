@@ -42,8 +42,8 @@ class Runner(ABC, Generic[Result_co]):
         """Make the passes.
 
         Args:
-            model: A classifier that returns logits; or a `Subject`, whose other passes are shared (then `x`, `label`,
-                `ids` and options are those of it).
+            model: A classifier that returns logits; or a `Subject`, whose other passes are shared, and which has
+                inputs, labels, ids and options of its own.
             x: Inputs as for `mhex.explain`.
             args: What `ask` takes beside the samples.
             label: Class by the data set, (B,).
@@ -103,18 +103,16 @@ class Subject:
             batch_size: The most samples in one pass; None for what is good for the device.
             progress: Draw progress bars.
         """
-        if batch_size is not None and (
-            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
-        ):
+        number = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+        if batch_size is not None and (not number or batch_size < 1):
             raise ArgumentError(
                 "Expected the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole "
                 f"number from 1 on, but got {batch_size!r}."
             )
         self.model = unwrap(model)
         numbers = None if ids is None else [int(i) for i in ids]
-        self.prepared = (
-            inputs if isinstance(inputs, Prepared) else prepare(self.model, inputs, preprocess, tokenizer, numbers)
-        )
+        ready = isinstance(inputs, Prepared)
+        self.prepared = inputs if ready else prepare(self.model, inputs, preprocess, tokenizer, numbers)
         self.batch: Batch = self.prepared.batch
         self.ids = list(range(self.batch.size)) if numbers is None else numbers
         self.label = None if label is None else torch.as_tensor(label, device=self.device).long()
@@ -147,10 +145,19 @@ class Subject:
     @property
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
+        logits = self.raw_logits
         if not self._checked:
-            self._check(self.raw_logits)
+            bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
+            if bad:
+                raise ArgumentError(
+                    "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
+                    f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
+                )
+            highest = max(2, logits.shape[1]) - 1
+            if self.label is not None and bool((self.label > highest).any() | (self.label < -1).any()):
+                raise ArgumentError(f"Expected labels from 0 to {highest}, but got up to {int(self.label.max())}.")
             self._checked = True
-        return self.raw_logits
+        return logits
 
     @property
     def raw_logits(self) -> Tensor:
@@ -195,24 +202,19 @@ class Subject:
         """Inputs for the model: of whole-batch values, those of some samples; or a value for each of them already."""
         return self.batch.variants(value[samples] if rows else value, samples)
 
-    def run(
-        self, count: int, make: Callable[[Tensor], Batch], words: str = "", weight: int = 1
-    ) -> Iterator[tuple[int, int, Tensor]]:
+    def run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[int, int, Tensor]]:
         """Logits of so many inputs, a few at a time: beginning, end, and (M, C) in float32 or better.
 
         Args:
             count: Number of inputs.
             make: From their numbers (M,) to inputs for the model.
-            words: For the progress bar.
-            weight: How much memory an input takes beside a plain one.
+            words: Words for the progress bar.
         """
         if self.outputs != "logits":
             _ = self.raw_logits  # it shows how the model ends
-        yield from self._run(count, make, words, weight)
+        yield from self._run(count, make, words)
 
-    def _run(
-        self, count: int, make: Callable[[Tensor], Batch], words: str = "", weight: int = 1
-    ) -> Iterator[tuple[int, int, Tensor]]:
+    def _run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[int, int, Tensor]]:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
             with torch.inference_mode():
@@ -222,7 +224,7 @@ class Subject:
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
         bar = track(range(count), words, self.progress and bool(words))
         with untouched(self.model):
-            yield from in_chunks(count, run, width * weight, self.device, self.batch_size, bar)
+            yield from in_chunks(count, run, width, self.device, self.batch_size, bar)
         self.passes += count
 
     def reference(self, name: str, sigma: float | None = None, radius: int | None = None) -> Tensor:
@@ -276,18 +278,6 @@ class Subject:
         """Of classes (M, J), float64; NaN where there is none."""
         z, norm = self.read(logits, classes)
         return (z - norm).exp().masked_fill(classes < 0, torch.nan)
-
-    def _check(self, logits: Tensor) -> None:
-        bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
-        if bad:
-            raise ArgumentError(
-                "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
-                f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
-            )
-        if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
-            raise ArgumentError(
-                f"Expected labels from 0 to {max(2, logits.shape[1]) - 1}, but got up to {int(self.label.max())}."
-            )
 
 
 OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)

@@ -14,18 +14,7 @@ from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
 from mhex.perturb.references import PIXELS, WORDS, imputed
 from mhex.perturb.subject import Runner, Subject, column_of, top_class
-from mhex.perturb.units import (
-    Tie,
-    Units,
-    check_tie,
-    counts,
-    generator_for,
-    image_units,
-    patch_units,
-    ranks,
-    removed_words,
-    text_units,
-)
+from mhex.perturb.units import Tie, Units, check_tie, counts, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
 ORDERS: tuple[Order, ...] = ("mif", "lif")
@@ -172,7 +161,7 @@ class Removal:
     change: Change
 
     def ask(self, number: Tensor, last: Tensor, read: Read) -> list[Tensor]:
-        """What the model says when so many units are gone. Every different pass is made once.
+        """What the model says when so many units are gone, each (R, B, ...). Every different pass is made once.
 
         So a short text, of which several steps remove as many units, costs no pass twice; nothing removed is the clean
         pass, and everything removed is the same from either end.
@@ -181,9 +170,6 @@ class Removal:
             number: How many units are removed in each row, (R, B).
             last: Whether these are the least important ones, bool (R,).
             read: From logits (M, C) of samples (M,) to what is kept of them.
-
-        Returns:
-            What is kept, each (R, B, ...).
         """
         subject, size = self.subject, self.subject.batch.size
         samples = torch.arange(size, device=subject.device)
@@ -294,47 +280,23 @@ class PerturbationSweep(Runner[SweepResult]):
 
     def ranked(self, subject: Subject, saliency: Tensor) -> Removal:
         """Units in the order of their importance."""
-        units = self.units(subject, saliency)
+        units = units_of(subject, saliency, self.reference, self.granularity, self.words, self.pooling)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        return Removal(subject, units, rank, self.change(subject, units))
+        return Removal(subject, units, rank, self._change(subject, units))
 
-    def units(self, subject: Subject, saliency: Tensor) -> Units:
-        """What is ranked: pixels, patches, tokens or words."""
-        if subject.batch.modality == "image":
-            if self.reference == "drop" and self.granularity == "patch":
-                return patch_units(subject, saliency)
-            if self.reference == "drop":
-                raise ArgumentError(
-                    f"Expected granularity 'patch' for the reference 'drop' of images, but got {self.granularity!r}: "
-                    "whole patches are dropped."
-                )
-            if self.reference not in PIXELS or self.granularity not in ("pixel", "patch"):
-                raise ArgumentError(
-                    f"Expected a reference and a granularity of images, but got {self.reference!r} and "
-                    f"{self.granularity!r}."
-                )
-            return image_units(subject, saliency, self.granularity)
-        if self.reference not in WORDS:
-            raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
-        if self.granularity not in ("token", "word"):
-            raise ArgumentError(f"Expected granularity 'token' or 'word' for texts, but got {self.granularity!r}.")
-        return text_units(subject, saliency, self.granularity, self.words, self.pooling)
-
-    def change(self, subject: Subject, units: Units) -> Change:
+    def _change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""
+        spread, pixels = units.spread, subject.main
         if subject.batch.modality == "text":
-            return lambda removed, samples: removed_words(
-                subject, self.reference, units.spread(removed, samples), samples
-            )
+            return lambda removed, samples: removed_words(subject, self.reference, spread(removed, samples), samples)
         if self.reference == "drop":
             # The position of each patch that stays is its own.
-            return lambda removed, samples: replace(subject.variants(subject.main, samples), kept=~removed)
-        pixels = subject.batch.pixels
+            return lambda removed, samples: replace(subject.variants(pixels, samples), kept=~removed)
         if self.reference != "impute":
             stand_in = subject.reference(self.reference, self.sigma, self.radius)
 
             def replaced(removed: Tensor, samples: Tensor) -> Batch:
-                mask = units.spread(removed, samples)[:, None]
+                mask = spread(removed, samples)[:, None]
                 return subject.variants(torch.where(mask, stand_in[samples], pixels[samples]), samples, rows=False)
 
             return replaced
@@ -342,7 +304,7 @@ class PerturbationSweep(Runner[SweepResult]):
         noise = torch.stack(draws).to(pixels) * self.noise
 
         def filled(removed: Tensor, samples: Tensor) -> Batch:
-            mask = units.spread(removed, samples)
+            mask = spread(removed, samples)
             value = imputed(pixels[samples], mask)
             value = torch.where(mask[:, None], value + noise[samples], value)
             return subject.variants(value, samples, rows=False)

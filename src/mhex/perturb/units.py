@@ -13,6 +13,7 @@ from torch import Tensor
 from mhex.capture import Batch, plain_vit
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, pool, words_of
+from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import Subject
 
 Tie = Literal["random", "stable"]
@@ -149,19 +150,6 @@ def _shortened(batch: Batch, tokens: Tensor, pad: int | None) -> Batch:
     return replace(batch, kwargs=kwargs)
 
 
-def patch_units(subject: Subject, saliency: Tensor) -> Units:
-    """Patches of a plain Vision Transformer; of a map (B, h, w) on a finer grid, the mean over each patch."""
-    saliency = check_map(subject, saliency)
-    rows, columns = plain_vit(subject.model).grid(*subject.batch.pixels.shape[-2:])
-    height, width = saliency.shape[-2:]
-    if height % rows or width % columns:
-        raise ArgumentError(
-            f"Expected maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
-            f"the reference 'drop', but got {height}x{width}."
-        )
-    return image_units(subject, F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0], "patch")
-
-
 @dataclass(frozen=True)
 class Units:
     """Units of a batch.
@@ -213,8 +201,7 @@ def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
-    """Pixels of the map brought to the size of the image; or the cells of its own grid, as patches."""
-    saliency = check_map(subject, saliency)
+    """Pixels of checked maps brought to the size of the image; or the cells of their own grid, as patches."""
     height, width = subject.batch.pixels.shape[-2:]
     if granularity == "pixel":
         saliency = at_size(saliency, (height, width))
@@ -233,6 +220,41 @@ def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
 
     number = torch.full((len(saliency),), rows * columns, device=saliency.device)
     return Units(saliency.flatten(1), number, None, spread)
+
+
+def units_of(
+    subject: Subject, saliency: Tensor, reference: str, granularity: str, words: Words, pooling: Pooling
+) -> Units:
+    """What a sweep ranks: pixels, patches, tokens or words; arguments as for `PerturbationSweep`."""
+    if subject.batch.modality == "text":
+        if reference not in WORDS:
+            raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {reference!r}.")
+        if granularity not in ("token", "word"):
+            raise ArgumentError(f"Expected granularity 'token' or 'word' for texts, but got {granularity!r}.")
+        return text_units(subject, saliency, granularity, words, pooling)
+    if reference == "drop" and granularity != "patch":
+        raise ArgumentError(
+            f"Expected granularity 'patch' for the reference 'drop' of images, but got {granularity!r}: whole patches "
+            "are dropped."
+        )
+    if reference not in (*PIXELS, "drop") or granularity not in ("pixel", "patch"):
+        raise ArgumentError(
+            f"Expected a reference and a granularity of images, but got {reference!r} and {granularity!r}."
+        )
+    saliency = check_map(subject, saliency)
+    return image_units(subject, _on_patches(subject, saliency) if reference == "drop" else saliency, granularity)
+
+
+def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:
+    """Maps (B, h, w) on the patches of a plain Vision Transformer; of a finer grid, the mean over each patch."""
+    rows, columns = plain_vit(subject.model).grid(*subject.batch.pixels.shape[-2:])
+    height, width = saliency.shape[-2:]
+    if height % rows or width % columns:
+        raise ArgumentError(
+            f"Expected maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
+            f"the reference 'drop', but got {height}x{width}."
+        )
+    return F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0]
 
 
 def text_units(

@@ -143,7 +143,7 @@ def _acceleration(rows: Tensor, summary: Summary) -> Tensor:
     if count == 1:
         return torch.zeros(1, dtype=torch.float64)
     part, number = max(1, _AT_A_TIME // rows.numel()), torch.arange(count - 1)
-    without = [number + (number >= image[:, None]) for image in torch.arange(count).split(part)]
+    without = [number + (number >= image[:, None]) for image in torch.split(torch.arange(count), part)]
     outputs = torch.cat([summary(rows[images]) for images in without]).double()
     change = outputs.nanmean(0) - outputs
     cubes, squares = change.pow(3).nansum(0), change.square().nansum(0)
