@@ -77,7 +77,7 @@ def test_the_protocol_says_whether_channels_share_noise():
     assert Infidelity("captum").protocol.channels == "own"
     with pytest.raises(ValueError, match="would change nothing"):
         Infidelity(channels="own")
-    with pytest.raises(ValueError, match="Expected channels 'shared' or 'own'"):
+    with pytest.raises(ValueError, match="Expected channels to be 'shared' or 'own'"):
         Infidelity("gradient", channels="mine")
 
 

@@ -237,5 +237,5 @@ def test_wrong_modes_are_refused():
     with pytest.raises(ArgumentError, match="at least one stage"):
         RandomizationProtocol(stages=0)
     result = RandomizationProtocol("logit")(Subject(Curved(), images()), None, images().sum(1), lambda x, c: x.sum(1))
-    with pytest.raises(ArgumentError, match="sign to be one of"):
+    with pytest.raises(ArgumentError, match="sign to be 'signed' or 'absolute'"):
         randomization(result, "squared")

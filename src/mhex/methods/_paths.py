@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
-from mhex.methods._shared import check_choice, detach_float32, tell_cancelled
+from mhex.methods._shared import detach_float32, tell_cancelled
 from mhex.targets import ResolvedTarget
 
 Site = Literal["auto", "tokens", "block_input"]

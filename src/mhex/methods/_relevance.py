@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
-from mhex.methods._shared import check_choice, check_number
 from mhex.relevance import Box, Composite, Separate, relevance_rules
 
 INPUT = Needs(keep={"input": "last"}, graph="input")

@@ -1,41 +1,15 @@
-"""Small parts that many methods share: checks of options, tensors without a graph, and rows through attention."""
+"""Small parts that many methods share: tensors without a graph, sums that cancel, and rows through attention."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Collection
-from numbers import Integral
 
 from torch import Tensor
 
 from mhex.capture import Trace, full
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import MhexWarning
 
-_MOST = 10**6  # of passes: more of them take days, and memory before the first
 _CANCELLED = 1e-3  # sums below this share of what is added up; by chance alone, sums of D terms are about D**-0.5 of it
-
-
-def check_number(name: str, value: object, low: float = 0.0, high: float = math.inf) -> None:
-    """Refuse what is no finite number, or not between `low` and `high`."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or value == math.inf or not low <= value <= high:  # type: ignore[operator]
-        end = "on" if high == math.inf else f"to {high:g}"
-        raise ArgumentError(f"Expected {name} to be a number from {low:g} {end}, but got {value!r}.")
-
-
-def check_choice(name: str, value: object, choices: Collection[str | None]) -> None:
-    """Refuse what is not among the choices."""
-    if value not in choices:
-        raise ArgumentError(f"Expected {name} to be {' or '.join(map(repr, choices))}, but got {value!r}.")
-
-
-def check_count(name: str, value: object, or_none: bool = False, most: int = _MOST) -> None:
-    """Refuse what is no whole number from 1 to `most`; None passes where `or_none` says so."""
-    if value is None and or_none:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
-        raise ArgumentError(f"Expected {name} to be a whole number from 1 to {most}, but got {value!r}.")
 
 
 def detach_float32(tensor: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Trace
 from mhex.methods._relevance import ONE_BACKWARD, read_relevance
-from mhex.methods._shared import check_choice, check_number
 from mhex.registry import register
 from mhex.relevance import Composite, Epsilon, Gamma, gradient_rules
 

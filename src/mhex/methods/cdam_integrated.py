@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Trace
 from mhex.methods._paths import CDAM_PATH, Rule, Site, path_scores, quadrature, settle_site, tell_gap
-from mhex.methods._shared import check_count, detach_float32
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhex._settings import check_count, check_number
 from mhex.capture import Trace
 from mhex.methods._paths import CDAM_PATH, Site, path_scores, settle_site
-from mhex.methods._shared import check_count, check_number, detach_float32
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 

@@ -8,8 +8,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
-from mhex.methods._shared import check_choice, detach_float32, through_heads
+from mhex.methods._shared import detach_float32, through_heads
 from mhex.registry import register
 
 Aggregation = Literal["average", "rollout", "none"]

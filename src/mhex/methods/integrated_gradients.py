@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import broadcasts, padding_id
 from mhex.methods._paths import INPUT_PATH, Rule, input_gradients, quadrature, tell_gap
-from mhex.methods._shared import check_count, detach_float32
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 

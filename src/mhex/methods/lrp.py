@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.methods._relevance import FLOOR, INPUT, ONE_BACKWARD, TOKENS, published_baseline, read_relevance
-from mhex.methods._shared import check_choice, check_number
 from mhex.registry import register
 from mhex.relevance import AlphaBeta, Box, Composite, Epsilon, Gamma, relevance_rules
 

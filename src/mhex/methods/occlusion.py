@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Needs, Outcome, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import all_scores, filled, hidden_pixels, hidden_tokens, run_hidden, words_kept
-from mhex.methods._shared import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 

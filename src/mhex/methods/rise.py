@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import hidden_tokens, run_hidden, scored_variants, words_kept
-from mhex.methods._shared import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 

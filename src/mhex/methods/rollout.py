@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._shared import beyond_skips, check_choice, through_heads
+from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
 
 Fusion = Literal["mean", "max", "min"]

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Needs, Trace
 from mhex.methods._hiding import all_scores, run_hidden
-from mhex.methods._shared import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhex._settings import check_count, check_number
 from mhex.capture import Trace
 from mhex.errors import ArgumentTypeError
 from mhex.methods._paths import INPUT_PATH, input_gradients
-from mhex.methods._shared import check_count, check_number, detach_float32
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
-from mhex.methods._shared import beyond_skips, check_choice, detach_float32, through_heads
+from mhex.methods._shared import beyond_skips, detach_float32, through_heads
 from mhex.registry import register
 
 _CHOICES = {

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.methods._relevance import attention_relevance, check_gap
-from mhex.methods._shared import beyond_skips, check_choice, check_number, through_heads
+from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
 from mhex.relevance import AlphaBeta, Composite, relevance_rules
 from mhex.targets import ResolvedTarget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -32,6 +32,21 @@ _OF_TORCHMETRICS = (
 )
 _SAME = 1e-3  # an image in another batch gives values that differ by rounding
 _UNNUMBERED = torch.iinfo(torch.long).min  # stands for the id of an image that has none
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedMaps:
+    """Maps, and what the data says of their places.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        saliency: Maps at their own resolution.
+        truth: Masks, classes of cells, or whether each unit counts; None where every unit does.
+    """
+
+    ids: tuple[int, ...]
+    saliency: Tensor
+    truth: Any = None
 
 
 class PerImage(Metric):

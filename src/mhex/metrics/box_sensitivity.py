@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.metrics.base import PerImage
@@ -102,8 +103,7 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pixels(self.reference)
-        if self.shape not in ("box", "pixels"):
-            raise ArgumentError(f"Expected shape 'box' or 'pixels', but got {self.shape!r}.")
+        check_choice("shape", self.shape, ("box", "pixels"))
         if isinstance(self.sizes, int):
             if self.sizes < 1 or self.grid is not None:
                 raise ArgumentError("Expected at least one size, and the sizes themselves where a grid is given.")
@@ -140,14 +140,7 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
         other_class: Tensor | None = None,
         radius: int | None = None,
     ) -> BoxResult:
-        """Hide each box and ask; classes as for `PerturbationSweep`.
-
-        Args:
-            subject: Images.
-            explained: The class of each map, (B,); None for the predicted one.
-            other_class: Another class whose scores are kept, (B,).
-            radius: Radius of the blur's kernel; None for three times the spread.
-        """
+        """Hide each box and ask; classes, and the radius of the blur's kernel, as for `PerturbationSweep`."""
         if subject.batch.modality != "image":
             raise ArgumentError("Expected images: boxes have no meaning in texts.")
         pixels = subject.batch.pixels

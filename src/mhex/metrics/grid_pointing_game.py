@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
+from mhex.metrics.base import JudgedMaps, PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
@@ -104,21 +104,6 @@ def _groups(sure: list[int], ids: list[int], label: list[int], cells: int, each:
         groups.append(sorted(chosen, key=lambda i: (draw[i][1], ids[i])))
 
 
-@dataclass(frozen=True, eq=False)
-class GridMaps:
-    """Maps of mosaics, one for the class of each cell.
-
-    Attributes:
-        ids: Number of each mosaic.
-        saliency: At their own resolution, (B, n * n, h, w).
-        tiles: Class of each cell, (B, n * n), row by row.
-    """
-
-    ids: tuple[int, ...]
-    saliency: Tensor
-    tiles: Tensor
-
-
 def grid_pointing_game(saliency: Tensor, cells: Tensor) -> Tensor:
     """Share of the positive part of a map that is in the right cells, (B,); NaN without anything above 0.
 
@@ -185,10 +170,10 @@ class GridPointingGame(PerImage):
                 again = case.needs("again", "a way to explain other classes (again=)")
                 saliency = again(case.subject.batch.pixels, classes)
             maps.append(check_map(case.subject, saliency))
-        return (GridMaps(tuple(case.ids), torch.stack(maps, 1), tiles),)
+        return (JudgedMaps(tuple(case.ids), torch.stack(maps, 1), tiles),)
 
-    def score(self, result: GridMaps) -> Tensor:
-        right = result.tiles[:, :, None] == result.tiles[:, None]  # the cells of each cell's class
-        cells = result.tiles.shape[1]
+    def score(self, result: JudgedMaps) -> Tensor:
+        right = result.truth[:, :, None] == result.truth[:, None]  # the cells of each cell's class
+        cells = result.truth.shape[1]
         values = grid_pointing_game(result.saliency.flatten(0, 1), right.flatten(0, 1)).view(-1, cells)
         return torch.stack([values.nanmean(1), values.isnan().double().mean(1)], 1)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.metrics.base import PerImage
@@ -81,14 +82,12 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in ("gaussian", "square"):
-            raise ArgumentError(f"Expected kind 'gaussian' or 'square', but got {self.kind!r}.")
+        check_choice("kind", self.kind, ("gaussian", "square"))
+        check_choice("channels", self.channels, ("shared", "own"))
         if self.draws < 1:
             raise ArgumentError(f"Expected draws to be a whole number from 1 on, but got {self.draws!r}.")
         if not self.sigma > 0:
             raise ArgumentError(f"Expected sigma of the noise to be above 0, but got {self.sigma!r}.")
-        if self.channels not in ("shared", "own"):
-            raise ArgumentError(f"Expected channels 'shared' or 'own', but got {self.channels!r}.")
         check_pixels(self.reference)
 
     @property
@@ -123,15 +122,9 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
         return NoiseResult(self, shape, drops)
 
     def patterns(self, number: int, draws: Sequence[int], shape: tuple[int, int, int]) -> Tensor:
-        """Some changes of one sample, float64: noise, or 1 at hidden pixels and 0 elsewhere.
+        """M changes of a sample by its id, float64: noise, or 1 at hidden pixels and 0 elsewhere.
 
-        Args:
-            number: Id of the sample.
-            draws: Numbers of the changes, M.
-            shape: Channels, height and width of the sample.
-
-        Returns:
-            (M, C, H, W) where channels have noise of their own, (M, 1, H, W) where all share it.
+        The shape is (M, C, H, W) where channels have noise of their own, (M, 1, H, W) where all share it.
         """
         seeds = torch.randint(2**62, (self.draws,), generator=generator_for(self.seed, number, _NOISE)).tolist()
         generators = [torch.Generator().manual_seed(seeds[n]) for n in draws]

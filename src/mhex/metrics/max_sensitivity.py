@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
@@ -64,8 +65,7 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
             raise ArgumentError(
                 f"Expected a radius above 0 and at least one draw, but got {self.radius!r} and {self.draws!r}."
             )
-        if self.units not in ("raw", "model"):
-            raise ArgumentError(f"Expected units 'raw' or 'model', but got {self.units!r}.")
+        check_choice("units", self.units, ("raw", "model"))
 
     def ask(
         self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None

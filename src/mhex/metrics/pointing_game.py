@@ -10,28 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
+from mhex.metrics.base import JudgedMaps, PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import at_size, check_map
 
 MASK = "a mask for each image (1 at the object, 0 elsewhere, -1 to be ignored)"
-
-
-@dataclass(frozen=True, eq=False)
-class LocatedMaps:
-    """Maps, and where the object is.
-
-    Attributes:
-        ids: Number of each image in its data set.
-        saliency: Maps at their own resolution, (B, h, w).
-        mask: (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored.
-    """
-
-    ids: tuple[int, ...]
-    saliency: Tensor
-    mask: Tensor
 
 
 class LocationMetric(PerImage):
@@ -41,7 +26,7 @@ class LocationMetric(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         mask = case.needs("mask", MASK)
-        return (LocatedMaps(tuple(case.ids), check_map(case.subject, case.saliency), mask),)
+        return (JudgedMaps(tuple(case.ids), check_map(case.subject, case.saliency), mask),)
 
 
 def on_mask(saliency: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,5 +119,5 @@ class PointingGame(LocationMetric):
     hits = True
     protocol: PointingProtocol
 
-    def score(self, result: LocatedMaps) -> Tensor:
-        return pointing_game(result.saliency, result.mask, self.protocol.tolerance)
+    def score(self, result: JudgedMaps) -> Tensor:
+        return pointing_game(result.saliency, result.truth, self.protocol.tolerance)

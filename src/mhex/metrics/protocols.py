@@ -7,13 +7,12 @@ from dataclasses import dataclass, fields, replace
 from types import UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from mhex._settings import check_kind
+from mhex._settings import check_choice, check_kind
 from mhex.errors import ArgumentError
 from mhex.perturb import PerturbationSweep, Runner
 from mhex.perturb.references import PIXELS, WORDS
 
 READ_PARTS = ("orders", "scored", "sign")  # parts that say what is read of a result, whatever passes it was made by
-_SCORED = ("explained", "predicted", "label")
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,8 @@ class Protocol:
                 raise ArgumentError(
                     f"{name}={getattr(self, name)!r} would change nothing: {why}. Leave it at {usual[name]!r}."
                 )
-        scored = getattr(self, "scored", None)
-        if "scored" in usual and scored not in _SCORED:
-            raise ArgumentError(f"Expected scored to be one of {', '.join(_SCORED)}, but got {scored!r}.")
+        if "scored" in usual:
+            check_choice("scored", getattr(self, "scored", None), ("explained", "predicted", "label"))
 
     def __str__(self) -> str:
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.idle}
@@ -73,8 +71,7 @@ def blur_only(reference: str, *names: str) -> dict[str, str]:
 
 def check_pixels(reference: str) -> None:
     """Refuse references that do not stand for single pixels of images, whatever else is removed."""
-    if reference not in PIXELS[:-1]:
-        raise ArgumentError(f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {reference!r}.")
+    check_choice("the reference", reference, PIXELS[:-1])
 
 
 def check_units(reference: str, granularity: str) -> None:

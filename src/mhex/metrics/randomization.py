@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
+from mhex._settings import check_choice
 from mhex.capture import unwrap
 from mhex.errors import ArgumentError
 from mhex.metrics.base import PerImage
@@ -48,14 +49,11 @@ def restored(model: nn.Module) -> Iterator[None]:
 
 
 def randomize(layer: nn.Module, seed: int) -> None:
-    """Give a layer's own parameters new random values, in place.
+    """Give a layer's own parameters new random values, in place; the global generators are left alone.
 
     By the layer's own initialiser, `reset_parameters`, where it has one. Else, as for class tokens and position
-    embeddings that a model holds itself, the numbers of each parameter are shuffled.
-
-    Args:
-        layer: Whose parameters are renewed; layers inside of it are left alone, unless its initialiser renews them.
-        seed: Of the random numbers; the global generators are left alone.
+    embeddings that a model holds itself, the numbers of each parameter are shuffled. Layers inside of it are left
+    alone, unless its initialiser renews them.
     """
     parameters = [p for p in layer._parameters.values() if p is not None]
     devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
@@ -97,8 +95,7 @@ class RandomizedResult:
 
     def of(self, sign: str) -> tuple[Tensor, Tensor]:
         """Correlations (B, L) and baseline (B,) of `"signed"` maps, or of their `"absolute"` values."""
-        if sign not in _SIGNS:
-            raise ArgumentError(f"Expected sign to be one of {', '.join(_SIGNS)}, but got {sign!r}.")
+        check_choice("sign", sign, _SIGNS)
         return self.rho[..., _SIGNS.index(sign)], self.baseline[:, _SIGNS.index(sign)]
 
 
@@ -121,12 +118,10 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode not in _MODES:
-            raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+        check_choice("mode", self.mode, _MODES)
         if self.stages is not None and self.stages < 1:
             raise ArgumentError(f"Expected at least one stage, but got {self.stages!r}.")
-        if self.sign not in _SIGNS:
-            raise ArgumentError(f"Expected sign 'signed' or 'absolute', but got {self.sign!r}.")
+        check_choice("sign", self.sign, _SIGNS)
 
     @property
     def idle(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.errors import ArgumentError
 from mhex.metrics.curve import CurveMetric, ScoredProtocol
 from mhex.metrics.registry import register_metric
@@ -29,8 +30,7 @@ class RoadProtocol(ScoredProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hit not in ("predicted", "label"):
-            raise ArgumentError(f"Expected hit 'predicted' or 'label', but got {self.hit!r}.")
+        check_choice("hit", self.hit, ("predicted", "label"))
         if self.steps % 10:
             raise ArgumentError(f"Expected a multiple of 10 steps, but got {self.steps!r}.")
 

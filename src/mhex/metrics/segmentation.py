@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
-from mhex.metrics.pointing_game import LocatedMaps, LocationMetric, on_mask, skip_empty
+from mhex._settings import check_choice
+from mhex.metrics.base import JudgedMaps
+from mhex.metrics.pointing_game import LocationMetric, on_mask, skip_empty
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import generator_for, minmax
@@ -36,10 +37,8 @@ class SegmentationProtocol(Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threshold not in ("mean", "best"):
-            raise ArgumentError(f"Expected threshold 'mean' or 'best', but got {self.threshold!r}.")
-        if self.chosen_on not in ("half", "all"):
-            raise ArgumentError(f"Expected chosen_on 'half' or 'all', but got {self.chosen_on!r}.")
+        check_choice("threshold", self.threshold, ("mean", "best"))
+        check_choice("chosen_on", self.chosen_on, ("half", "all"))
 
 
 def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
@@ -88,9 +87,7 @@ def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None =
 def threshold_counts(scaled: Tensor, mask: Tensor) -> Tensor:
     """Pixels above the mean of the map and above 0, 0.1 ... 0.9: of the object and of the rest, int64 (B, 11, 2).
 
-    Args:
-        scaled: Maps from 0 to 1, (B, P).
-        mask: (B, P): 1, 0 or -1.
+    Maps (B, P) are from 0 to 1, and masks (B, P) are 1, 0 or -1.
     """
     levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
     above = [scaled > level for level in levels]  # strictly
@@ -145,8 +142,8 @@ class Segmentation(LocationMetric):
     additive = False
     protocol: SegmentationProtocol
 
-    def score(self, result: LocatedMaps) -> Tensor:
-        rows = segmentation(result.saliency, result.mask)
+    def score(self, result: JudgedMaps) -> Tensor:
+        rows = segmentation(result.saliency, result.truth)
         halves = [int(torch.randint(2, (), generator=generator_for(self.protocol.seed, i, _HALF))) for i in result.ids]
         half = torch.tensor(halves, device=rows.device, dtype=rows.dtype)[:, None]
         return torch.cat([rows[:, : len(_NUMBERS)], half, rows[:, len(_NUMBERS) :]], 1)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.errors import ArgumentError
 from mhex.inputs.masks import FORMS, marked_words
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
@@ -111,8 +112,7 @@ def _marked(words: WordScores) -> tuple[Tensor, Tensor]:
 def _check(k: Sequence[int], mode: str) -> None:
     if not k or any(not isinstance(number, int) or number < 1 for number in k):
         raise ArgumentError(f"Expected k to be numbers of words from 1 on, but got {k!r}.")
-    if mode not in ("signed", "clamp"):
-        raise ArgumentError(f"Expected mode 'signed' or 'clamp', but got {mode!r}.")
+    check_choice("mode", mode, ("signed", "clamp"))
 
 
 @register_metric(

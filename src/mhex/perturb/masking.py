@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import Runner, Subject, column_of
 from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_units
-
-_MODES = ("remove", "soft-remove", "keep", "soft-keep")
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,11 @@ class MaskedPass(Runner[MaskedResult]):
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in _MODES:
-            raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
-        if self.reference not in (*PIXELS[:-1], *WORDS):
-            choices = ", ".join((*PIXELS[:-1], *WORDS))
-            raise ArgumentError(f"Expected the reference to be one of {choices}, but got {self.reference!r}.")
+        check_choice("mode", self.mode, ("remove", "soft-remove", "keep", "soft-keep"))
+        check_choice("the reference", self.reference, (*PIXELS[:-1], *WORDS))
+        check_choice("rounding", self.rounding, ("up", "down"))
         if not 0 < self.fraction <= 1:
             raise ArgumentError(f"Expected fraction to be above 0 and at most 1, but got {self.fraction!r}.")
-        if self.rounding not in ("up", "down"):
-            raise ArgumentError(f"Expected rounding 'up' or 'down', but got {self.rounding!r}.")
         if self.most is not None and self.most < 1:
             raise ArgumentError(f"Expected most to be at least one token, or None, but got {self.most!r}.")
 
@@ -91,8 +86,7 @@ class MaskedPass(Runner[MaskedResult]):
 
     def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
         """Scaled maps, from numbers of samples to inputs for the model, and which samples have nothing to hide."""
-        if self.reference not in PIXELS[:-1]:
-            raise ArgumentError(f"Expected the reference to be one of {PIXELS[:-1]}, but got {self.reference!r}.")
+        check_choice("the reference", self.reference, PIXELS[:-1])
         pixels = subject.batch.pixels
         scaled = minmax(at_size(check_map(subject, saliency), (pixels.shape[-2], pixels.shape[-1])))
         hidden = scaled if self.mode.startswith("soft") else (scaled > self.threshold).to(scaled)

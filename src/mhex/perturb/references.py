@@ -44,7 +44,7 @@ def reference(
         return pixels.mean((2, 3), keepdim=True).expand_as(pixels)
     if name == "blur":
         return gaussian_blur(pixels, min(pixels.shape[-2:]) / 16 if sigma is None else sigma, radius)
-    raise ArgumentError(f"Expected the reference to be one of {', '.join(PIXELS)}, but got {name!r}.")
+    raise ArgumentError(f"Expected the reference to be one of {', '.join(map(repr, PIXELS))}, but got {name!r}.")
 
 
 def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Tensor:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
 from mhex.perturb.references import PIXELS, WORDS, imputed
 from mhex.perturb.subject import Runner, Subject, column_of, top_class
-from mhex.perturb.units import Tie, Units, check_tie, counts, generator_for, ranks, removed_words, units_of
+from mhex.perturb.units import Tie, Units, counts, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
 ORDERS: tuple[Order, ...] = ("mif", "lif")
@@ -237,18 +238,13 @@ class PerturbationSweep(Runner[SweepResult]):
     pooling: Pooling = "max"
 
     def __post_init__(self) -> None:
-        if self.reference not in (*PIXELS, *WORDS):
-            choices = ", ".join((*PIXELS, *WORDS))
-            raise ArgumentError(f"Expected the reference to be one of {choices}, but got {self.reference!r}.")
-        if self.granularity not in ("pixel", "patch", "token", "word"):
-            raise ArgumentError(
-                f"Expected granularity 'pixel', 'patch', 'token' or 'word', but got {self.granularity!r}."
-            )
+        check_choice("the reference", self.reference, (*PIXELS, *WORDS))
+        check_choice("granularity", self.granularity, ("pixel", "patch", "token", "word"))
+        check_choice("tie", self.tie, get_args(Tie))
         if not isinstance(self.steps, int) or self.steps < 1:
             raise ArgumentError(f"Expected steps to be a whole number from 1 on, but got {self.steps!r}.")
         if not self.orders or any(order not in ORDERS for order in self.orders):
             raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
-        check_tie(self.tie)
         check_split(self.words)
         check_pooling(self.pooling)
 

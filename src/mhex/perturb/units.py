@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch, plain_vit
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, pool, words_of
@@ -45,7 +46,7 @@ def ranks(
         tie: `"random"`, or `"stable"`, in the order given, which takes whole rows of equal values first.
         counted: Bool (B, N), False at units that are never removed: they come last.
     """
-    check_tie(tie)
+    check_choice("tie", tie, get_args(Tie))
     if scores.dim() != 2 or len(ids) != len(scores):
         raise ArgumentError(
             f"Expected scores (B, N) and a number for each sample, but got {tuple(scores.shape)} and {len(ids)}."
@@ -61,12 +62,6 @@ def ranks(
         order = shuffled.gather(1, scores.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
     places = torch.arange(units, device=scores.device).expand(size, units)
     return torch.empty_like(order).scatter_(1, order, places)
-
-
-def check_tie(tie: str) -> None:
-    """Refuse ways of ranking equal scores that are not known."""
-    if tie not in get_args(Tie):
-        raise ArgumentError(f"Expected tie {' or '.join(map(repr, get_args(Tie)))}, but got {tie!r}.")
 
 
 def _keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None) -> Tensor:
@@ -227,10 +222,8 @@ def units_of(
 ) -> Units:
     """What a sweep ranks: pixels, patches, tokens or words; arguments as for `PerturbationSweep`."""
     if subject.batch.modality == "text":
-        if reference not in WORDS:
-            raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {reference!r}.")
-        if granularity not in ("token", "word"):
-            raise ArgumentError(f"Expected granularity 'token' or 'word' for texts, but got {granularity!r}.")
+        check_choice("the reference of texts", reference, WORDS)
+        check_choice("granularity of texts", granularity, ("token", "word"))
         return text_units(subject, saliency, granularity, words, pooling)
     if reference == "drop" and granularity != "patch":
         raise ArgumentError(

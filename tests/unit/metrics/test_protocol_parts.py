@@ -182,7 +182,7 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
         (lambda: Insertion("rise", reference="mean"), "sigma=5.0 would change nothing: it is the blur's"),
         (lambda: Insertion(area="thirds"), "Expected area 'unit'"),
         (lambda: Insertion(area="che", steps=15), "multiple of 10 steps"),
-        (lambda: Insertion(scored="other"), "scored to be one of explained, predicted, label"),
+        (lambda: Insertion(scored="other"), "scored to be one of 'explained', 'predicted', 'label'"),
         (lambda: Insertion(reference="drop"), "Expected granularity 'token', 'word' or 'patch'"),
         (lambda: Deletion("text", reference="black"), "'black' is a reference of images.* those of texts are 'mask_t"),
         (
@@ -190,9 +190,9 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
             "'blur' is a reference of images, and granularity 'token' is of texts",
         ),
         (lambda: SaCo(reference="grey"), "reference to be one of .* but got 'grey'"),
-        (lambda: SaCo(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
-        (lambda: Insertion(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
-        (lambda: Comprehensiveness(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
+        (lambda: SaCo(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),
+        (lambda: Insertion(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),
+        (lambda: Comprehensiveness(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),
         (lambda: GroupProtocol("grey"), "reference to be one of"),
         (lambda: GroupProtocol(tie="first"), "Expected tie"),
         (lambda: PerturbationSweep(tie="first"), "Expected tie"),  # type: ignore[arg-type]
