@@ -114,4 +114,5 @@ class ClassDiscrimination(PerImage):
         return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
 
     def score(self, *results: Any) -> Tensor:
-        return class_discrimination(*results, rule=self.protocol.area)
+        first, second, boxes, maps = results
+        return class_discrimination(first, second, boxes, maps, self.protocol.area)
