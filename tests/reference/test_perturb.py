@@ -336,9 +336,7 @@ def test_text_sweeps_refuse():
     with pytest.raises(ArgumentError, match="Expected maps of shape"):
         PerturbationSweep("drop", "token")(subject, None, scores_of(TEXTS)[:, :-1])
     for granularity in ("pixel", "patch"):
-        with pytest.raises(
-            ArgumentError, match=f"texts to be 'token' or 'word', but got '{granularity}'"
-        ):
+        with pytest.raises(ArgumentError, match=f"texts to be 'token' or 'word', but got '{granularity}'"):
             PerturbationSweep("drop", granularity)(subject, None, scores_of(TEXTS))
     ids = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt").items())
     with pytest.raises(ArgumentError, match="words are known"):

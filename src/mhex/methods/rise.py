@@ -116,10 +116,5 @@ def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[in
 
 def _words(trace: Trace, p: float) -> Callable[[int, int], Tensor]:
     """From numbers of masks to these, bool (V, T), True at words that are shown."""
-    real, _ = trace.batch.roles
-    tokens = real.shape[1]
-
-    def make(first: int, last: int) -> Tensor:
-        return torch.stack([trace.noise(k, tokens) for k in range(first, last)]) < NormalDist().inv_cdf(p)
-
-    return make
+    tokens, level = trace.batch.roles[0].shape[1], NormalDist().inv_cdf(p)
+    return lambda first, last: torch.stack([trace.noise(k, tokens) for k in range(first, last)]) < level

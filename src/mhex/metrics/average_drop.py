@@ -102,12 +102,8 @@ class TextDropProtocol(MaskedProtocol):
     Attributes:
         mode: `"remove"` or `"keep"`.
         reference: What hidden means: `"mask_token"`, `"drop"` or `"pad"`.
-        fraction: Share of the tokens, at least one.
-        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        seed: Seed of ties.
-        rounding: Rounding of that share of the tokens, `"up"` or `"down"`.
-        most: Tokens that it may be; None for no bound.
-        relative: As for images.
+        fraction, seed, rounding, most: As for `MaskedPass`.
+        scored, relative: As for images.
     """
 
     mode: str = "remove"

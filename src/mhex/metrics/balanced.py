@@ -14,7 +14,7 @@ from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.curve import SweepProtocol
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.max_sensitivity import check_images, explain_again
+from mhex.metrics.max_sensitivity import check_images, explain_again, image_inputs
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 from mhex.perturb.subject import Runner, Subject
@@ -168,8 +168,6 @@ def _exchanged(result: SweepResult) -> SweepResult:
 
 def _inputs(subject: Subject) -> Any:
     """Samples as `mhex.explain` takes them."""
-    kwargs = subject.batch.kwargs
     if subject.batch.modality == "text":
-        return {**kwargs, "special_tokens_mask": subject.batch.special}
-    pixels = subject.batch.pixels
-    return {"pixel_values": pixels, **kwargs} if kwargs else pixels
+        return {**subject.batch.kwargs, "special_tokens_mask": subject.batch.special}
+    return image_inputs(subject, subject.batch.pixels)

@@ -24,9 +24,7 @@ class DiscriminationProtocol(AreaProtocol):
 
     Attributes:
         area: How areas under the logit are taken.
-        sizes: Sides of the boxes; or how many of them.
-        count: Boxes of each side.
-        grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
+        sizes, count, grid: As for `BoxProtocol`.
     """
 
     area: str = "percent"

@@ -58,10 +58,7 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
         percent: The shares, whole numbers from 1 to 99, over which the mean is taken.
         scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
         granularity: What is ranked: `"word"` or `"token"`.
-        tie: How equal scores are ranked.
-        seed: Seed of ties.
-        words: Which words are ranked: those of the `"tokenizer"`, or those split at `"whitespace"`.
-        pooling: Score of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
+        tie, seed, words, pooling: As for `PerturbationSweep`.
     """
 
     reference: str = "drop"

@@ -16,17 +16,7 @@ from mhex.perturb import ORDERS, Order, PerturbationSweep, SweepResult, area
 
 @dataclass(frozen=True)
 class SweepProtocol(Protocol):
-    """Protocol of metrics that read a sweep: the passes alone.
-
-    Attributes:
-        reference: What removed means; see `PerturbationSweep`.
-        steps: T.
-        granularity: What is ranked: `"pixel"`, `"patch"`, `"token"` or `"word"`.
-        tie: How equal scores are ranked.
-        seed: Seed of ties.
-        sigma: Spread of the blur.
-        radius: Radius of its kernel, 2 radius + 1 pixels wide; None for three times sigma.
-    """
+    """Protocol of metrics that read a sweep; its settings are those of `PerturbationSweep`, by the same names."""
 
     reference: str = "blur"
     steps: int = 20

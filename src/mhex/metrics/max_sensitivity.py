@@ -96,7 +96,7 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
         return NeighbourResult(tuple(subject.ids), *numbers, used)
 
     def _radius(self, subject: Subject) -> Tensor:
-        """In units of the model's input, (C, 1, 1) or a single number."""
+        """The radius in units of the model's input, (C, 1, 1) or a single number."""
         scale = subject.batch.scale
         if self.units == "raw" and scale is not None:
             return self.radius / scale[1].double().to(subject.device).view(-1, 1, 1)
@@ -116,12 +116,17 @@ def check_images(subject: Subject) -> None:
         raise ArgumentError("Expected images: this metric is not defined for texts.")
 
 
+def image_inputs(subject: Subject, pixels: Tensor) -> Any:
+    """Pixels of the samples as `mhex.explain` takes them, with whatever else the model was given."""
+    kwargs = subject.batch.kwargs
+    return {"pixel_values": pixels, **kwargs} if kwargs else pixels
+
+
 def explain_again(
     subject: Subject, again: Callable[..., Tensor], pixels: Tensor, classes: Tensor, like: Tensor
 ) -> Tensor:
     """Maps of other pixels of the samples, (B, N), float64; of another shape than `like` (B, ...) they are refused."""
-    kwargs = subject.batch.kwargs
-    maps = again({"pixel_values": pixels, **kwargs} if kwargs else pixels, classes)
+    maps = again(image_inputs(subject, pixels), classes)
     if not isinstance(maps, Tensor) or maps.shape != like.shape:
         got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
         raise ArgumentError(f"Expected maps of shape {tuple(like.shape)} when explained again, but got {got}.")

@@ -51,10 +51,7 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
         reference: What hidden means; see `PerturbationSweep`.
         groups: K, of equal size, or as near to it as whole numbers allow.
         scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        granularity: What is ranked: `"pixel"`, `"patch"`, `"token"` or `"word"`.
-        tie: How equal scores are ranked.
-        seed: Seed of ties.
-        sigma: Spread of the blur.
+        granularity, tie, seed, sigma: As for `PerturbationSweep`.
     """
 
     reference: str = "mean"

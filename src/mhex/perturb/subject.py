@@ -284,12 +284,7 @@ OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)
 
 
 def column_of(scored: str, defined: Tensor) -> int:
-    """Where the class that is scored stands among those whose outputs are kept.
-
-    Args:
-        scored: One of `ROLES`.
-        defined: Whether each sample has a class of each role, bool (B, J).
-    """
+    """Place of the scored class among `ROLES`; `defined`, bool (B, J), says which samples have a class of each role."""
     roles = ROLES[: defined.shape[1]]
     if scored not in roles:
         raise ArgumentError(f"Expected scored to be one of {', '.join(roles)}, but got {scored!r}.")

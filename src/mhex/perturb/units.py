@@ -86,14 +86,10 @@ def _shifted(number: Tensor, by: int) -> Tensor:
 
 
 def counts(units: Tensor, steps: int) -> Tensor:
-    """How many of `units` are removed at each of the steps 0 to T, (..., T + 1).
+    """How many of N units (...) are removed at each of the steps 0 to T, (..., T + 1).
 
     `floor(N k / T)` up to the middle, and the same counted from the end beyond it, so that the grid is symmetric:
     inserting is removing read backwards.
-
-    Args:
-        units: Whole numbers N, of any shape.
-        steps: T.
     """
     k = torch.arange(steps + 1, device=units.device)
     n = units[..., None]
@@ -101,14 +97,10 @@ def counts(units: Tensor, steps: int) -> Tensor:
 
 
 def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Tensor) -> Batch:
-    """Inputs for the model.
+    """Inputs for the model without the tokens that are hidden, bool (M, T), of samples (M,).
 
-    Args:
-        subject: The texts.
-        reference: `"mask_token"`: the mask token's id stands there; `"pad"`: they are not attended to; `"drop"`: they
-            are deleted, and the rest moves up.
-        hidden: Bool (M, T), True at what is removed.
-        samples: Whose variant each row is, (M,).
+    The reference `"mask_token"` puts the mask token's id there; with `"pad"` they are not attended to; with `"drop"`
+    they are deleted, and the rest moves up.
     """
     batch = subject.batch.variants(subject.main[samples], samples)
     if reference == "mask_token":
@@ -169,12 +161,9 @@ def check_map(subject: Subject, saliency: Tensor) -> Tensor:
 
 
 def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> Tensor:
-    """Maps, detached; of another number or size, or not finite, they are refused.
+    """Maps (B, h, w), detached; of another number, larger than the image, or not finite, they are refused.
 
-    Args:
-        saliency: (B, h, w), no larger than the images; or (B, T).
-        count: B.
-        image: Height and width of the images; None for texts.
+    Texts have no image, and maps (B, T).
     """
     axes, wanted = (2, "(B, T)") if image is None else (3, "(B, H, W)")
     if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != count:
@@ -253,14 +242,9 @@ def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:
 def text_units(
     subject: Subject, saliency: Tensor, granularity: str, words: Words = "tokenizer", pooling: Pooling = "max"
 ) -> Units:
-    """Tokens that are neither special nor padding; or words.
+    """Tokens that are neither special nor padding, by their scores (B, T); or words, as `mhex.inputs.words` has them.
 
-    Args:
-        subject: The texts.
-        saliency: Scores of tokens, (B, T).
-        granularity: `"token"` or `"word"`.
-        words: Which words; see `words_of`. A token that stands in several is removed with any of them.
-        pooling: How the scores of tokens make that of their word; see `mhex.inputs.words.pool`.
+    A token that stands in several words is removed with any of them.
     """
     saliency = check_map(subject, saliency)
     _, special = subject.batch.roles
