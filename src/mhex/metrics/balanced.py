@@ -163,7 +163,8 @@ def runner_up(subject: Subject, classes: Tensor) -> Tensor:
 def _exchanged(result: SweepResult) -> SweepResult:
     """The same curves, with the explained and the other class in each other's place."""
     places = [3, 1, 2, 0]
-    return replace(result, **{name: getattr(result, name)[..., places] for name in ("classes", "z", "norm", "rest")})
+    names = ("classes", "z", "norm", "complement")
+    return replace(result, **{name: getattr(result, name)[..., places] for name in names})
 
 
 def _inputs(subject: Subject) -> Any:

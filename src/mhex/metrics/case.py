@@ -68,7 +68,7 @@ class Case:
                 curves[order] = self._sweeps(wanted)[order, wanted.steps] = result.along(order)
         return SweepResult.joined([curves[order] for order in wanted.orders])
 
-    def made(self, wanted: PerturbationSweep) -> SweepResult | None:
+    def ready_sweep(self, wanted: PerturbationSweep) -> SweepResult | None:
         """The same where all of it was made before; None where not."""
         return self.sweep(wanted) if set(wanted.orders) <= set(self._curves(wanted)) else None
 

@@ -138,7 +138,7 @@ class ShareMetric(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Read off a sweep of 1 % that has all points; else from two passes for each share, for both metrics."""
-        sweep = case.made(self.protocol.sweep)
+        sweep = case.ready_sweep(self.protocol.sweep)
         result = None if sweep is None else self.protocol.read(sweep)
         return (case.passes(self.protocol.shared) if result is None else result,)
 

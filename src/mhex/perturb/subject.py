@@ -260,8 +260,8 @@ class Subject:
             return z, F.softplus(z)
         return z, logits.logsumexp(1, keepdim=True).expand_as(z)
 
-    def rest(self, logits: Tensor, classes: Tensor) -> Tensor:
-        """Score of all other classes together, (M, J), so that `z - rest` are the log-odds of classes (M, J).
+    def complement(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Score of all other classes together, (M, J), so that `z - complement` are the log-odds of classes (M, J).
 
         Taken from the other logits: `1 - p` of a class that the model is sure of is nothing but rounding.
         """

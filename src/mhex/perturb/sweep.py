@@ -35,7 +35,7 @@ class SweepResult:
         norm: What makes them log-probabilities, `log p = z - norm`, of the same shape.
         mean: Mean score of all classes, (orders, B, T + 1).
         top: The class with the highest score, (orders, B, T + 1).
-        rest: Scores of all other classes together, `log(p / (1 - p)) = z - rest`, of the shape of the scores.
+        complement: Scores of all other classes together, `log(p / (1 - p)) = z - complement`, of the shape of `z`.
     """
 
     runner: PerturbationSweep
@@ -47,7 +47,7 @@ class SweepResult:
     norm: Tensor
     mean: Tensor
     top: Tensor
-    rest: Tensor
+    complement: Tensor
 
     @classmethod
     def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
@@ -88,7 +88,7 @@ class SweepResult:
         readings = {
             "probability": lambda: (z - self.norm[place, ..., column]).exp(),
             "log-probability": lambda: z - self.norm[place, ..., column],
-            "log-odds": lambda: z - self.rest[place, ..., column],
+            "log-odds": lambda: z - self.complement[place, ..., column],
             "logit": lambda: z,
             "centred-logit": lambda: z - self.mean[place],
             "hit": lambda: (self.top[place] == self.classes[:, column, None]).double(),
@@ -104,7 +104,7 @@ class SweepResult:
     @property
     def _tables(self) -> tuple[Tensor, ...]:
         """What there is for each order."""
-        return self.z, self.norm, self.mean, self.top, self.rest
+        return self.z, self.norm, self.mean, self.top, self.complement
 
     def _read(self, sweep: PerturbationSweep, tables: Sequence[Tensor]) -> SweepResult:
         """Other orders or steps of the same samples."""
@@ -267,7 +267,7 @@ class PerturbationSweep(Runner[SweepResult]):
             z, norm = subject.read(logits, classes[samples])
             # The two classes of a single output have the scores z and -z.
             mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
-            return z, norm, mean, top_class(logits), subject.rest(logits, classes[samples])
+            return z, norm, mean, top_class(logits), subject.complement(logits, classes[samples])
 
         last = torch.tensor([order == "lif" for order in self.orders], device=subject.device)
         rows = removal.ask(grid.mT.repeat(len(last), 1), last.repeat_interleave(self.steps + 1), read)

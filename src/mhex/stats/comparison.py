@@ -274,10 +274,10 @@ def marked(tested: PairTests, higher: bool = True, level: float = 0.05) -> tuple
     better than the next on other images, all are out.
     """
     gain = tested.difference.double().nan_to_num() * (1 if higher else -1)
-    shown = tested.adjusted.double() < level
+    significant = tested.adjusted.double() < level
     unbeaten = tested.counts > 0
-    unbeaten[tested.first[shown & (gain < 0)]] = False
-    unbeaten[tested.second[shown & (gain > 0)]] = False
+    unbeaten[tested.first[significant & (gain < 0)]] = False
+    unbeaten[tested.second[significant & (gain > 0)]] = False
     return tuple(unbeaten.tolist())
 
 
