@@ -10,7 +10,7 @@ from torch import Tensor
 
 import mhex
 from mhex.judge.controls import control
-from mhex.metrics.box_sensitivity import BoxSweep, box_sensitivity
+from mhex.metrics.box_sensitivity import BoxProtocol, box_sensitivity
 from mhex.perturb import Subject
 from study_charts import stacked
 
@@ -30,7 +30,7 @@ def box_curves(bundle: mhex.Bundle, photos: Sequence[Image.Image], boxes: int, s
         boxes: Of each size.
         seed: Of their places, of random maps and of methods.
     """
-    sweep = BoxSweep(sizes=SIZES, grid=GRID, count=boxes, seed=seed)
+    sweep = BoxProtocol(sizes=SIZES, grid=GRID, count=boxes, seed=seed)
     parts: dict[str, list[Tensor]] = {name: [] for name in (*METHODS, RANDOM)}
     for start in range(0, len(photos), BATCH):
         batch = list(photos[start : start + BATCH])

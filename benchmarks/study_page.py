@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.judge.report import versions
-from mhex.stats.paired_tests import bootstrap
+from mhex.stats.intervals import bootstrap
 from mhex.viz.sheet import render
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -75,7 +75,8 @@ def _dataset(metric: MetricSpec) -> str:
     lines = ["import mhex"]
     if "tiles" in metric.data:
         lines += [
-            "from mhex.perturb import Subject, mosaics",
+            "from mhex.metrics.grid_pointing_game import mosaics",
+            "from mhex.perturb import Subject",
             "",
             "found = mosaics(Subject(bundle.model, images, label=labels), n=2)",
             'data = {"inputs": found.pixels, "tiles": found.tiles}',
@@ -100,7 +101,8 @@ def _alone(metric: MetricSpec, kind: str, preset: str) -> str:
     lines = [
         "import mhex",
         "from mhex.metrics import Case, get_metric",
-        f"from mhex.perturb import Subject{', mosaics' if tiles else ''}",
+        *(["from mhex.metrics.grid_pointing_game import mosaics"] if tiles else []),
+        "from mhex.perturb import Subject",
         "",
     ]
     if tiles:

@@ -329,7 +329,7 @@ def test_attention_of_a_network_without_attention(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "said"),
     [
-        ("lrp", {"rule": "zplus"}, "Expected rule to be 'epsilon' or 'alphabeta' or 'gamma', but got 'zplus'"),
+        ("lrp", {"rule": "zplus"}, "Expected rule to be one of 'epsilon', 'alphabeta', 'gamma', but got 'zplus'"),
         ("lrp", {"residual": "half"}, "Expected residual to be"),
         ("lrp", {"input_rule": "flat"}, "Expected input_rule to be"),
         ("lrp", {"compat": "zennit"}, "Expected compat to be"),

@@ -7,7 +7,7 @@ from mhex.capture import Batch, logits_of
 from mhex.errors import ArgumentError, CaptureError
 from mhex.metrics.case import Case
 from mhex.metrics.deletion import Deletion
-from mhex.metrics.saco import GroupPass
+from mhex.metrics.saco import GroupProtocol
 from mhex.perturb import PerturbationSweep, Subject, counts
 from support.models import FAMILIES, call
 from support.state import Snapshot
@@ -115,7 +115,9 @@ def test_metrics_and_groups_can_drop():
     sweep = PerturbationSweep("drop", "patch", STEPS)
     curve = sweep(Subject(model, x), None, maps).curve("mif")
     assert torch.allclose(metric.rows()[1][:, 0], torch.trapezoid(curve, dx=1 / STEPS, dim=1), atol=1e-9)
-    groups = GroupPass("drop", 4, "patch")(Subject(model, x), None, maps)  # of 6 patches each, the first at first
+    groups = GroupProtocol("drop", 4, granularity="patch")(
+        Subject(model, x), None, maps
+    )  # of 6 patches each, the first at first
     four = PerturbationSweep("drop", "patch", 4)(Subject(model, x), None, maps).curve("mif")
     assert torch.allclose(groups.drop[:, 0, 0], four[:, 0] - four[:, 1], atol=1e-9)
 

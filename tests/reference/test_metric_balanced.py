@@ -8,7 +8,7 @@ import torch
 import mhex
 from mhex.errors import ArgumentError
 from mhex.metrics import Case, get_metric
-from mhex.metrics.balanced import SteadyPass, runner_up
+from mhex.metrics.balanced import BalancedProtocol, runner_up
 from mhex.perturb import PerturbationSweep, Subject
 from mhex.stats.correlation import rank_correlation
 from support.tiny import pictures, tiny
@@ -62,21 +62,25 @@ def test_stability_is_the_rank_correlation_with_maps_of_noisy_images():
 
     x = pictures(2)
     subject = Subject(tiny("vit"), x)
-    found = SteadyPass(0.1, draws=2, seed=3).ask(subject, x.mean(1), again)
+    found = BalancedProtocol(noise=0.1, draws=2, seed=3).ask(subject, x.mean(1), again)
     assert found.rho.shape == (2, 2)
     for draw, near in enumerate(seen):
         wanted = rank_correlation(x.mean(1).double().flatten(1), near.mean(1).double().flatten(1))
         assert torch.allclose(found.rho[:, draw], wanted)
         spread = (near - x).flatten(1).std(1) / (x.flatten(1).amax(1) - x.flatten(1).amin(1))
         assert torch.allclose(spread, torch.full_like(spread, 0.1), rtol=0.3)
-    flat = SteadyPass().ask(subject, torch.ones(2, 4, 4), lambda inputs, classes: torch.ones(2, 4, 4))
+    flat = BalancedProtocol().ask(subject, torch.ones(2, 4, 4), lambda inputs, classes: torch.ones(2, 4, 4))
     assert flat.rho.tolist() == [[0.0], [0.0]]
 
 
 def test_noise_of_an_image_does_not_depend_on_its_batch():
     x = pictures(3)
-    whole = SteadyPass().ask(Subject(tiny("vit"), x, ids=[4, 5, 6]), x.mean(1), lambda inputs, classes: inputs.mean(1))
-    part = SteadyPass().ask(Subject(tiny("vit"), x[2:], ids=[6]), x[2:].mean(1), lambda inputs, classes: inputs.mean(1))
+    whole = BalancedProtocol().ask(
+        Subject(tiny("vit"), x, ids=[4, 5, 6]), x.mean(1), lambda inputs, classes: inputs.mean(1)
+    )
+    part = BalancedProtocol().ask(
+        Subject(tiny("vit"), x[2:], ids=[6]), x[2:].mean(1), lambda inputs, classes: inputs.mean(1)
+    )
     assert torch.allclose(whole.rho[2:], part.rho)
 
 

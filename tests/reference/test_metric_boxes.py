@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mhex.errors import ArgumentError
-from mhex.metrics.box_sensitivity import BoxSensitivity, BoxSweep, box_area, box_sensitivity
+from mhex.metrics.box_sensitivity import BoxProtocol, BoxSensitivity, box_area, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.stats.correlation import correlation, mean_ranks, rank_correlation
@@ -52,7 +52,7 @@ def test_right_maps_of_additive_models_correlate_perfectly(shape):
     subject, maps = additive()
     explained = torch.tensor([0, 1, 2])
     own = maps[torch.arange(3), explained]
-    result = BoxSweep("zero", (1, 3, 5, 7), 20, shape=shape)(subject, None, explained)
+    result = BoxProtocol("zero", (1, 3, 5, 7), 20, shape=shape)(subject, None, explained)
     assert torch.allclose(box_sensitivity(result, own, explained), torch.ones(3, 4).double(), atol=1e-6)
     assert torch.allclose(box_sensitivity(result, -own, explained), -torch.ones(3, 4).double(), atol=1e-6)
     area, normalised = box_area(box_sensitivity(result, own, explained), result.sizes)
@@ -62,7 +62,7 @@ def test_right_maps_of_additive_models_correlate_perfectly(shape):
 
 def test_sums_and_losses_are_those_of_the_drawn_boxes():
     subject, maps = additive()
-    result = BoxSweep("mean", (2, 5), 10)(subject)
+    result = BoxProtocol("mean", (2, 5), 10)(subject)
     stand_in = subject.batch.pixels.mean((2, 3), keepdim=True)
     for b, s, n in [(0, 0, 0), (1, 1, 3), (2, 0, 9)]:
         top, left = result.corners[b, s, n].tolist()
@@ -79,7 +79,7 @@ def test_sums_and_losses_are_those_of_the_drawn_boxes():
 
 def test_what_has_no_variance_counts_as_zero():
     subject, maps = additive()
-    runner = BoxSweep("zero", (1, 4, 8), 20)
+    runner = BoxProtocol("zero", (1, 4, 8), 20)
     metric = BoxSensitivity(sizes=(1, 4, 8), count=20, reference="zero")
     constant = torch.full((3, 8, 8), 0.1).double()
     assert torch.equal(box_sensitivity(runner(subject), constant), torch.zeros(3, 3).double())
@@ -99,7 +99,7 @@ def test_what_has_no_variance_counts_as_zero():
 def test_a_model_that_loses_nothing_counts_as_zero():
     subject, maps = additive()
     blank = Subject(subject.model, torch.zeros_like(subject.batch.pixels))
-    assert torch.equal(box_sensitivity(BoxSweep("zero", (1, 3), 20)(blank), maps[:, 0]), torch.zeros(3, 2).double())
+    assert torch.equal(box_sensitivity(BoxProtocol("zero", (1, 3), 20)(blank), maps[:, 0]), torch.zeros(3, 2).double())
 
 
 def test_boxes_are_shared_by_maps_and_classes():
@@ -113,8 +113,8 @@ def test_boxes_are_shared_by_maps_and_classes():
 
 def test_many_classes_are_kept_as_they_are_asked_for():
     subject, maps = additive(classes=100)
-    runner = BoxSweep("zero", (2,), 10)
-    runner(subject, None, torch.tensor([1, 2, 3]), other=torch.tensor([4, 5, -1]))
+    runner = BoxProtocol("zero", (2,), 10)
+    runner(subject, None, torch.tensor([1, 2, 3]), other_class=torch.tensor([4, 5, -1]))
     assert subject.passes == 3 + 30
     again = runner(subject, None, torch.tensor([4, 5, 3]))
     assert subject.passes == 3 + 30
@@ -131,7 +131,7 @@ def test_many_classes_are_kept_as_they_are_asked_for():
 def test_batches_and_chunks_do_not_matter(shape):
     x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(2)).double()
     maps = torch.rand(4, 8, 8, generator=torch.Generator().manual_seed(3)).double()
-    runner = BoxSweep("mean", (2, 3, 5), 12, seed=7, shape=shape)
+    runner = BoxProtocol("mean", (2, 3, 5), 12, seed=7, shape=shape)
     whole = box_sensitivity(runner(Subject(Curved(), x, ids=[5, 6, 7, 8])), maps)
     small = box_sensitivity(runner(Subject(Curved(), x, ids=[5, 6, 7, 8], batch_size=5)), maps)
     singles = [box_sensitivity(runner(Subject(Curved(), x[n : n + 1], ids=[5 + n])), maps[n : n + 1]) for n in range(4)]
@@ -144,18 +144,18 @@ def test_batches_and_chunks_do_not_matter(shape):
 
 def test_each_size_has_draws_of_its_own():
     subject, _ = additive()
-    both, one = BoxSweep("zero", (2, 5), 10)(subject), BoxSweep("zero", (5,), 10)(subject)
+    both, one = BoxProtocol("zero", (2, 5), 10)(subject), BoxProtocol("zero", (5,), 10)(subject)
     assert torch.equal(both.corners[:, 1:], one.corners)
-    sweep = BoxSweep(shape="pixels")
+    sweep = BoxProtocol(shape="pixels")
     few, more = (set(sweep.pixels(0, side, 0, (8, 8)).tolist()) for side in (3, 4))
     assert (len(few), len(more)) == (9, 16)
     assert not few <= more
 
 
 def test_sizes():
-    assert BoxSweep().sides(224, 224)[1] == (26, 53, 80, 107, 134, 161, 188, 215)
-    assert BoxSweep(sizes=4).sides(12, 12)[1] == (1, 2, 3)  # 100 places of the largest
-    paper = BoxSensitivity("cdam").protocol.boxes
+    assert BoxProtocol().sides(224, 224)[1] == (26, 53, 80, 107, 134, 161, 188, 215)
+    assert BoxProtocol(sizes=4).sides(12, 12)[1] == (1, 2, 3)  # 100 places of the largest
+    paper = BoxSensitivity("cdam").protocol
     assert paper.sides(224, 224) == (tuple(range(1, 28)), tuple(range(8, 224, 8)))
     assert paper.sides(56, 70)[1] == tuple(range(2, 56, 2))
     area, normalised = box_area(torch.full((1, 27), 0.5).double(), tuple(range(1, 28)))
@@ -177,12 +177,12 @@ def test_sizes():
 def test_wrong_boxes_are_refused(options, words):
     subject, _ = additive()
     with pytest.raises(ArgumentError, match=words):
-        BoxSweep(**{"reference": "zero", **options})(subject)
+        BoxProtocol(**{"reference": "zero", **options})(subject)
 
 
 def test_wrong_maps_are_refused():
     subject, maps = additive()
-    result = BoxSweep("zero", (2,), 5)(subject)
+    result = BoxProtocol("zero", (2,), 5)(subject)
     with pytest.raises(ArgumentError, match="for each of 3 samples"):
         box_sensitivity(result, maps[:2, 0])
     with pytest.raises(ArgumentError, match="coarser grid"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.metrics.box_sensitivity import BoxSensitivity, BoxSweep, box_sensitivity
+from mhex.metrics.box_sensitivity import BoxProtocol, BoxSensitivity, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.metrics.class_discrimination import ClassDiscrimination, class_discrimination
 from mhex.metrics.fidelity import fidelity
@@ -29,10 +29,13 @@ def test_class_discrimination_of_two4():
     subject = Subject(model, x)
     sweep = PerturbationSweep("zero", "pixel", 4, tie="stable")
     c, d = torch.tensor([0]), torch.tensor([1])
-    right, wrong = sweep(subject, None, maps[:, 0], c, other=d), sweep(subject, None, maps[:, 1], d, other=c)
+    right, wrong = (
+        sweep(subject, None, maps[:, 0], c, other_class=d),
+        sweep(subject, None, maps[:, 1], d, other_class=c),
+    )
     assert fidelity(right, "explained").tolist() == [[175.0, 62.5, 237.5]]
     assert fidelity(wrong, "other").tolist() == [[-125.0, 212.5, 87.5]]
-    boxes = BoxSweep("zero", (1,), 50)(subject)
+    boxes = BoxProtocol("zero", (1,), 50)(subject)
     found = class_discrimination(right, wrong, boxes, (maps[:, 0], maps[:, 1]))
     assert float(found[0, 0]) == pytest.approx(300.0, abs=1e-6)
     r = float(box_sensitivity(boxes, maps[:, 1], c))

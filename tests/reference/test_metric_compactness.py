@@ -80,7 +80,7 @@ def test_compactness_counts_maps_of_zeros():
 
 
 def test_compactness_refuses():
-    with pytest.raises(ArgumentError, match="mode to be one of abs, paper, code"):
+    with pytest.raises(ArgumentError, match="mode to be one of 'abs', 'paper', 'code'"):
         Compactness(mode="signed")
     with pytest.raises(ArgumentError, match="finite maps"):
         compactness(torch.tensor([[math.nan, 1.0]]))

@@ -140,7 +140,7 @@ def test_drops_refuse():
         AverageDrop(cut=3)
     with pytest.raises(ArgumentError, match=r"Unknown preset 'gradcam'. Did you mean 'gradcampp'"):
         AverageDrop("gradcam")
-    with pytest.raises(ArgumentError, match="rounding 'up' or 'down'"):
+    with pytest.raises(ArgumentError, match="rounding to be 'up' or 'down'"):
         MaskedPass(rounding="half")
     with pytest.raises(ArgumentError, match="at least one token"):
         MaskedPass(most=0)

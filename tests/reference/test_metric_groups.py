@@ -5,7 +5,7 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
-from mhex.metrics.saco import GroupPass, GroupResult, SaCo, saco
+from mhex.metrics.saco import GroupProtocol, GroupResult, SaCo, saco
 from mhex.perturb import Subject
 from support.fixtures_metrics import Additive, bin4, fix10
 from support.hosts import HOSTS
@@ -13,7 +13,7 @@ from support.hosts import HOSTS
 
 def groups_of(saliency, **options):
     model, x, _ = bin4()
-    runner = GroupPass("zero", 4, tie="stable", **options)
+    runner = GroupProtocol("zero", 4, tie="stable", **options)
     return runner(Subject(model, x), None, torch.tensor(saliency).view(1, 2, 2).double())
 
 
@@ -36,7 +36,7 @@ def test_equal_losses_count_as_agreement():
 
 def test_each_group_is_hidden_alone():
     model, x, saliency = bin4()
-    result = GroupPass("zero", 2)(Subject(model, x), None, saliency)
+    result = GroupProtocol("zero", 2)(Subject(model, x), None, saliency)
     p = [2.0**n / (1 + 2.0**n) for n in (10, 3, 7)]
     assert result.of("predicted")[0].tolist() == pytest.approx([p[0] - p[1], p[0] - p[2]], abs=1e-12)
     assert result.importance[0].tolist() == [2.5, 0.5]  # means above the lowest score
@@ -46,10 +46,10 @@ def test_factor_and_offset_do_not_matter_also_with_uneven_groups():
     draw = torch.Generator().manual_seed(0)
     model = Additive(torch.randn(3, 49, generator=draw))
     x, maps = torch.rand(2, 1, 7, 7, generator=draw).double(), torch.randn(2, 7, 7, generator=draw).double()
-    values = [saco(GroupPass("mean", 10)(Subject(model, x), None, m)) for m in (maps, 3 * maps + 100, maps - 100)]
+    values = [saco(GroupProtocol("mean", 10)(Subject(model, x), None, m)) for m in (maps, 3 * maps + 100, maps - 100)]
     assert torch.allclose(values[0], values[1], atol=1e-9)
     assert torch.allclose(values[0], values[2], atol=1e-9)
-    assert torch.allclose(saco(GroupPass("mean", 10)(Subject(model, x), None, maps**3)), values[0]) is False
+    assert torch.allclose(saco(GroupProtocol("mean", 10)(Subject(model, x), None, maps**3)), values[0]) is False
 
 
 def test_constant_maps_score_zero_and_are_counted():
@@ -66,7 +66,7 @@ def test_constant_maps_score_zero_and_are_counted():
 def test_groups_without_a_unit_have_no_part():
     result = groups_of((4.0, 3.0, 2.0, 1.0))
     model, x, saliency = bin4()
-    more = GroupPass("zero", 10)(Subject(model, x), None, saliency)
+    more = GroupProtocol("zero", 10)(Subject(model, x), None, saliency)
     assert int(more.importance.isnan().sum()) == 6
     assert torch.equal(saco(more), saco(result))
 
@@ -76,7 +76,7 @@ def test_batches_and_chunks_do_not_matter():
     model = Additive(torch.randn(3, 64, generator=draw))
     x = torch.rand(4, 1, 8, 8, generator=draw).double()
     maps = torch.randint(4, (4, 8, 8), generator=draw).double()  # many ties
-    runner = GroupPass("mean", 10)
+    runner = GroupProtocol("mean", 10)
     whole = runner(Subject(model, x, ids=[3, 4, 5, 6]), None, maps)
     small = runner(Subject(model, x, ids=[3, 4, 5, 6], batch_size=7), None, maps)
     singles = [runner(Subject(model, x[n : n + 1], ids=[3 + n]), None, maps[n : n + 1]) for n in range(4)]
@@ -112,10 +112,10 @@ def test_passes_and_sharing():
 def test_wrong_input():
     model, x, saliency = bin4()
     with pytest.raises(ArgumentError, match="at least 2 groups"):
-        GroupPass(groups=1)
+        GroupProtocol(groups=1)
     with pytest.raises(ArgumentError, match="label="):
-        saco(GroupPass("zero", 2)(Subject(model, x), None, saliency), "label")
+        saco(GroupProtocol("zero", 2)(Subject(model, x), None, saliency), "label")
     with pytest.raises(ArgumentError, match="scored to be one of"):
-        saco(GroupPass("zero", 2)(Subject(model, x), None, saliency), "best")
+        saco(GroupProtocol("zero", 2)(Subject(model, x), None, saliency), "best")
     with pytest.raises(ArgumentError, match="one map for each"):
-        GroupPass("zero", 2)(Subject(model, x), None, saliency[0])
+        GroupProtocol("zero", 2)(Subject(model, x), None, saliency[0])

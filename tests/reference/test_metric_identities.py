@@ -100,7 +100,7 @@ def test_class_agnostic_maps_do_not_discriminate():
     first, second = torch.tensor([0, 1, 2, 1, 0]), torch.tensor([1, 2, 0, 0, 2])
     sweep = PerturbationSweep("blur", steps=5)
     right = sweep(subject, None, saliency, first)
-    wrong = sweep(subject, None, saliency, second, other=first)
+    wrong = sweep(subject, None, saliency, second, other_class=first)
     assert torch.equal(fidelity(right) - fidelity(wrong, scored="other"), torch.zeros(COUNT, 3, dtype=torch.float64))
     # It is not that nothing is measured.
     assert not torch.equal(fidelity(right), fidelity(wrong))

@@ -7,7 +7,7 @@ import torch
 
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.case import Case
-from mhex.metrics.max_sensitivity import MaxSensitivity, NeighbourPass, max_sensitivity
+from mhex.metrics.max_sensitivity import MaxSensitivity, NeighbourProtocol, max_sensitivity
 from mhex.perturb import Subject
 from support.curved import Curved, Normalised, gradient, images, input_x_gradient
 from support.fixtures_metrics import Additive
@@ -18,7 +18,7 @@ def test_gradients_of_linear_models_never_change():
     model = Additive(torch.randn(3, 64, generator=torch.Generator().manual_seed(0)))
     explained = torch.tensor([0, 2])
     again = gradient(model)
-    runner = NeighbourPass(draws=5, units="model")
+    runner = NeighbourProtocol(draws=5, units="model")
     result = runner(Subject(model, x), None, again(x, explained), again, explained)
     assert torch.equal(max_sensitivity(result), torch.zeros(2).double())
 
@@ -27,7 +27,7 @@ def test_input_times_gradient_at_one_moves_by_the_radius_over_root_three():
     model = Additive(torch.randn(2, 128 * 128, generator=torch.Generator().manual_seed(0)))
     x, explained = torch.ones(2, 1, 128, 128).double(), torch.tensor([0, 1])
     again = input_x_gradient(model)
-    result = NeighbourPass(0.02, 5, units="model")(Subject(model, x), None, again(x, explained), again, explained)
+    result = NeighbourProtocol(0.02, 5, units="model")(Subject(model, x), None, again(x, explained), again, explained)
     assert bool((result.change.amax(1) <= 0.02 * result.size).all())
     assert max_sensitivity(result).tolist() == pytest.approx([0.02 / math.sqrt(3)] * 2, abs=3e-4)
 
@@ -42,7 +42,7 @@ def test_max_sensitivity_is_that_of_captum():
         seen.append(inputs - x)
         return again(inputs, classes)
 
-    runner = NeighbourPass(0.02, 7, units="model")
+    runner = NeighbourProtocol(0.02, 7, units="model")
     result = runner(Subject(model, x), None, again(x, explained), recorded, explained)
     moves = torch.stack(seen, 1)  # (B, n, C, H, W)
     assert float(moves.abs().max()) <= 0.02
@@ -71,11 +71,11 @@ def test_the_radius_is_in_raw_colours_where_these_are_known():
         moved.append((inputs - x).abs().amax((0, 2, 3)))
         return inputs.sum(1)
 
-    NeighbourPass(0.02, 20)(subject, None, x.sum(1), again)
+    NeighbourProtocol(0.02, 20)(subject, None, x.sum(1), again)
     most = torch.stack(moved).amax(0)
     assert most.tolist() == pytest.approx([0.08, 0.04], rel=0.02)
     with pytest.warns(MhexWarning, match="units of the model"):
-        NeighbourPass(0.02, 1)(Subject(model, x), None, x.sum(1), lambda inputs, classes: inputs.sum(1))
+        NeighbourProtocol(0.02, 1)(Subject(model, x), None, x.sum(1), lambda inputs, classes: inputs.sum(1))
 
 
 def test_share_of_neighbours_predicted_otherwise_and_maps_of_zeros():
@@ -93,7 +93,7 @@ def test_share_of_neighbours_predicted_otherwise_and_maps_of_zeros():
 def test_neighbours_do_not_depend_on_batches():
     model, x = Curved(), images(3)
     again, explained = input_x_gradient(model), torch.tensor([0, 1, 2])
-    runner = NeighbourPass(draws=4, units="model", seed=2)
+    runner = NeighbourProtocol(draws=4, units="model", seed=2)
     maps = again(x, explained)
     whole = runner(Subject(model, x, ids=[7, 8, 9]), None, maps, again, explained)
     small = runner(Subject(model, x, ids=[7, 8, 9], batch_size=2), None, maps, again, explained)
@@ -109,8 +109,8 @@ def test_what_cannot_be_explained_again_is_refused():
     with pytest.raises(ArgumentError, match="explain changed images"):
         MaxSensitivity().of(Case(Subject(model, x), x.sum(1)))
     with pytest.raises(ArgumentError, match="when explained again"):
-        NeighbourPass(units="model")(Subject(model, x), None, x.sum(1), lambda inputs, classes: inputs)
+        NeighbourProtocol(units="model")(Subject(model, x), None, x.sum(1), lambda inputs, classes: inputs)
     with pytest.raises(ArgumentError, match="radius above 0"):
-        NeighbourPass(0.0)
+        NeighbourProtocol(0.0)
     with pytest.raises(ArgumentError, match="'raw' or 'model'"):
-        NeighbourPass(units="pixels")
+        NeighbourProtocol(units="pixels")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.metrics._curve import CurveMetric
 from mhex.metrics.case import Case
+from mhex.metrics.curve import CurveMetric
 from mhex.metrics.deletion import deletion
 from mhex.metrics.registry import all_metrics, get_metric
 from mhex.perturb import PerturbationSweep, Subject
@@ -75,8 +75,8 @@ def test_a_plan_makes_no_order_finer_than_it_is_read():
     assert case.subject.passes == COUNT * (1 + 8 + 4)
     assert torch.allclose(values(coarse, case), wanted, atol=1e-6)
     assert case.subject.passes == COUNT * (1 + 8 + 4)
-    assert case.made(coarse.protocol.sweep).sweep.orders == ("mif", "lif")
-    assert case.made(fine.protocol.sweep) is None
+    assert case.ready_sweep(coarse.protocol.sweep).runner.orders == ("mif", "lif")
+    assert case.ready_sweep(fine.protocol.sweep) is None
 
 
 def test_an_order_that_was_not_made_is_told():

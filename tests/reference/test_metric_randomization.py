@@ -14,7 +14,7 @@ from mhex.metrics.infidelity import Infidelity
 from mhex.metrics.max_sensitivity import MaxSensitivity
 from mhex.metrics.randomization import (
     Randomization,
-    RandomizedPass,
+    RandomizationProtocol,
     layers_with_weights,
     randomization,
     randomize,
@@ -47,7 +47,7 @@ def test_layers_are_renewed_from_the_output_and_the_model_is_put_back():
 
     state = torch.random.get_rng_state()
     maps = input_x_gradient(model)(x, torch.zeros(3).long())
-    result = RandomizedPass()(Subject(model, x), None, maps, again, torch.zeros(3).long())
+    result = RandomizationProtocol()(Subject(model, x), None, maps, again, torch.zeros(3).long())
     assert result.rho.shape == (3, 4, 2)
     assert {name.split(".")[0] for name in seen[0]} == {"head"}
     assert "norm.running_mean" in seen[1]
@@ -56,9 +56,11 @@ def test_layers_are_renewed_from_the_output_and_the_model_is_put_back():
     assert same(model, before)
     assert all(parameters[name] is p for name, p in model.named_parameters())
     assert torch.equal(torch.random.get_rng_state(), state)
-    again_result = RandomizedPass()(Subject(model, x), None, maps, input_x_gradient(model), torch.zeros(3).long())
+    again_result = RandomizationProtocol()(
+        Subject(model, x), None, maps, input_x_gradient(model), torch.zeros(3).long()
+    )
     assert torch.equal(result.rho, again_result.rho)  # by the seed
-    other = RandomizedPass(seed=1)(Subject(model, x), None, maps, input_x_gradient(model), torch.zeros(3).long())
+    other = RandomizationProtocol(seed=1)(Subject(model, x), None, maps, input_x_gradient(model), torch.zeros(3).long())
     assert not torch.equal(result.rho, other.rho)
 
 
@@ -71,7 +73,7 @@ def test_the_model_is_put_back_after_an_error():
         raise RuntimeError("no map today")
 
     with pytest.raises(RuntimeError, match="no map today") as caught:
-        RandomizedPass()(Subject(model, x), None, x.sum(1), again)
+        RandomizationProtocol()(Subject(model, x), None, x.sum(1), again)
     assert same(model, before)  # while the error, with all its frames, is still held
     del caught
 
@@ -109,7 +111,7 @@ def test_input_only_baseline():
     x = images(20, 1, 28)
     explained = torch.arange(20) % 10
     again = input_x_gradient(model)
-    result = RandomizedPass()(Subject(model, x), None, again(x, explained), again, explained)
+    result = RandomizationProtocol()(Subject(model, x), None, again(x, explained), again, explained)
     assert result.baseline.mean(0).tolist() == pytest.approx([0.0, 0.40], abs=0.02)
     assert result.rho[:, 0].mean(0).tolist() == pytest.approx([0.0, 0.40], abs=0.03)
     for sign in ("signed", "absolute"):
@@ -141,10 +143,10 @@ def test_stages():
     model, x = Curved(), images()
     again = input_x_gradient(model)
     maps = again(x, torch.zeros(3).long())
-    every = RandomizedPass()(Subject(model, x), None, maps, again, torch.zeros(3).long())
-    half = RandomizedPass(stages=2)(Subject(model, x), None, maps, again, torch.zeros(3).long())
+    every = RandomizationProtocol()(Subject(model, x), None, maps, again, torch.zeros(3).long())
+    half = RandomizationProtocol(stages=2)(Subject(model, x), None, maps, again, torch.zeros(3).long())
     assert torch.equal(half.rho, every.rho[:, [1, 3]])
-    assert RandomizedPass(stages=50)(Subject(model, x), None, maps, again).rho.shape[1] == 4
+    assert RandomizationProtocol(stages=50)(Subject(model, x), None, maps, again).rho.shape[1] == 4
 
 
 def test_random_logit():
@@ -231,9 +233,9 @@ def test_random_weights_by_the_library_itself():
 
 def test_wrong_modes_are_refused():
     with pytest.raises(ArgumentError, match="mode to be one of"):
-        RandomizedPass("weights")
+        RandomizationProtocol("weights")
     with pytest.raises(ArgumentError, match="at least one stage"):
-        RandomizedPass(stages=0)
-    result = RandomizedPass("logit")(Subject(Curved(), images()), None, images().sum(1), lambda x, c: x.sum(1))
-    with pytest.raises(ArgumentError, match="sign to be one of"):
+        RandomizationProtocol(stages=0)
+    result = RandomizationProtocol("logit")(Subject(Curved(), images()), None, images().sum(1), lambda x, c: x.sum(1))
+    with pytest.raises(ArgumentError, match="sign to be 'signed' or 'absolute'"):
         randomization(result, "squared")

@@ -1,14 +1,14 @@
 """Comprehensiveness and sufficiency: closed-form values, calls by hand, and shared passes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.metrics._shares import SharePasses
 from mhex.metrics.case import Case
-from mhex.metrics.comprehensiveness import Comprehensiveness, comprehensiveness
+from mhex.metrics.comprehensiveness import Comprehensiveness, ShareProtocol, comprehensiveness
 from mhex.metrics.sufficiency import Sufficiency, sufficiency
 from mhex.perturb import PerturbationSweep, Subject, counts
 from support.fixtures_metrics import Additive, bin4, fix10
@@ -19,25 +19,41 @@ def near(value, wanted, tolerance=1e-6):
     assert torch.allclose(torch.as_tensor(value).double(), torch.tensor(wanted).double(), atol=tolerance, rtol=0)
 
 
+class PixelShares(ShareProtocol):
+    """Shares of pixels, on models whose answers are known in closed form; the metrics are of words alone."""
+
+    def __init__(self, percent):
+        for name, value in vars(ShareProtocol()).items():
+            object.__setattr__(self, name, value)
+        for name, value in (("reference", "zero"), ("granularity", "pixel"), ("percent", percent)):
+            object.__setattr__(self, name, value)
+
+
 def test_comprehensiveness_and_sufficiency():
     model, x, saliency = bin4()
-    result = SharePasses(PerturbationSweep("zero", "pixel", 100), (25, 50))(model, x, saliency)
+    result = PixelShares((25, 50))(model, x, saliency)
     near(comprehensiveness(result), [[0.014409, 0.110136]])
     near(sufficiency(result), [[0.057848, 0.006776]])
 
 
 def test_at_least_one_unit_goes_and_one_is_kept():
     model, x, saliency = bin4()
-    few = SharePasses(PerturbationSweep("zero", "pixel", 100), (1, 25))(model, x, saliency)
+    few = PixelShares((1, 25))(model, x, saliency)
     for values in (comprehensiveness(few), sufficiency(few)):
         assert values[0, 0] == values[0, 1]
+
+
+def read_off(passes, model, x, saliency):
+    """The same shares off a sweep. Words alone may be read, so the pixels go by the name of words."""
+    sweep = passes.sweep(model, x, saliency)
+    return ShareProtocol(percent=passes.percent).read(replace(sweep, runner=PerturbationSweep("drop", "word", 100)))
 
 
 @pytest.mark.parametrize("fixture", [bin4, fix10])
 def test_images_read_off_a_sweep(fixture):
     model, x, saliency = fixture()
-    passes = SharePasses(PerturbationSweep("zero", "pixel", 100), (1, 5, 10, 20, 50, 80))
-    made, read = passes(model, x, saliency), passes.read(passes.sweep(model, x, saliency))
+    passes = PixelShares((1, 5, 10, 20, 50, 80))
+    made, read = passes(model, x, saliency), read_off(passes, model, x, saliency)
     for name in ("before", "without", "alone"):
         assert torch.allclose(getattr(made, name), getattr(read, name), equal_nan=True)
 
@@ -45,7 +61,7 @@ def test_images_read_off_a_sweep(fixture):
 @pytest.mark.parametrize("units", [*range(1, 130), 196, 785, 1001])
 def test_a_sweep_has_every_point_but_the_half_of_an_odd_number(units):
     grid, number = counts(torch.tensor([units]), 100), torch.tensor([units])
-    share = SharePasses(percent=tuple(range(1, 100)))._numbers(grid, number)[0]
+    share = ShareProtocol(percent=tuple(range(1, 100))).numbers(grid, number)[0]
     wanted = [max(1, units * q // 100 if q <= 50 else units - units * (100 - q) // 100) for q in range(1, 100)]
     assert share.tolist() == wanted
     assert all(one in grid[0].tolist() for one in wanted)
@@ -60,9 +76,9 @@ def five():
 
 
 def test_the_half_of_five_units_is_two_gone_or_kept():
-    passes = SharePasses(PerturbationSweep("zero", "pixel", 100), (50,))
+    passes = PixelShares((50,))
     model, x, saliency = five()
-    for result in (passes(model, x, saliency), passes.read(passes.sweep(model, x, saliency))):
+    for result in (passes(model, x, saliency), read_off(passes, model, x, saliency)):
         near(comprehensiveness(result), [[2**15 / (1 + 2**15) - 2**6 / (1 + 2**6)]])
         near(sufficiency(result), [[2**15 / (1 + 2**15) - 2**9 / (1 + 2**9)]])
 
@@ -75,8 +91,8 @@ def test_a_point_that_a_sweep_lacks_is_made():
     model = bert(60)
     subject = Subject(model, {"input_ids": ids}, tokenizer=tokenizer())
     case, metric = Case(subject, scores), Sufficiency(granularity="token", percent=(50,))
-    made = case.sweep(metric.protocol.runner.sweep)
-    assert metric.protocol.runner.read(made) is None
+    made = case.sweep(metric.protocol.sweep)
+    assert metric.protocol.read(made) is None
     passes = subject.passes
     found = metric.score(*metric.of(case))
     assert subject.passes == passes + 2
@@ -188,9 +204,7 @@ def test_scored_by_the_label():
 
 def test_shares_refuse():
     with pytest.raises(ArgumentError, match="whole numbers from 1 to 99"):
-        SharePasses(percent=(0, 5))
-    with pytest.raises(ArgumentError, match="a sweep of 100 steps"):
-        SharePasses(PerturbationSweep("drop", "word", 20))
+        ShareProtocol(percent=(0, 5))
     with pytest.raises(ArgumentError, match="reference to be one of"):
         Comprehensiveness(reference="delete").of(Case(Subject(bert(), TEXTS, tokenizer=tokenizer()), scores_of(TEXTS)))
 

@@ -68,7 +68,7 @@ def test_units_that_do_not_count_come_last():
 
 
 def test_ranks_refuse():
-    with pytest.raises(ArgumentError, match="tie 'random' or 'stable'"):
+    with pytest.raises(ArgumentError, match="tie to be 'random' or 'stable'"):
         ranks(torch.zeros(1, 4), [0], tie="first")
     with pytest.raises(ArgumentError, match="a number for each sample"):
         ranks(torch.zeros(2, 4), [0])
@@ -123,7 +123,7 @@ def test_black_zero_and_mean():
     assert torch.allclose(reference("mean", x)[1, 2], x[1, 2].mean().expand(8, 8))
     with pytest.raises(ArgumentError, match="how colours were normalised"):
         reference("black", x)
-    with pytest.raises(ArgumentError, match="black, zero, mean, blur"):
+    with pytest.raises(ArgumentError, match="'black', 'zero', 'mean', 'blur'"):
         reference("grey", x)
 
 
@@ -247,7 +247,7 @@ def test_text_sweeps_are_what_calls_by_hand_give(name, granularity):
             for k in range(steps + 1):
                 number = len(units) * k // steps if 2 * k <= steps else len(units) - len(units) * (steps - k) // steps
                 wanted = by_hand(name, ids, listed[:number])
-                place = result.sweep.orders.index(order)
+                place = result.runner.orders.index(order)
                 assert float(result.z[place, row, k, 0]) == pytest.approx(float(wanted[label]), abs=1e-9)
                 assert int(result.top[place, row, k]) == int(wanted.argmax())
 
@@ -336,7 +336,7 @@ def test_text_sweeps_refuse():
     with pytest.raises(ArgumentError, match="Expected maps of shape"):
         PerturbationSweep("drop", "token")(subject, None, scores_of(TEXTS)[:, :-1])
     for granularity in ("pixel", "patch"):
-        with pytest.raises(ArgumentError, match=f"'token' or 'word' for texts, but got '{granularity}'"):
+        with pytest.raises(ArgumentError, match=f"texts to be 'token' or 'word', but got '{granularity}'"):
             PerturbationSweep("drop", granularity)(subject, None, scores_of(TEXTS))
     ids = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt").items())
     with pytest.raises(ArgumentError, match="words are known"):

@@ -19,11 +19,10 @@ get_metric("max-sensitivity").metric(radius=-1.0)
 get_metric("deletion").metric(steps=0)
 get_metric("deletion").metric(tie="coin")
 get_metric("sensitivity-n").metric(fraction=-1)
-GroupPass(reference="nothing")
-GroupPass(tie="coin")
+GroupProtocol(reference="nothing")
+GroupProtocol(tie="coin")
 settle("paper", sharpnes=0.5)
 changed("default", {})
-Odd()
 Concept(torch.ones(3)).score(Outcome(torch.zeros(1, 2), None))
 Batch("image", (torch.zeros(1, 3, 4, 4),), size=1).roles
 Batch("text", size=1, kwargs={"input_ids": torch.zeros(1, 2)}, args=("a",)).pixels
@@ -36,13 +35,9 @@ from mhex import Concept, MhexError
 from mhex.capture import Batch, Outcome
 from mhex.heads.saliency import settle
 from mhex.metrics import get_metric
-from mhex.metrics._base import changed
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.saco import GroupPass
+from mhex.metrics.base import changed
+from mhex.metrics.saco import GroupProtocol
 from mhex.lab.config.recipe import RecipeFit, TrainingRecipe
-
-class Odd(Protocol):
-    passes = [1]
 
 assert False, "asserts must be off"
 for line in REFUSED.strip().splitlines():

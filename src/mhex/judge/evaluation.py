@@ -52,7 +52,7 @@ from mhex.judge.rows import (
 )
 from mhex.judge.saved_maps import Shown, check_pictures
 from mhex.judge.store import CURVES, Parts
-from mhex.metrics._curve import CurveMetric
+from mhex.metrics.curve import CurveMetric
 from mhex.perturb import Subject
 from mhex.targets import Task
 

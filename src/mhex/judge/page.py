@@ -14,7 +14,7 @@ from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.judge.controls import PREFIX, is_control
 from mhex.judge.report import Evaluation, evaluations
-from mhex.metrics._curve import CurveMetric
+from mhex.metrics.curve import CurveMetric
 from mhex.stats.intervals import bootstrap
 from mhex.viz.charts import Band, CurvePanel, Style, bar_figure, box_figure, curve_figure, styles_of
 from mhex.viz.pages import MapCard, Section, charts_html, page, part, sample_html

@@ -17,7 +17,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, unknown_nam
 from mhex.explain import names_of, usual_task
 from mhex.heads import heads_of
 from mhex.judge.controls import CONTROLS, PREFIX, is_control
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.registry import MetricSpec, get_metric
 from mhex.perturb import Subject
 from mhex.registry import all_methods, get_method

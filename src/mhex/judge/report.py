@@ -29,10 +29,9 @@ from mhex.judge.rows import curves_of, explain_seconds, merged, numbers_of, pres
 from mhex.judge.saved_maps import kept
 from mhex.judge.store import numbered
 from mhex.judge.tables import Cell, Grid, cells_of, compared, per_image, render
-from mhex.metrics._base import PerImage
-from mhex.stats.comparison import all_pairs
+from mhex.metrics.base import PerImage
+from mhex.stats.comparison import Rank, all_pairs, ranking
 from mhex.stats.intervals import Summary
-from mhex.stats.ranking import Rank, ranking
 
 _NAME = "about.json"
 _PACKAGES = ("mhex", "numpy", "timm", "transformers")
@@ -311,7 +310,7 @@ class Report:
         if higher is None:
             raise ArgumentError(f"Neither high nor low is better for {metric!r}, so there are no ranks by it.")
         found = ranking(values, higher, resamples, confidence, seed, summary=summary)
-        return dict(sorted(zip(names, found.methods, strict=True), key=lambda one: one[1].place))
+        return dict(sorted(zip(names, found, strict=True), key=lambda one: one[1].place))
 
     def table(self, form: str = "text", outputs: str = "first", resamples: int = 2000, width: int | None = None) -> str:
         """Methods by metrics, with intervals; see `mhex.judge.tables` for what is marked.

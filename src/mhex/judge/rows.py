@@ -16,9 +16,9 @@ from mhex.errors import ArgumentError, MhexWarning
 from mhex.inputs.samples import losses_in_words
 from mhex.judge.plan import Judge, Judged, label
 from mhex.judge.store import Key
-from mhex.metrics._base import PerImage
-from mhex.metrics._curve import CurveMetric
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
+from mhex.metrics.curve import CurveMetric
 
 _OWN = "own"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mhex._printable import escaped, printable
 from mhex.errors import ArgumentError
 from mhex.judge.controls import RANDOM, is_control
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.stats.comparison import PairTests, least_p, marked, pair_tests
 from mhex.stats.intervals import Summary, interval_of
 
@@ -200,7 +200,7 @@ def verdicts(names: Sequence[str], tested: PairTests, higher: bool) -> Verdict:
         gain, p = tested.against(list(names).index(RANDOM), methods)
         above = ((gain > 0) if higher else (gain < 0)) & (p < _LEVEL)
         doubtful = frozenset(names[m] for m, fine in zip(methods, above.tolist(), strict=True) if not fine)
-    best = marked(own, higher, _LEVEL).marked if len(methods) > 1 else (True,)
+    best = marked(own, higher, _LEVEL) if len(methods) > 1 else (True,)
     return Verdict(frozenset(names[m] for m, one in zip(methods, best, strict=True) if one), doubtful, images)
 
 

@@ -24,21 +24,15 @@ def scored_variants(
     count: int,
     make: Callable[[int, int], Tensor],
     again: Callable[[Tensor, Tensor], Outcome],
-    what: str,
+    words: str,
     batch_size: int | None,
     shares: bool = False,
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Scores of so many variants of every sample, a few at a time.
 
-    Args:
-        trace: The observed pass.
-        target: What is explained.
-        count: Number of variants.
-        make: From the first number and the one after the last to what these variants have in common, (V, ...).
-        again: Runs the model, given that with a row for each input (M, ...) and the numbers of samples (M,).
-        what: Words for the progress bar.
-        batch_size: The most samples in one pass; None for what is good for the device.
-        shares: Whether probabilities are read, where a target has some.
+    `make` goes from the first number and the one after the last to what these variants have in common, (V, ...), and
+    `again` runs the model on that with a row for each input (M, ...) and the numbers of samples (M,). Probabilities are
+    read with `shares`, where a target has some.
 
     Yields:
         The first number, what `make` made, and scores (V, B, K): zero where a sample is not in this part.
@@ -49,14 +43,30 @@ def scored_variants(
         jobs = torch.arange(start, stop, device=trace.logits.device)
         first, last = start // size, (stop - 1) // size + 1
         common, numbers, samples = make(first, last), jobs // size - first, jobs % size
-        found = read(again(common[numbers], samples), samples).detach()
-        table = found.new_zeros(last - first, size, target.count)
-        table[numbers, samples] = found
+        scores = read(again(common[numbers], samples), samples).detach()
+        table = scores.new_zeros(last - first, size, target.count)
+        table[numbers, samples] = scores
         return common, table
 
-    for start, _, (common, table) in trace.chunks(count * size, run, what, batch_size):
+    for start, _, (common, table) in trace.chunks(count * size, run, words, batch_size):
         yield start // size, common, table
     trace.cost["forwards"] += count
+
+
+def all_scores(
+    trace: Trace,
+    target: ResolvedTarget,
+    masks: Tensor,
+    again: Callable[[Tensor, Tensor], Outcome],
+    words: str,
+    batch_size: int | None,
+) -> Tensor:
+    """Scores of every sample seen through each of the masks (V, ...), (V, B, K); arguments as `scored_variants`."""
+    parts = scored_variants(trace, target, len(masks), lambda a, b: masks[a:b], again, words, batch_size)
+    scores = target.scores(trace.outcome).detach().new_zeros(len(masks), trace.batch.size, target.count)
+    for first, _, table in parts:
+        scores[first : first + len(table)] += table
+    return scores
 
 
 def run_hidden(trace: Trace, hide: Hide) -> Callable[[Tensor, Tensor], Outcome]:
@@ -84,21 +94,18 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
 
     The word embedding is exchanged and the token ids stay: models look for padding and end tokens among them, to know
     where to read or how to count positions. The ids are exchanged where the embedding layer is not known, or is used
-    more than once (by encoder and decoder), or lays words out in its own way; special ones stay there, because models
-    look for them.
+    more than once (by encoder and decoder), or lays words out in its own way; special ones stay there.
 
-    Args:
-        trace: The observed pass.
-        fill: Id of the token that stands for hidden ones. None for the tokenizer's mask token, else the padding token;
-            where word embeddings were given, zeros. The choice is written into the result.
+    `fill` is the id of the token that stands for hidden ones. None for the tokenizer's mask token, else the padding
+    token; where word embeddings were given, zeros. The choice is written into the result.
     """
     if fill is not None and (isinstance(fill, bool) or not isinstance(fill, int) or fill < 0):
         raise ArgumentError(f"Expected fill to be the id of a token for texts, but got {fill!r}.")
-    ids, given = trace.batch.kwargs.get("input_ids"), trace.batch.kwargs.get("inputs_embeds")
+    ids = trace.batch.kwargs.get("input_ids")
     if ids is None and fill is None:
-        assert given is not None
+        vectors = trace.batch.kwargs["inputs_embeds"]
         trace.chosen["fill"] = "zero"
-        return lambda masks, samples: given[samples].masked_fill(masks[..., None], 0.0)
+        return lambda masks, samples: vectors[samples].masked_fill(masks[..., None], 0.0)
     number = trace.batch.mask_id if fill is None else fill
     number = padding_id(trace) if number is None else number
     if number is None:
@@ -123,28 +130,26 @@ def hidden_tokens(trace: Trace, fill: Fill) -> Hide:
 
 def padding_id(trace: Trace) -> int | None:
     """The padding token, by the tokenizer, the model's configuration or its embedding layer; None if none says."""
-    own = getattr(trace.anatomy.embedding, "padding_idx", None)
-    return trace.batch.pad_id if trace.batch.pad_id is not None else own if isinstance(own, int) else None
+    index = getattr(trace.anatomy.embedding, "padding_idx", None)
+    return trace.batch.pad_id if trace.batch.pad_id is not None else index if isinstance(index, int) else None
 
 
 def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
     """What stands for hidden pixels, (B, C, H, W); the choice is written into the result.
 
-    Args:
-        trace: The observed pass.
-        fill: `"mean"` (also None) for the mean colour of each image, `"blur"`, `"zero"`, a number or a tensor.
-        blur: Height and width of the box that `"blur"` averages over.
+    `fill` is `"mean"` (also None) for the mean colour of each image, `"blur"` over boxes of that height and width,
+    `"zero"`, a number or a tensor.
     """
     pixels = trace.batch.pixels
     if isinstance(fill, Tensor):
-        given = fill.detach().to(pixels)
-        given = given.view(-1, 1, 1) if given.dim() == 1 else given
-        if given.dim() > 4 or any(a not in (1, b) for a, b in zip(given.shape[::-1], pixels.shape[::-1], strict=False)):
+        colours = fill.detach().to(pixels)
+        colours = colours.view(-1, 1, 1) if colours.dim() == 1 else colours
+        if not broadcasts(colours, pixels):
             raise ArgumentError(
                 f"Expected a fill that fits images of shape {tuple(pixels.shape)}, but got {tuple(fill.shape)}."
             )
         trace.chosen["fill"] = "tensor"
-        return given.expand_as(pixels)
+        return colours.expand_as(pixels)
     trace.chosen["fill"] = fill = "mean" if fill is None else fill
     if isinstance(fill, (int, float)) and not isinstance(fill, bool) and abs(fill) <= _LARGEST:
         return torch.full_like(pixels, float(fill))
@@ -157,14 +162,14 @@ def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
     raise ArgumentError(f"Expected fill 'mean', 'blur', 'zero', a number or a tensor for images, but got {fill!r}.")
 
 
-def box_blur(pixels: Tensor, height: int, width: int) -> Tensor:
-    """The mean over a box around each pixel; at the border, of the image and its reflection.
+def broadcasts(value: Tensor, like: Tensor) -> bool:
+    """Whether a tensor can be expanded to the shape of another."""
+    sizes = zip(reversed(value.shape), reversed(like.shape), strict=False)
+    return value.dim() <= like.dim() and all(a in (1, b) for a, b in sizes)
 
-    Args:
-        pixels: (B, C, H, W).
-        height: Of the box; no more than the image has.
-        width: Of the box.
-    """
+
+def box_blur(pixels: Tensor, height: int, width: int) -> Tensor:
+    """Means of images (B, C, H, W) over a box around each pixel; at the border, of the image and its reflection."""
     height, width = min(height, pixels.shape[2]), min(width, pixels.shape[3])
     edges = (width // 2, (width - 1) // 2, height // 2, (height - 1) // 2)
     padded = F.pad(pixels, edges, mode="reflect")

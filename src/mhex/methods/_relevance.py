@@ -9,11 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 from mhex.relevance import Box, Composite, Separate, relevance_rules
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
+# What methods of one modified backward pass down to the input register with.
+ONE_BACKWARD: dict[str, Any] = {
+    "modalities": ("image", "text"),
+    "needs": INPUT,
+    "signed": True,
+    "class_specific": True,
+    "passes": "F + B",
+    "budget": (2.0, "F+B"),
+}
 _WORTH_TELLING = 0.5  # of the relevance
 TOKENS = Needs(keep={"block_input": "all"}, graph="block_input")
 FLOOR = 0.05  # of the sizes of terms, for what their sum is divided by
@@ -21,25 +31,9 @@ PUBLISHED_EPSILON = 1e-9
 
 
 def published_baseline(boxed: bool = False) -> Composite:
-    """The LRP that Chefer et al. (CVPR 2021) compare with, by their code.
-
-    Args:
-        boxed: Whether the first layer follows the box rule.
-    """
+    """The LRP that Chefer et al. (CVPR 2021) compare with, by their code; boxed where the first layer has that rule."""
     entrance = Box(PUBLISHED_EPSILON) if boxed else None
     return relevance_rules(Separate(PUBLISHED_EPSILON), "ratio", entrance, PUBLISHED_EPSILON)
-
-
-def check_number(name: str, value: object, low: float = 0.0) -> None:
-    """Refuse what is no number, or below `low`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < float("inf"):
-        raise ArgumentError(f"Expected {name} to be a number from {low:g} on, but got {value!r}.")
-
-
-def check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
-    """Refuse what is not among the choices."""
-    if value not in choices:
-        raise ArgumentError(f"Expected {name} to be {' or '.join(map(repr, choices))}, but got {value!r}.")
 
 
 def where_read(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
@@ -71,29 +65,22 @@ def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
     """Tell of a result whose relevance was lost or made on the way, or refuse it if the user is strict."""
     check_number("max_gap", max_gap)
     gap = float(trace.diagnostics["conservation_gap"].max())
-    found = f"{gap:.3g} times the relevance was lost or made on the way, besides what biases took"
+    loss = f"{gap:.3g} times the relevance was lost or made on the way, besides what biases took"
     if strict and not gap <= max_gap:
         raise CaptureError(
-            f"Expected relevance to be conserved up to {max_gap:g} of it, but {found}; leave strict out, or allow more "
+            f"Expected relevance to be conserved up to {max_gap:g} of it, but {loss}; leave strict out, or allow more "
             "with max_gap=."
         )
     if not gap <= max(_WORTH_TELLING, max_gap):
         warnings.warn(
-            f"For some sample {found}, so its map says little; see Explanation.diagnostics.",
+            f"For some sample {loss}, so its map says little; see Explanation.diagnostics.",
             MhexWarning,
             stacklevel=3,
         )
 
 
 def attention_relevance(block: BlockTrace, z_relevance: Tensor, epsilon: float, rows: slice = slice(None)) -> Tensor:
-    """`R^A = A ((R_z / z) v^T) / 2`, (B, H, N, N), at least float32: half of what enters the product.
-
-    Args:
-        block: With attention kept, in the graph.
-        z_relevance: `R_z`, (B, H, N, d).
-        epsilon: Stabiliser.
-        rows: Only these queries.
-    """
+    """`R^A = A ((R_z / z) v^T) / 2`, (B, H, N, N), of `R_z` (B, H, N, d): half of what enters the product."""
     z = full(block.z.detach())[:, :, rows]
     s = full(z_relevance)[:, :, rows] / torch.where(z < 0, z - epsilon, z + epsilon)
     return block.attention(rows) * block.attention_gradient(s.nan_to_num(0.0, 0.0, 0.0)) / 2

@@ -49,23 +49,20 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
     maps = []
     for k in range(target.count):
         y = target.score(trace.outcome, k)
-        found = _mass(trace, y, plain=not target.names)  # concepts have names
+        mass = _mass(trace, y, plain=not target.names)  # concepts have names
         logits = full(trace.logits)
         if target.probable and logits.shape[1] > 1:
-            found = found - _mass(trace, (logits.sum(1) - y) / (logits.shape[1] - 1), plain=True)
-        largest = found.flatten(1).abs().amax(1).clamp_min(torch.finfo(found.dtype).tiny)
-        maps.append(found / largest.reshape(-1, *[1] * (found.dim() - 1)))
+            mass = mass - _mass(trace, (logits.sum(1) - y) / (logits.shape[1] - 1), plain=True)
+        largest = mass.flatten(1).abs().amax(1).clamp_min(torch.finfo(mass.dtype).tiny)
+        maps.append(mass / largest.reshape(-1, *[1] * (mass.dim() - 1)))
     return torch.stack(maps, 1)
 
 
 def _mass(trace: Trace, y: Tensor, plain: bool) -> Tensor:
-    """Relevance of the input for a score, summed over channels: (B, H, W), or (B, T) of words.
+    """Relevance of the input for a score (B,), summed over channels: (B, H, W), or (B, T) of words.
 
-    Args:
-        trace: The observed pass.
-        y: The score, (B,).
-        plain: Whether logits start with their slope, 1 for a class, or with their share in the score.
+    Plain: logits start with their slope, 1 for a class; else with their share in the score.
     """
-    (found,) = trace.gradient(y, trace.input) if plain else trace.relevance(y, trace.input)
+    (relevance,) = trace.gradient(y, trace.input) if plain else trace.relevance(y, trace.input)
     trace.diagnostics.clear()  # nothing is conserved by intent
-    return full(found).sum(1) if trace.batch.modality == "image" else full(found).sum(-1)
+    return full(relevance).sum(1 if trace.batch.modality == "image" else -1)

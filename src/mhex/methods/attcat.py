@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace, full
-from mhex.methods._rows import through_heads
-from mhex.methods._tokens import fixed
+from mhex.methods._shared import detach_float32, through_heads
 from mhex.registry import register
 
 
@@ -36,5 +35,5 @@ def attcat(trace: Trace, y: Tensor) -> Tensor:
     tokens = [block.site("block_input") for block in trace.blocks]
     scores = torch.zeros_like(real)
     for weight, token, gradient in zip(received, tokens, trace.gradient(y, *tokens), strict=True):
-        scores += weight * (fixed(token) * fixed(gradient)).sum(-1)
+        scores += weight * (detach_float32(token) * detach_float32(gradient)).sum(-1)
     return scores

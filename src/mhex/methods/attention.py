@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._rows import through_heads
+from mhex.methods._shared import through_heads
 from mhex.registry import register
 
 

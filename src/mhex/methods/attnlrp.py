@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Trace
-from mhex.methods._relevance import INPUT, check_choice, check_number, read_relevance
+from mhex.methods._relevance import ONE_BACKWARD, read_relevance
 from mhex.registry import register
 from mhex.relevance import Composite, Epsilon, Gamma, gradient_rules
 
@@ -34,12 +35,7 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     "attnlrp",
     title="LRP through softmax and both factors of attention's matrix products.",
     paper="Achtibat et al., AttnLRP, ICML 2024, arXiv:2402.05602",
-    modalities=("image", "text"),
-    needs=INPUT,
-    signed=True,
-    class_specific=True,
-    passes="F + B",
-    budget=(2.0, "F+B"),
+    **ONE_BACKWARD,
     rules=_rules,
     use="Text models, where queries and keys carry evidence that `conservative-lrp` cannot see; and ViTs at the "
     "resolution of pixels, with the gamma rule against noise.",

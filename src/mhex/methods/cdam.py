@@ -14,7 +14,8 @@ from torch import Tensor
 
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._tokens import Site, fixed, settle_site, tell_cancelled
+from mhex.methods._paths import Site, settle_site
+from mhex.methods._shared import detach_float32, tell_cancelled
 from mhex.registry import register
 
 # The graph starts at the residual stream, so that both it and the normalised tokens have a gradient.
@@ -72,7 +73,7 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
         return _closed_form(trace, y)
     tokens = trace.blocks[-1].site(chosen)
     (gradient,) = trace.gradient(y, tokens)
-    products = fixed(tokens) * fixed(gradient)
+    products = detach_float32(tokens) * detach_float32(gradient)
     scores = products.sum(-1)
     tell_cancelled(trace, "cdam", scores[:, None], products.abs().sum(-1)[:, None])
     return scores
@@ -85,8 +86,8 @@ def _closed_form(trace: Trace, y: Tensor) -> Tensor:
     assert value is not None
     record = last.attention_record
     (z_gradient,) = trace.gradient(y, last.z)
-    gradient, query, z = (fixed(tensor[:, :, rows]) for tensor in (z_gradient, record.query, last.z))
-    keys, values = fixed(record.keys()), fixed(record.values())
+    gradient, query, z = (detach_float32(tensor[:, :, rows]) for tensor in (z_gradient, record.query, last.z))
+    keys, values = detach_float32(record.keys()), detach_float32(record.values())
     key_bias, value_bias = _bias(key()[1], keys), _bias(value()[1], values)
     by_value = gradient @ values.mT  # (B, H, R, N)
     value_term = by_value - gradient @ value_bias.mT

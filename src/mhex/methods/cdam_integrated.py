@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
-from mhex.methods._paths import Rule, quadrature, tell_gap
-from mhex.methods._tokens import Site, check_count, fixed, path_scores, settle_site
+from mhex._settings import check_count
+from mhex.capture import Trace
+from mhex.methods._paths import CDAM_PATH, Rule, Site, path_scores, quadrature, settle_site, tell_gap
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -19,14 +20,7 @@ from mhex.targets import ResolvedTarget
 @register(
     "cdam-integrated",
     title="CDAM with gradients integrated from zero tokens to those observed.",
-    paper="Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, arXiv:2312.02364",
-    modalities=("image", "text"),
-    needs=Needs(keep={"block_input": "last", "tokens": "last"}),
-    signed=True,
-    class_specific=True,
-    passes="F + n t",
-    budget=(14.0, "F"),
-    target="scores",
+    **CDAM_PATH,
     use="Where scores must add up: the completeness gap is reported.",
     avoid="When the price of many passes of the last block matters; `cdam` costs one.",
 )
@@ -49,7 +43,7 @@ def cdam_integrated(
     check_count("steps", steps)
     nodes, weights = quadrature(rule, steps)
     chosen = settle_site(trace, site)
-    tokens = fixed(trace.blocks[-1].site(chosen))
+    tokens = detach_float32(trace.blocks[-1].site(chosen))
     result = path_scores(
         trace, chosen, target, lambda step: nodes[step] * tokens, weights, "integrated CDAM", factor=tokens
     )

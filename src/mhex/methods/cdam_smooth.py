@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError
-from mhex.methods._tokens import Site, check_count, fixed, path_scores, settle_site
+from mhex._settings import check_count, check_number
+from mhex.capture import Trace
+from mhex.methods._paths import CDAM_PATH, Site, path_scores, settle_site
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -15,14 +16,7 @@ from mhex.targets import ResolvedTarget
 @register(
     "cdam-smooth",
     title="CDAM averaged over noise on the tokens that enter the last attention.",
-    paper="Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, arXiv:2312.02364",
-    modalities=("image", "text"),
-    needs=Needs(keep={"block_input": "last", "tokens": "last"}),
-    signed=True,
-    class_specific=True,
-    passes="F + n t",
-    budget=(14.0, "F"),
-    target="scores",
+    **CDAM_PATH,
     use="A steadier CDAM; `mhex.tuning.tune_sigma` chooses the noise on held-out images.",
     avoid="Without choosing `sigma`: the published noise level is not known, and the default, which is ours, may not "
     "be the best for your model.",
@@ -44,11 +38,10 @@ def cdam_smooth(
         site: As for `cdam`.
     """
     check_count("n", n)
-    if isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma < float("inf"):
-        raise ArgumentError(f"Expected sigma to be a number from 0 on, but got {sigma!r}.")
+    check_number("sigma", sigma)
     chosen = settle_site(trace, site)
-    tokens = fixed(trace.blocks[-1].site(chosen))
-    spread = torch.stack([one[real].std(correction=0) for one, real in zip(tokens, trace.real, strict=True)])
+    tokens = detach_float32(trace.blocks[-1].site(chosen))
+    spread = torch.stack([sample[real].std(correction=0) for sample, real in zip(tokens, trace.real, strict=True)])
     level = sigma * spread[:, None, None]
 
     def noisy(draw: int) -> Tensor:

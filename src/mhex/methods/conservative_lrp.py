@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Anatomy, Trace
-from mhex.methods._relevance import INPUT, check_choice, read_relevance, where_read
+from mhex.methods._relevance import ONE_BACKWARD, read_relevance, where_read
 from mhex.registry import register
 from mhex.relevance import Composite, gradient_rules
 
@@ -23,12 +24,7 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     title="Gradient times token, with attention weights and LayerNorm scales held constant.",
     paper="Ali et al., XAI for Transformers: Better Explanations through Conservative Propagation, ICML 2022, "
     "arXiv:2202.07304",
-    modalities=("image", "text"),
-    needs=INPUT,
-    signed=True,
-    class_specific=True,
-    passes="F + B",
-    budget=(2.0, "F+B"),
+    **ONE_BACKWARD,
     adapt=where_read,
     rules=_rules,
     use="The first choice among the LRP methods for Transformers: one backward pass, signed, and the scores of all "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
-from mhex.methods._rows import beyond_skips, through_heads
+from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
 
 

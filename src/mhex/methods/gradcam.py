@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.registry import register
+
+# What methods of feature maps and their gradients register with.
+CAM: dict[str, Any] = {
+    "modalities": ("image",),
+    "needs": Needs(keep={"features": "last"}, graph="features"),
+    "signed": False,
+    "class_specific": True,
+    "passes": "F + gradient of the layers above",
+    "budget": (1.15, "F"),
+}
 
 
 @register(
     "gradcam",
     title="Feature maps weighted by their mean class gradient.",
     paper="Selvaraju et al., ICCV 2017, arXiv:1610.02391",
-    modalities=("image",),
-    needs=Needs(keep={"features": "last"}, graph="features"),
-    signed=False,
-    class_specific=True,
-    passes="F + gradient of the layers above",
-    budget=(1.15, "F"),
+    **CAM,
     use="The first choice on CNNs: cheap, and robust to how it is computed.",
     avoid="For fine detail, since the map has the grid of the last layer, and on ViTs, where attention methods "
     "localise better.",

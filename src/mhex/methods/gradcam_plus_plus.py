@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex.capture import Trace
+from mhex.methods.gradcam import CAM
 from mhex.registry import register
 
 _STABILISER = 1e-6  # the denominator may vanish
@@ -14,12 +15,7 @@ _STABILISER = 1e-6  # the denominator may vanish
     "gradcam++",
     title="Feature maps weighted by their positive class gradients, each place with a weight of its own.",
     paper="Chattopadhyay et al., WACV 2018, arXiv:1710.11063",
-    modalities=("image",),
-    needs=Needs(keep={"features": "last"}, graph="features"),
-    signed=False,
-    class_specific=True,
-    passes="F + gradient of the layers above",
-    budget=(1.15, "F"),
+    **CAM,
     use="On CNNs where an image shows the class several times, or in part only: each place counts for itself.",
     avoid="On Vision Transformers: the weights are derived for maps that are nowhere negative. Where gradcam and it "
     "differ much, measure before you trust either.",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
-from mhex.errors import ArgumentError
-from mhex.methods._rows import through_heads
-from mhex.methods._tokens import fixed
+from mhex.methods._shared import detach_float32, through_heads
 from mhex.registry import register
 
 Aggregation = Literal["average", "rollout", "none"]
@@ -70,21 +69,17 @@ def gradtoken(
             `M` by the same amount everywhere.
         per_head: Also give the map of each head, as `Explanation.layers`.
     """
-    for name, value, known in (
-        ("aggregation", aggregation, ("average", "rollout", "none")),
-        ("propagation", propagation, ("matrix", "elementwise")),
-        ("head_integration", head_integration, ("relu_average", "average")),
-    ):
-        if value not in known:
-            raise ArgumentError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
+    check_choice("aggregation", aggregation, get_args(Aggregation))
+    check_choice("propagation", propagation, get_args(Propagation))
+    check_choice("head_integration", head_integration, get_args(HeadIntegration))
     record = trace.blocks[-1].attention_record
     (query_gradient,) = trace.gradient(y, record.query)
-    keys = fixed(record.keys())
+    keys = detach_float32(record.keys())
     if center_keys:
         row = trace.readout[:, None, None] @ trace.blocks[-1].attention()  # (B, H, 1, N)
         keys = keys - row @ keys
     # Rows of the gradient are zero at tokens that the head does not read.
-    relevance = (keys @ fixed(query_gradient).sum(2)[..., None])[..., 0]  # (B, H, N)
+    relevance = (keys @ detach_float32(query_gradient).sum(2)[..., None])[..., 0]  # (B, H, N)
     relevance = relevance * trace.spatial[:, None]
     below = trace.blocks_from(start_block)[:-1]
     if below and aggregation != "none":

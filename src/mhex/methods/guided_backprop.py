@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mhex.capture import Trace
 from mhex.methods._relevance import INPUT
-from mhex.methods._tokens import fixed, tell_cancelled
+from mhex.methods._shared import detach_float32, tell_cancelled
 from mhex.registry import register
 from mhex.relevance import guided_rules
 
@@ -36,7 +36,7 @@ def guided_backprop(trace: Trace, y: Tensor) -> Tensor:
         y: Target score, (B,).
     """
     (gradient,) = trace.gradient(y, trace.input)
-    gradient, channels = fixed(gradient), 1 if trace.batch.modality == "image" else -1
+    gradient, channels = detach_float32(gradient), 1 if trace.batch.modality == "image" else -1
     scores = gradient.sum(channels)
     tell_cancelled(trace, "guided-backprop", scores[:, None], gradient.abs().sum(channels)[:, None])
     return scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
-from mhex.methods._tokens import fixed, tell_cancelled
+from mhex.methods._shared import detach_float32, tell_cancelled
 from mhex.registry import register
 
 
@@ -26,7 +26,7 @@ from mhex.registry import register
 def input_x_gradient(trace: Trace, y: Tensor) -> Tensor:
     r"""`S = sum_c x_c dy/dx_c`: over colour channels for images, (B, H, W), over the embedding for text, (B, T)."""
     (gradient,) = trace.gradient(y, trace.input)
-    products = fixed(trace.input) * fixed(gradient)
+    products = detach_float32(trace.input) * detach_float32(gradient)
     channels = 1 if trace.batch.modality == "image" else -1
     scores = products.sum(channels)
     tell_cancelled(trace, "input-x-gradient", scores[:, None], products.abs().sum(channels)[:, None])

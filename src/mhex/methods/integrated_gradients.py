@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex._settings import check_count
+from mhex.capture import Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import padding_id
-from mhex.methods._paths import Rule, input_gradients, quadrature, tell_gap
-from mhex.methods._tokens import check_count, fixed
+from mhex.methods._hiding import broadcasts, padding_id
+from mhex.methods._paths import INPUT_PATH, Rule, input_gradients, quadrature, tell_gap
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -21,12 +22,7 @@ from mhex.targets import ResolvedTarget
     "integrated-gradients",
     title="Gradients integrated from a baseline to the input.",
     paper="Sundararajan, Taly & Yan, ICML 2017, arXiv:1703.01365",
-    modalities=("image", "text"),
-    needs=Needs(keep={"input": "last"}),
-    signed=True,
-    class_specific=True,
-    passes="F + n (F + B)",
-    target="scores",
+    **INPUT_PATH,
     use="When scores must add up to what the model's score changes by, on any differentiable model, and the gap must "
     "be known.",
     avoid="When no input stands for 'nothing': the map shows the difference to the baseline, so black things on a "
@@ -60,7 +56,7 @@ def integrated_gradients(
     check_count("steps", steps)
     check_count("batch_size", batch_size, or_none=True)
     nodes, weights = quadrature(rule, steps)
-    x = fixed(trace.input)
+    x = detach_float32(trace.input)
     start = _baseline(trace, baseline, x)
     away = x - start
 
@@ -68,8 +64,8 @@ def integrated_gradients(
         return start[samples] + nodes[step] * away[samples]
 
     result = input_gradients(trace, target, point, weights, away, "integrated gradients", batch_size)
-    own = torch.arange(len(x), device=x.device)
-    begin = target.scores(trace.rerun(start.to(trace.input.dtype), own), own).detach()
+    samples = torch.arange(len(x), device=x.device)
+    begin = target.scores(trace.rerun(start.to(trace.input.dtype), samples), samples).detach()
     trace.cost["forwards"] += 1
     change = target.scores(trace.outcome).detach() - begin
     real = result if trace.batch.real is None else result.masked_fill(~trace.batch.real[:, None], 0.0)
@@ -81,20 +77,20 @@ def _baseline(trace: Trace, chosen: str | Tensor, x: Tensor) -> Tensor:
     """`x'`, of the shape of `x`; what "auto" stands for is written into the result."""
     scale, text = trace.batch.scale, trace.batch.modality == "text"
     if isinstance(chosen, Tensor):
-        given = chosen.detach().to(x)
-        if given.dim() > x.dim() or not _fits(given, x):
+        start = chosen.detach().to(x)
+        if not broadcasts(start, x):
             raise ArgumentError(
-                f"Expected a baseline that fits inputs of shape {tuple(x.shape)}, but got {tuple(given.shape)}."
+                f"Expected a baseline that fits inputs of shape {tuple(x.shape)}, but got {tuple(start.shape)}."
             )
         trace.chosen["baseline"] = "tensor"
-        return given.expand_as(x).clone()
+        return start.expand_as(x).clone()
     if chosen == "auto":
         chosen = "zero" if text else "mean" if scale is None else "black"
-    known = ("zero", "pad") if text else ("black", "mean")
-    if chosen not in known:
+    choices = ("zero", "pad") if text else ("black", "mean")
+    if chosen not in choices:
         hint = "" if text else " 'mean' is zero after normalisation."
         raise ArgumentError(
-            f"Expected baseline 'auto', {known[0]!r}, {known[1]!r} or a tensor, but got {chosen!r}.{hint}"
+            f"Expected baseline 'auto', {choices[0]!r}, {choices[1]!r} or a tensor, but got {chosen!r}.{hint}"
         )
     trace.chosen["baseline"] = chosen
     if chosen == "black":
@@ -108,10 +104,5 @@ def _baseline(trace: Trace, chosen: str | Tensor, x: Tensor) -> Tensor:
     if chosen == "pad":
         if (pad := padding_id(trace)) is None:
             raise ArgumentError("Expected to know the padding token for baseline='pad'; give tokenizer= or a tensor.")
-        return fixed(trace.embed(torch.tensor([[pad]], device=x.device))).to(x).expand_as(x).clone()
+        return detach_float32(trace.embed(torch.tensor([[pad]], device=x.device))).to(x).expand_as(x).clone()
     return torch.zeros_like(x)
-
-
-def _fits(given: Tensor, x: Tensor) -> bool:
-    sizes = zip(reversed(given.shape), reversed(x.shape), strict=False)
-    return all(one in (1, other) for one, other in sizes)

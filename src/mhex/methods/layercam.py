@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
+from mhex.capture import Trace
+from mhex.methods.gradcam import CAM
 from mhex.registry import register
 
 
@@ -12,12 +13,7 @@ from mhex.registry import register
     "layercam",
     title="Feature maps weighted element by element with their positive class gradient.",
     paper="Jiang et al., IEEE TIP 2021, doi:10.1109/TIP.2021.3089943",
-    modalities=("image",),
-    needs=Needs(keep={"features": "last"}, graph="features"),
-    signed=False,
-    class_specific=True,
-    passes="F + gradient of the layers above",
-    budget=(1.15, "F"),
+    **CAM,
     use="CNNs at earlier layers (`layer=`), where maps are finer than Grad-CAM's.",
     avoid="At layers of ViTs with features of both signs, where it marks few patches.",
 )

@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError, MhexWarning
-from mhex.methods._relevance import FLOOR, INPUT, TOKENS, check_choice, check_number, published_baseline, read_relevance
+from mhex.methods._relevance import FLOOR, INPUT, ONE_BACKWARD, TOKENS, published_baseline, read_relevance
 from mhex.registry import register
 from mhex.relevance import AlphaBeta, Box, Composite, Epsilon, Gamma, relevance_rules
 
@@ -52,12 +53,7 @@ def _where_read(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     "lrp",
     title="Relevance handed down layer by layer, from the class score to pixels or word embeddings.",
     paper="Bach et al., PLoS ONE 2015, doi:10.1371/journal.pone.0130140",
-    modalities=("image", "text"),
-    needs=INPUT,
-    signed=True,
-    class_specific=True,
-    passes="F + B",
-    budget=(2.0, "F+B"),
+    **ONE_BACKWARD,
     adapt=_where_read,
     rules=_rules,
     use="CNNs such as VGG and ResNet, where it is well understood; `rule='gamma'` or `'alphabeta'` give quiet maps. "
@@ -117,13 +113,13 @@ def lrp(
         max_gap: As a share of the relevance at the class score.
     """
     # Positive contributions speak for the class whatever the sign of its score.
-    found = read_relevance(trace, y, strict, max_gap, signed=rule != "alphabeta" and compat is None)
-    taken = float((trace.diagnostics["lost_to_biases"] / trace.diagnostics["relevance_in"]).abs().max())
-    if taken > _MUCH and compat is None:
+    scores = read_relevance(trace, y, strict, max_gap, signed=rule != "alphabeta" and compat is None)
+    share = float((trace.diagnostics["lost_to_biases"] / trace.diagnostics["relevance_in"]).abs().max())
+    if share > _MUCH and compat is None:
         warnings.warn(
-            f"For some sample biases and other constants of the model took {taken:.3g} times the relevance that there "
+            f"For some sample biases and other constants of the model took {share:.3g} times the relevance that there "
             "was, and what is left cancels: its map says little. conservative-lrp and attnlrp hold up better.",
             MhexWarning,
             stacklevel=2,
         )
-    return found
+    return scores

@@ -98,7 +98,7 @@ def mhex(
     )
     names = choose_blocks(("first3" if text else "all") if blocks is None else blocks, reading.names)
     maps = saliency.block_maps(reading, names, index, settings)
-    maps = {name: trace.on_grid(one) for name, one in maps.items()}
+    maps = {name: trace.on_grid(block) for name, block in maps.items()}
     positive, negative = thresholds(settings, reading.heads.settings.num_classes)
     trace.chosen = {**asdict(settings), "sharpness": positive, "negative_sharpness": negative}
     trace.chosen.update(preset=chosen, blocks=names)

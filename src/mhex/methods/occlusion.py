@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Needs, Outcome, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import filled, hidden_pixels, hidden_tokens, run_hidden, scored_variants, words_kept
-from mhex.methods._tokens import check_count
+from mhex.methods._hiding import all_scores, filled, hidden_pixels, hidden_tokens, run_hidden, words_kept
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -77,11 +77,11 @@ def occlusion(
     size = _pair("patch", patch) or _own_window(trace)
     step = _pair("stride", stride) or size
     for name, pair, most in (("patch", size, sides), ("stride", step, size)):
-        if any(one > limit for one, limit in zip(pair, most, strict=True)):
+        if any(side > limit for side, limit in zip(pair, most, strict=True)):
             raise ArgumentError(f"Expected {name} to be no larger than {most[0]}x{most[1]}, but got {pair}.")
     trace.chosen |= {"patch": list(size), "stride": list(step)}
     hide = hidden_pixels(trace, filled(trace, fill, (2 * size[0] + 1, 2 * size[1] + 1)))
-    places = [_places(side, one, by, trace) for side, one, by in zip(sides, size, step, strict=True)]
+    places = [_places(side, window, by, trace) for side, window, by in zip(sides, size, step, strict=True)]
     masks = (places[0][:, None, :, None] & places[1][None, :, None, :]).flatten(0, 1)  # (S, H, W)
     losses = _losses(trace, target, masks, run_hidden(trace, hide), batch_size)
     if step == size and (size == trace.anatomy.patch or not any(a % b for a, b in zip(sides, size, strict=True))):
@@ -115,12 +115,8 @@ def _losses(
     batch_size: int | None,
 ) -> Tensor:
     """`y(x) - y(x without j)` for every mask, (S, B, K)."""
-    whole = target.scores(trace.outcome).detach()
-    found = whole.new_zeros(len(masks), *whole.shape)
-    parts = scored_variants(trace, target, len(masks), lambda a, b: masks[a:b], again, "occlusion", batch_size)
-    for first, _, table in parts:
-        found[first : first + len(table)] += table
-    return whole - found
+    clean = target.scores(trace.outcome).detach()
+    return clean - all_scores(trace, target, masks, again, "occlusion", batch_size)
 
 
 def _places(side: int, window: int, stride: int, trace: Trace) -> Tensor:
@@ -146,7 +142,7 @@ def _pair(name: str, value: int | Sequence[int] | None) -> tuple[int, int] | Non
     if value is None:
         return None
     pair = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
-    if len(pair) != 2 or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in pair):
+    if len(pair) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in pair):
         raise ArgumentError(
             f"Expected {name} to be a whole number from 1 on, or a height and a width, but got {value!r}."
         )

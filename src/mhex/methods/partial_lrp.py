@@ -7,16 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Needs, Trace
-from mhex.methods._relevance import (
-    FLOOR,
-    PUBLISHED_EPSILON,
-    attention_relevance,
-    check_choice,
-    check_gap,
-    check_number,
-    published_baseline,
-)
+from mhex.methods._relevance import FLOOR, PUBLISHED_EPSILON, attention_relevance, check_gap, published_baseline
 from mhex.registry import register
 from mhex.relevance import AlphaBeta, Composite, relevance_rules
 

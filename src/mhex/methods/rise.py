@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import Hide, hidden_tokens, run_hidden, scored_variants, words_kept
-from mhex.methods._tokens import check_count
+from mhex.methods._hiding import hidden_tokens, run_hidden, scored_variants, words_kept
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -71,32 +71,30 @@ def rise(
     if special is not None:
         if grid != _GRID:
             raise ArgumentError("Expected no grid= for texts, which are hidden token by token.")
-        make, hide = _words(trace, p), _hidden_words(special, hidden_tokens(trace, fill))
+        make, hide_tokens, seen_always = _words(trace, p), hidden_tokens(trace, fill), special
+
+        def hide(masks: Tensor, samples: Tensor) -> Tensor:
+            return hide_tokens(~(masks | seen_always[samples]), samples)
+
     elif fill is not None:
         raise ArgumentError("Expected no fill= for images: RISE multiplies them by its masks, and hides by zeros.")
     else:
-        make, hide = _grids(trace, p, grid, kind), _shaded(trace.batch.pixels)
+        make, pixels = _grids(trace, p, grid, kind), trace.batch.pixels
+
+        def hide(masks: Tensor, samples: Tensor) -> Tensor:
+            return (pixels[samples] * masks[:, None]).to(pixels.dtype)
+
     parts = scored_variants(trace, target, n, make, run_hidden(trace, hide), "RISE", batch_size, shares=True)
     weighted, cover, done = torch.zeros((), dtype=kind, device=trace.logits.device), torch.zeros(()), 0
     for first, masks, table in parts:
-        shown = masks if special is None else masks[:, None] | special  # special tokens are never hidden
-        shown, letters = shown.to(kind), "v" if special is None else "vb"
-        weighted = weighted + torch.einsum(f"vbk,{letters}...->bk...", table.to(kind), shown)
-        cover = cover.to(shown) + shown[max(0, done - first) :].sum(0)  # each mask once
+        seen = (masks if special is None else masks[:, None] | special).to(kind)  # special tokens are never hidden
+        letters = "v" if special is None else "vb"
+        weighted = weighted + torch.einsum(f"vbk,{letters}...->bk...", table.to(kind), seen)
+        cover = cover.to(seen) + seen[max(0, done - first) :].sum(0)  # each mask once
         done = first + len(masks)
     trace.signed = not target.probable
     result: Tensor = weighted / (cover if special is None else cover[:, None]).clamp_min(torch.finfo(kind).tiny)
     return result
-
-
-def _hidden_words(special: Tensor, hide: Hide) -> Hide:
-    """From masks (M, T), True at what is shown, to texts; special tokens are never hidden."""
-    return lambda shown, samples: hide(~(shown | special[samples]), samples)
-
-
-def _shaded(pixels: Tensor) -> Hide:
-    """From masks (M, H, W), from 0 to 1, to images times them."""
-    return lambda shown, samples: (pixels[samples] * shown[:, None]).to(pixels.dtype)
 
 
 def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[int, int], Tensor]:
@@ -106,9 +104,9 @@ def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[in
 
     def make(first: int, last: int) -> Tensor:
         drawn = torch.stack([trace.noise(k, grid * grid + 2) for k in range(first, last)])
-        shown = (drawn[:, :-2] < NormalDist().inv_cdf(p)).to(kind).view(-1, 1, grid, grid)
+        visible = (drawn[:, :-2] < NormalDist().inv_cdf(p)).to(kind).view(-1, 1, grid, grid)
         large = [(grid + 1) * cell for cell in cells]
-        masks = F.interpolate(shown, size=large, mode="bilinear", align_corners=False)[:, 0]
+        masks = F.interpolate(visible, size=large, mode="bilinear", align_corners=False)[:, 0]
         shifts = (torch.special.ndtr(drawn[:, -2:]) * drawn.new_tensor(cells)).long().tolist()
         tops = [(min(y, cells[0] - 1), min(x, cells[1] - 1)) for y, x in shifts]
         return torch.stack([m[y : y + sides[0], x : x + sides[1]] for m, (y, x) in zip(masks, tops, strict=True)])
@@ -118,10 +116,5 @@ def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[in
 
 def _words(trace: Trace, p: float) -> Callable[[int, int], Tensor]:
     """From numbers of masks to these, bool (V, T), True at words that are shown."""
-    real, _ = trace.batch.roles
-    tokens = real.shape[1]
-
-    def make(first: int, last: int) -> Tensor:
-        return torch.stack([trace.noise(k, tokens) for k in range(first, last)]) < NormalDist().inv_cdf(p)
-
-    return make
+    tokens, level = trace.batch.roles[0].shape[1], NormalDist().inv_cdf(p)
+    return lambda first, last: torch.stack([trace.noise(k, tokens) for k in range(first, last)]) < level

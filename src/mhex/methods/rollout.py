@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._rows import beyond_skips, through_heads
+from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
 
 Fusion = Literal["mean", "max", "min"]
@@ -46,8 +47,7 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
         head_fusion: How heads are joined: `"mean"`, `"max"` or `"min"`.
         discard_ratio: Share of the smallest entries of each fused attention that is set to 0 first.
     """
-    if head_fusion not in _FUSIONS:
-        raise ArgumentError(f"Expected head_fusion 'mean', 'max' or 'min', but got {head_fusion!r}.")
+    check_choice("head_fusion", head_fusion, _FUSIONS)
     if not isinstance(discard_ratio, (int, float)) or not 0 <= discard_ratio < 1:
         raise ArgumentError(f"Expected discard_ratio from 0 to below 1, but got {discard_ratio!r}.")
     row = share = trace.readout
@@ -57,18 +57,18 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
             continue
         fused = _FUSIONS[head_fusion](block.attention())
         matrix = (_discard(fused, trace.real, discard_ratio) + torch.eye(fused.shape[-1]).to(fused)) / 2
-        whole = matrix.sum(-1)
-        row, share = (row[:, None] @ (matrix / whole[..., None]))[:, 0], share / (2 * whole)
+        total = matrix.sum(-1)
+        row, share = (row[:, None] @ (matrix / total[..., None]))[:, 0], share / (2 * total)
     return beyond_skips(trace, row, share)
 
 
 def _discard(attention: Tensor, real: Tensor, ratio: float) -> Tensor:
     """Set the smallest entries of each sample to 0, counting only tokens that are not padding; (B, N, N)."""
     entries = real[:, :, None] & real[:, None, :]
-    kept = torch.zeros_like(attention)
+    remaining = torch.zeros_like(attention)
     for n, inside in enumerate(entries):
         values = attention[n][inside]
         order = values.argsort(stable=True)
         values[order[: int(ratio * len(values))]] = 0
-        kept[n][inside] = values
-    return kept
+        remaining[n][inside] = values
+    return remaining

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_count
 from mhex.capture import Needs, Trace
-from mhex.methods._hiding import run_hidden, scored_variants
-from mhex.methods._tokens import check_count
+from mhex.methods._hiding import all_scores, run_hidden
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -51,17 +51,12 @@ def scorecam(
         maps = maps.gather(1, chosen[..., None, None].expand(-1, -1, *maps.shape[2:]))
 
     def through(grids: Tensor, samples: Tensor) -> Tensor:
-        own = grids[torch.arange(len(samples), device=samples.device), samples]  # every sample has its own maps
-        masks = F.interpolate(own[:, None], size=images.shape[-2:], mode="bilinear", align_corners=False)
+        maps = grids[torch.arange(len(samples), device=samples.device), samples]  # every sample has its own
+        masks = F.interpolate(maps[:, None], size=images.shape[-2:], mode="bilinear", align_corners=False)
         low, high = masks.amin((2, 3), keepdim=True), masks.amax((2, 3), keepdim=True)
         masks = (masks - low) / (high - low + _STABILISER)
         return (images[samples] * masks).to(images.dtype)
 
     channels = maps.transpose(0, 1)  # (K, B, h, w)
-    found = maps.new_zeros(len(channels), len(images), target.count)
-    parts = scored_variants(
-        trace, target, len(channels), lambda a, b: channels[a:b], run_hidden(trace, through), "Score-CAM", batch_size
-    )
-    for first, _, table in parts:
-        found[first : first + len(table)] += table
-    return torch.einsum("vbk,vbhw->bkhw", found.softmax(0).to(maps), channels).clamp_min(0)
+    scores = all_scores(trace, target, channels, run_hidden(trace, through), "Score-CAM", batch_size)
+    return torch.einsum("vbk,vbhw->bkhw", scores.softmax(0).to(maps), channels).clamp_min(0)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from mhex._optional import require
+from mhex._settings import check_count
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens, words_kept
-from mhex.methods._tokens import check_count
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -83,9 +83,9 @@ def shap(
         height, width = shape = batch.pixels.shape[-2:]
         hide = hidden_pixels(trace, box_blur(batch.pixels, height // 2, width // 2))
         free = torch.ones(batch.size, *shape, dtype=torch.bool, device=trace.logits.device)
-    whole = target.shares(trace.outcome).detach()
-    values = whole.new_zeros(batch.size, target.count, *shape, dtype=torch.float64)
-    base = whole.double().clone()
+    clean = target.shares(trace.outcome).detach()
+    values = clean.new_zeros(batch.size, target.count, *shape, dtype=torch.float64)
+    base = clean.double().clone()
     runs = range(batch.size * target.count * max_evals)
     most = 0
     with _quiet_chance(), closing(trace.track(runs, "SHAP")) as steps:  # type: ignore[type-var]
@@ -93,19 +93,19 @@ def shap(
         for n in range(batch.size):
             if not bool(free[n].any()):
                 continue
-            known: dict[bytes, Tensor] = {}
-            places = _places(free[n])
+            scores: dict[bytes, Tensor] = {}
+            places = _Places(*free[n].shape) if free[n].dim() == 2 else _Places(1, int(free[n].sum()))
             for k in range(target.count):
                 np.random.seed(trace.seed % 2**32)  # so that the values depend on no other sample or target
-                ask = functools.partial(_ask, trace, target, hide, n, k, free[n], batch_size, steps, known)
+                ask = functools.partial(_ask, trace, target, hide, n, k, free[n], batch_size, steps, scores)
                 explainer = package.PartitionExplainer(ask, places)
-                found = explainer(np.zeros(places.shape), max_evals=max_evals, batch_size=_AT_A_TIME, silent=True)
-                values[n, k, free[n]] = torch.as_tensor(found.values[0, :, 0]).to(values)
-                base[n, k] = float(found.base_values[0, 0])
-            most = max(most, len(known))
+                result = explainer(np.zeros(places.shape), max_evals=max_evals, batch_size=_AT_A_TIME, silent=True)
+                values[n, k, free[n]] = torch.as_tensor(result.values[0, :, 0]).to(values)
+                base[n, k] = float(result.base_values[0, 0])
+            most = max(most, len(scores))
     trace.cost["forwards"] += most
-    trace.diagnostics["completeness_gap"] = values.flatten(2).sum(-1) - (whole.double() - base)
-    return values.to(whole.dtype)
+    trace.diagnostics["completeness_gap"] = values.flatten(2).sum(-1) - (clean.double() - base)
+    return values.to(clean.dtype)
 
 
 def _ask(
@@ -117,28 +117,28 @@ def _ask(
     free: Tensor,
     batch_size: int | None,
     steps: Iterator[int],
-    known: dict[bytes, Tensor],
-    shown: Any,
+    scores: dict[bytes, Tensor],
+    rows: Any,
 ) -> Any:
-    """Scores (M, 1) of sample `n` and target `k`, given which of its free places are shown, bool (M, F).
+    """Scores (M, 1) of sample `n` and target `k`, given rows that say which of its free places are seen, bool (M, F).
 
-    `known` has the scores (K,) of all targets for what was shown before, and gets those that are new.
+    `scores` has those (K,) of all targets for rows that were asked before, and gets those that are new.
     """
-    keys = [np.packbits(row).tobytes() for row in shown]
-    new = list({key: row for row, key in enumerate(keys) if key not in known}.values())
+    keys = [np.packbits(row).tobytes() for row in rows]
+    new = list({key: row for row, key in enumerate(keys) if key not in scores}.values())
     hidden = torch.zeros(len(new), *free.shape, dtype=torch.bool, device=free.device)
-    hidden[:, free] = ~torch.as_tensor(shown[new], device=free.device)
-    own = torch.full((len(new),), n, device=free.device)
+    hidden[:, free] = ~torch.as_tensor(rows[new], device=free.device)
+    sample = torch.full((len(new),), n, device=free.device)
 
     def run(start: int, stop: int) -> Tensor:
-        samples = own[start:stop]
+        samples = sample[start:stop]
         return target.shares(trace.rerun(hide(hidden[start:stop], samples), samples), samples).detach().double()
 
     parts = [part for _, _, part in trace.chunks(len(new), run, size=batch_size)]
-    known.update(zip((keys[row] for row in new), torch.cat(parts).cpu() if parts else (), strict=True))
-    for _ in range(len(shown)):
+    scores.update(zip((keys[row] for row in new), torch.cat(parts).cpu() if parts else (), strict=True))
+    for _ in range(len(rows)):
         next(steps, None)
-    return torch.stack([known[key][k] for key in keys])[:, None].numpy()
+    return torch.stack([scores[key][k] for key in keys])[:, None].numpy()
 
 
 class _Places:
@@ -154,25 +154,21 @@ class _Places:
         return (mask[None],)
 
 
-def _places(free: Tensor) -> _Places:
-    return _Places(*free.shape) if free.dim() == 2 else _Places(1, int(free.sum()))
-
-
 @functools.lru_cache(maxsize=4)
 def _halves(rows: int, columns: int) -> Any:
     """A grid cut in two again and again, across its longer side, as a tree in the format of scipy's linkage."""
     merges: list[tuple[int, int, int, int]] = []
 
-    def join(top: int, bottom: int, left: int, right: int) -> int:
-        height, width = bottom - top, right - left
+    def join(top: int, bottom: int, start: int, end: int) -> int:
+        height, width = bottom - top, end - start
         if height == width == 1:
-            return top * columns + left
+            return top * columns + start
         if height >= width:
             middle = top + height // 2
-            first, second = join(top, middle, left, right), join(middle, bottom, left, right)
+            first, second = join(top, middle, start, end), join(middle, bottom, start, end)
         else:
-            middle = left + width // 2
-            first, second = join(top, bottom, left, middle), join(top, bottom, middle, right)
+            middle = start + width // 2
+            first, second = join(top, bottom, start, middle), join(top, bottom, middle, end)
         merges.append((first, second, 0, height * width))
         return rows * columns + len(merges) - 1
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.methods._paths import input_gradients
-from mhex.methods._tokens import check_count, fixed
+from mhex._settings import check_count, check_number
+from mhex.capture import Trace
+from mhex.errors import ArgumentTypeError
+from mhex.methods._paths import INPUT_PATH, input_gradients
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -17,12 +18,7 @@ from mhex.targets import ResolvedTarget
     "smoothgrad",
     title="The gradient of the input, averaged over noisy copies of it.",
     paper="Smilkov et al., 2017, arXiv:1706.03825",
-    modalities=("image", "text"),
-    needs=Needs(keep={"input": "last"}),
-    signed=True,
-    class_specific=True,
-    passes="F + n (F + B)",
-    target="scores",
+    **INPUT_PATH,
     use="For a fine-grained map of any differentiable model, where a single gradient is too noisy to read.",
     avoid="When you need scores that add up to the prediction (take integrated-gradients), or have no time for n "
     "gradients. A gradient says what would change the score, not what made it; times_input=True brings it nearer.",
@@ -53,13 +49,12 @@ def smoothgrad(
     """
     check_count("n", n)
     check_count("batch_size", batch_size, or_none=True)
-    if isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma < float("inf"):
-        raise ArgumentError(f"Expected sigma to be a number from 0 on, but got {sigma!r}.")
+    check_number("sigma", sigma)
     if times_input is None:
         times_input = trace.chosen["times_input"] = trace.batch.modality == "text"
     elif not isinstance(times_input, bool):
         raise ArgumentTypeError(f"Expected True or False for the option 'times_input', but got {times_input!r}.")
-    x = fixed(trace.input)
+    x = detach_float32(trace.input)
     real = torch.ones_like(x, dtype=torch.bool)
     if trace.batch.real is not None:
         real = trace.batch.real[..., None].expand_as(x)

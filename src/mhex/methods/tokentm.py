@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mhex.capture import Anatomy, Needs, Trace
-from mhex.errors import ArgumentError
-from mhex.methods._rows import beyond_skips, through_heads
-from mhex.methods._transformation import transformation_weights
+from mhex._settings import check_choice
+from mhex.capture import Anatomy, BlockTrace, Needs, Trace
+from mhex.methods._shared import beyond_skips, detach_float32, through_heads
 from mhex.registry import register
 
 _CHOICES = {
@@ -88,9 +88,8 @@ def tokentm(
     """
     chosen = {"weights": weights, "reference": reference, "heads": heads, "start": start}
     for name, value in chosen.items():
-        if value not in _CHOICES[name]:
-            raise ArgumentError(f"Expected {name} {' or '.join(map(repr, _CHOICES[name]))}, but got {value!r}.")
-    mixing, changing, lengths = trace.once("weights", lambda: transformation_weights(trace, chosen, value_bias, ffn))
+        check_choice(name, value, _CHOICES[name])
+    mixing, changing, lengths = trace.once("weights", lambda: _transformation_weights(trace, chosen, value_bias, ffn))
     z_gradients = trace.gradient(y, *(block.z for block in trace.blocks))
     row = share = trace.readout  # share: by skip connections alone
     for number in reversed(range(len(trace.blocks))):
@@ -108,3 +107,80 @@ def tokentm(
         row, share = (torch.where(huge, x * 2.0**-60, x) for x in (row, share))  # the scale says nothing
     row = beyond_skips(trace, row, share)
     return row * lengths if start == "lengths" else row
+
+
+def _transformation_weights(
+    trace: Trace, chosen: Mapping[str, str], value_bias: bool, ffn: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """How much every block changes each token; the sites kept of the blocks are let go.
+
+    Returns:
+        Diagonals of `W`, (L, B, N) or (L, B, H, N), and of `W_F`, (L, B, N), None where they do not count; and the
+        lengths of the tokens that enter the first block, (B, N).
+    """
+    blocks, kind = trace.blocks, chosen["weights"]
+    lengths = _length(detach_float32(blocks[0].site("block_input")))
+    mixing = changing = None
+    if kind != "none":
+        mixing = _weight(torch.stack([_through_attention(b, chosen, value_bias) for b in blocks], 1), trace.real, kind)
+    if kind != "none" and ffn:
+        above = [block.sites["block_input"] for block in blocks[1:]] + [blocks[-1].sites.get("block_output")]
+        pairs = zip(blocks, above, strict=True)
+        changing = _weight(torch.stack([_through_mlp(*pair) for pair in pairs], 1), trace.real, kind)
+    for block in blocks:
+        block.sites.clear()  # the graph goes on without these copies
+    return mixing, changing, lengths
+
+
+def _through_attention(block: BlockTrace, chosen: Mapping[str, str], with_bias: bool) -> Tensor:
+    """Measures of the tokens and of what value and output projection make of them, (3, B, N) or (3, B, H, N)."""
+    value, projection = block.block.value_projection, block.block.output_projection
+    assert value is not None  # both are checked before the pass
+    assert projection is not None
+    token = detach_float32(block.site("tokens" if chosen["reference"] == "normed" else "block_input"))
+    values = detach_float32(block.attention_record.values())  # (B, H, N, d)
+    output = projection()[0].to(values)  # (D, H d)
+    if block.block.attention_scale is not None:
+        output = output * block.block.attention_scale.to(values)[:, None]
+    bias = value()[1]
+    bias = values.new_zeros(output.shape[1]) if bias is None or with_bias else bias.to(values)
+    if chosen["heads"] == "folded":
+        return _measures(token, F.linear(values.transpose(1, 2).flatten(2), output, -(output @ bias)))
+    heads = values.shape[1]
+    parts = zip(values.unbind(1), output.chunk(heads, 1), bias.chunk(heads), strict=True)
+    return torch.stack([_measures(token, F.linear(v, part, -(part @ b))) for v, part, b in parts], 2)
+
+
+def _through_mlp(block: BlockTrace, above: Tensor | None) -> Tensor:
+    """Measures of the tokens and of what the MLP makes of them, (3, B, N); `above` is what the block returns."""
+    branch = detach_float32(block.site("mlp_output"))
+    if block.block.mlp_scale is not None:
+        branch = branch * block.block.mlp_scale.to(branch)
+    # Tokens between attention and MLP: where blocks end in a norm, what enters the MLP; else what it is added to.
+    if above is None or block.shows("mlp_input"):
+        return _measures(detach_float32(block.site("mlp_input")), branch)
+    return _measures(detach_float32(above) - branch, branch)
+
+
+def _measures(token: Tensor, changed: Tensor) -> Tensor:
+    """Lengths before and after, and the scalar product, (3, B, N), of tokens (B, N, D)."""
+    return torch.stack([_length(token), _length(changed), (token * changed).sum(-1)])
+
+
+def _weight(measures: Tensor, real: Tensor, kind: str) -> Tensor:
+    """`r_j c_j` from measures (3, L, B, ..., N); a token of no length counts for nothing."""
+    before, after, product = measures.unbind(0)
+    ratio = after / before.where(before > 0, torch.inf)
+    if kind == "length":
+        return ratio
+    lengths = before * after
+    alike = (product / lengths.where(lengths > 0, torch.inf)).exp()
+    counted = real.to(alike.dtype).reshape(real.shape[0], *[1] * (alike.dim() - 3), real.shape[1])
+    direction = alike / ((alike * counted).sum(-1, keepdim=True) / counted.sum(-1, keepdim=True))
+    return direction if kind == "direction" else ratio * direction
+
+
+def _length(tokens: Tensor) -> Tensor:
+    """Euclidean length, (B, N), of tokens (B, N, D)."""
+    lengths: Tensor = torch.linalg.vector_norm(tokens, dim=-1)
+    return lengths

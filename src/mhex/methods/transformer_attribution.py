@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Needs, Trace
-from mhex.methods._relevance import attention_relevance, check_choice, check_gap, check_number
-from mhex.methods._rows import beyond_skips, through_heads
+from mhex.methods._relevance import attention_relevance, check_gap
+from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
 from mhex.relevance import AlphaBeta, Composite, relevance_rules
 from mhex.targets import ResolvedTarget
@@ -68,7 +69,7 @@ def transformer_attribution(
     check_choice("compat", compat, (None, "bert"))
     blocks = trace.blocks_from(len(trace.blocks) if compat == "bert" else start_block)
     first = len(trace.blocks) - len(blocks)
-    rows, found = [], []
+    rows, diagnostics = [], []
     readout = trace.readout  # of an unknown model it is measured by a pass of its own, which must not meet another
     with trace.plain() as plain:
         for k in range(target.count):
@@ -76,7 +77,7 @@ def transformer_attribution(
             y, at = target.score(trace.outcome, k), trace.blocks[0].site("block_input")
             _, *relevances = trace.relevance(y, at, *zs, signed=False)
             check_gap(trace, strict, max_gap)
-            found.append(dict(trace.diagnostics))
+            diagnostics.append(dict(trace.diagnostics))
             gradients = plain.gradient(target.score(plain.outcome, k), *(block.z for block in plain.blocks[first:]))
             row = share = readout
             for block, gradient, relevance in zip(
@@ -85,11 +86,11 @@ def transformer_attribution(
                 weighted = block.attention_gradient(gradient) * attention_relevance(block, relevance, epsilon)
                 weighted = weighted.clamp_min(0)
                 if compat == "bert":  # rows of I + ... sum to 1
-                    whole = 1 + weighted.mean(1).sum(-1)
-                    row, share = row / whole, share / whole
+                    total = 1 + weighted.mean(1).sum(-1)
+                    row, share = row / total, share / total
                 row = row + through_heads(row, weighted)
             rows.append(beyond_skips(trace, row, share))
     trace.cost["forwards"] += 1
     trace.cost["backwards"] += target.count
-    trace.diagnostics |= {name: torch.stack([one[name] for one in found], 1) for name in found[0]}
+    trace.diagnostics |= {name: torch.stack([row[name] for row in diagnostics], 1) for name in diagnostics[0]}
     return torch.stack(rows, 1)

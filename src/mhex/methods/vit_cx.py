@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex._optional import require
+from mhex._settings import check_count, check_number
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError
-from mhex.methods._tokens import check_count, fixed
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -56,11 +56,10 @@ def vit_cx(
     """
     check_count("batch_size", batch_size, or_none=True)
     check_count("max_masks", max_masks, or_none=True)
-    for name, value, most in (("distance", distance, 2.0), ("noise", noise, 1e6)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-            raise ArgumentError(f"Expected {name} to be a number from 0 to {most:g}, but got {value!r}.")
+    check_number("distance", distance, high=2.0)
+    check_number("noise", noise, high=1e6)
     images = trace.batch.pixels
-    channels = trace.on_grid(fixed(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
+    channels = trace.on_grid(detach_float32(trace.blocks[-1].site("tokens")).mT)  # (B, D, h, w)
     plain = target.shares(trace.outcome).detach()
     size = (images.shape[-2], images.shape[-1])
     grids = [_masks(sample, size, distance, max_masks) for sample in channels]
@@ -85,7 +84,8 @@ def _effects(
 ) -> tuple[Tensor, Tensor]:
     """`p(x M + n) - p(x + n)` for some masks and all targets, (M, K), and these masks."""
     image = trace.batch.pixels[n]
-    masks = _on_image(grid[start:stop], (image.shape[-2], image.shape[-1]))
+    masks = _enlarge(grid[start:stop], (image.shape[-2], image.shape[-1]))
+    masks = _scale(masks, masks)
     drawn = torch.stack([trace.noise(m, *image.shape) for m in range(start, stop)])
     hidden = (1 - masks[:, None]) * level * drawn.to(masks)
     pairs = torch.cat([image.to(masks) * masks[:, None] + hidden, image.to(masks) + hidden]).to(image.dtype)
@@ -94,18 +94,10 @@ def _effects(
 
 
 def _masks(channels: Tensor, size: tuple[int, int], distance: float, most: int | None) -> Tensor:
-    """Clusters of the channels of one sample.
+    """Sums of the channels of each cluster, (K, h, w), of the channels (D, h, w) of one sample on the patch grid.
 
-    Args:
-        channels: (D, h, w), on the patch grid.
-        size: Height and width of the image. Clusters are those of the channels at this size: interpolation smooths a
-            channel, so channels are nearer to each other there than on the patch grid.
-        distance: Clusters are no wider than this.
-        most: The most clusters, or None.
-
-    Returns:
-        Sums of the channels of each cluster, (K, h, w), where each channel lies between 0 and 1 at the size of the
-        image.
+    Clusters are those of the channels at the size of the image, where each lies between 0 and 1: interpolation smooths
+    a channel, so channels are nearer to each other there than on the patch grid.
     """
     hierarchy = require("scipy.cluster.hierarchy")
     maps = channels[channels.amax((1, 2)) > channels.amin((1, 2))]  # a constant channel shows nothing
@@ -143,9 +135,3 @@ def _scale(maps: Tensor, large: Tensor) -> Tensor:
     """Maps (M, h, w), scaled so that the same maps enlarged (M, H, W) lie between 0 and 1."""
     low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
     return (maps - low) / (high - low).where(high > low, 1.0)
-
-
-def _on_image(grid: Tensor, size: tuple[int, int]) -> Tensor:
-    """Maps (M, h, w) at the size of the image, each from 0 to 1."""
-    large = _enlarge(grid, size)
-    return _scale(large, large)

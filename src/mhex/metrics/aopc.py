@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import ScoredProtocol
+from mhex.metrics.curve import CurveMetric, ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
@@ -14,7 +13,7 @@ def aopc(result: SweepResult, scored: str = "predicted", first: bool = True) -> 
     """`1 / |K| sum_k (p(x) - p(x_k))`, the most important units removed first, (B,).
 
     Args:
-        result: Of a sweep with the order `"mif"`.
+        result: Result of a sweep with the order `"mif"`.
         scored: Whose probability is read.
         first: Whether the first term, which is 0, counts in `|K|`.
     """
@@ -43,5 +42,4 @@ class AOPC(CurveMetric):
     orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
-        """Per image."""
         return aopc(result, self.protocol.scored)

@@ -2,26 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._drops import DropMetric, RegionProtocol
-from mhex.metrics.protocols import Protocol
+from mhex.metrics.base import PerImage
+from mhex.metrics.case import Case
+from mhex.metrics.protocols import Protocol, blur_only
 from mhex.metrics.registry import register_metric
 from mhex.perturb import MaskedPass, MaskedResult
-from mhex.perturb.references import WORDS
+from mhex.perturb.references import PIXELS, WORDS
 
 LEAST = 1e-12
 UNSURE = 0.01  # a probability below it makes the relative drop mean little
 
 
 @dataclass(frozen=True)
+class MaskedProtocol(Protocol):
+    """Protocol of metrics of one pass with a part hidden, whose settings `MaskedPass` has by the same names."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.masked  # making it refuses what it cannot do
+
+    @property
+    def masked(self) -> MaskedPass:
+        """The pass that it needs."""
+        return MaskedPass(**{f.name: getattr(self, f.name) for f in fields(MaskedPass) if hasattr(self, f.name)})
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.masked,)
+
+
+@dataclass(frozen=True)
+class HiddenProtocol(MaskedProtocol):
+    """Protocol of metrics of one pass over images with a part hidden.
+
+    Attributes:
+        reference: What hidden means: `"black"`, `"zero"`, `"mean"` or `"blur"`.
+        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
+        sigma: Spread of the blur.
+    """
+
+    reference: str = "zero"
+    scored: str = "explained"
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reference, str) and self.reference not in PIXELS[:-1]:
+            texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
+            raise ArgumentError(
+                f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {self.reference!r}"
+                f"{texts if self.reference in WORDS else ''}."
+            )
+        super().__post_init__()
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma")
+
+
+@dataclass(frozen=True)
+class RegionProtocol(HiddenProtocol):
+    """Protocol of metrics that hide or keep a region.
+
+    Attributes:
+        mode: As for `MaskedPass`.
+        threshold: Above it a map scaled from 0 to 1 is salient; soft modes have none.
+    """
+
+    mode: str = "remove"
+    threshold: float = 0.5
+
+    @property
+    def idle(self) -> dict[str, str]:
+        soft = {"threshold": f"pixels fade as far as the map says, because mode is {self.mode!r}"}
+        return super().idle | (soft if self.mode.startswith("soft") else {})
+
+
+@dataclass(frozen=True)
 class DropProtocol(RegionProtocol):
-    """Of the average drop of images.
+    """Protocol of the average drop of images.
 
     Attributes:
         relative: Whether the drop is a share of what was there, never below 0; else the plain difference.
@@ -31,18 +96,14 @@ class DropProtocol(RegionProtocol):
 
 
 @dataclass(frozen=True)
-class TextDropProtocol(Protocol):
-    """Of the average drop of texts.
+class TextDropProtocol(MaskedProtocol):
+    """Protocol of the average drop of texts.
 
     Attributes:
         mode: `"remove"` or `"keep"`.
         reference: What hidden means: `"mask_token"`, `"drop"` or `"pad"`.
-        fraction: Of the tokens, at least one.
-        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        seed: Of ties.
-        rounding: Of that share of the tokens, `"up"` or `"down"`.
-        most: Tokens that it may be; None for no bound.
-        relative: As for images.
+        fraction, seed, rounding, most: As for `MaskedPass`.
+        scored, relative: As for images.
     """
 
     mode: str = "remove"
@@ -62,28 +123,21 @@ class TextDropProtocol(Protocol):
                 f"{self.reference!r} and {self.mode!r}."
             )
 
-    @property
-    def runner(self) -> MaskedPass:
-        """The pass that it needs."""
-        return MaskedPass(
-            self.mode,
-            self.reference,
-            fraction=self.fraction,
-            seed=self.seed,
-            rounding=self.rounding,
-            most=self.most,
-        )
 
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.runner,)
+class DropMetric(PerImage):
+    """A metric of one pass with a part hidden."""
+
+    protocol: Any
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        return (case.passes(self.protocol.masked),)
 
 
 def average_drop(result: MaskedResult, scored: str = "explained", relative: bool = True) -> Tensor:
     """`max(0, (p(x) - p(x')) / p(x))`, from 0 to 1, (B,).
 
     Args:
-        result: Of a pass with a part hidden.
+        result: Result of a pass with a part hidden.
         scored: Whose probability is read.
         relative: False for the plain difference `p(x) - p(x')`, which may be below 0.
     """
@@ -117,7 +171,6 @@ class AverageDrop(DropMetric):
     """Mean drop, relative unless the protocol says otherwise; higher is better for removal, lower for keeping."""
 
     columns = ("value", "unsure")
-    outputs = ("value", "unsure")
     better = (True, None)
     protocol: DropProtocol | TextDropProtocol
 
@@ -128,7 +181,6 @@ class AverageDrop(DropMetric):
         self.__dict__["higher_is_better"] = removed  # the class says it for removal, and torchmetrics guards the name
 
     def score(self, result: MaskedResult) -> Tensor:
-        """Per image, and whether its probability was small from the start."""
         before, _ = result.of(self.protocol.scored)
         drop = average_drop(result, self.protocol.scored, self.protocol.relative)
         return torch.stack([drop, (before < UNSURE).double()], 1)

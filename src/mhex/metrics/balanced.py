@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
+from mhex.metrics.curve import SweepProtocol
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.max_sensitivity import check_images, explain_again
-from mhex.metrics.protocols import SweepProtocol
+from mhex.metrics.max_sensitivity import check_images, explain_again, image_inputs
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 from mhex.perturb.subject import Runner, Subject
@@ -37,69 +37,31 @@ class SteadyResult:
 
     ids: tuple[int, ...]
     rho: Tensor
-    runner: SteadyPass | None = None
+    runner: BalancedProtocol | None = None
 
 
 @dataclass(frozen=True)
-class SteadyPass(Runner[SteadyResult]):
-    """How noise is drawn.
-
-    Attributes:
-        noise: Spread of the noise beside the range of the numbers of each image (highest less lowest), so that nobody
-            needs to know how colours were normalised.
-        draws: Noisy copies of each sample, n.
-        seed: Of the noise.
-    """
-
-    noise: float = 0.02
-    draws: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.noise > 0 or not isinstance(self.draws, int) or self.draws < 1:
-            raise ArgumentError(
-                f"Expected noise above 0 and at least one draw, but got {self.noise!r}, {self.draws!r}."
-            )
-
-    def ask(
-        self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
-    ) -> SteadyResult:
-        """Add noise and explain again.
-
-        Args:
-            subject: Images.
-            saliency: Their maps, (B, h, w).
-            again: From inputs and classes (B,) to maps of the same shape.
-            explained: The class of each map, (B,), which stays; None for the predicted one.
-        """
-        check_images(subject)
-        maps = check_map(subject, saliency).double().flatten(1)
-        classes = subject.classes(explained)[:, 0]
-        pixels = subject.batch.pixels
-        spread = self.noise * (pixels.flatten(1).amax(1) - pixels.flatten(1).amin(1)).view(-1, 1, 1, 1)
-        generators = [generator_for(self.seed, number, _STEADY) for number in subject.ids]
-        found = []
-        for _ in range(self.draws):
-            draw = torch.stack([torch.randn(pixels.shape[1:], generator=g, dtype=torch.float64) for g in generators])
-            near = pixels + draw.to(pixels) * spread
-            found.append(rank_correlation(maps, explain_again(subject, again, near, classes, saliency)))
-        return SteadyResult(tuple(subject.ids), torch.stack(found, 1).nan_to_num(0.0), self)
-
-
-@dataclass(frozen=True)
-class BalancedProtocol(SweepProtocol):
-    """Of curves of two classes, and of noise.
+class BalancedProtocol(SweepProtocol, Runner[SteadyResult]):
+    """Protocol of curves of two classes, and of maps of noisy copies, which it makes itself.
 
     Few steps: more of them cost as many passes as more images do, and tell methods apart less.
 
     Attributes:
-        noise: Spread of the noise beside the range of the numbers of an image.
-        draws: Noisy copies of each image; 0 for none, as for texts, and then there is no stability.
+        noise: Spread of the noise beside the range of the numbers of each image (highest less lowest), so that nobody
+            needs to know how colours were normalised.
+        draws: Noisy copies n of each image; 0 for none, as for texts, and then there is no stability.
     """
 
     steps: int = 3
     noise: float = 0.02
     draws: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.draws < 0 or (self.draws and not self.noise > 0):
+            raise ArgumentError(
+                f"Expected noise above 0 and at least one draw, but got {self.noise!r}, {self.draws!r}."
+            )
 
     @property
     def idle(self) -> dict[str, str]:
@@ -107,16 +69,28 @@ class BalancedProtocol(SweepProtocol):
         return {**super().idle, **without}
 
     @property
-    def steady(self) -> SteadyPass | None:
-        """The passes of its noise."""
-        return SteadyPass(self.noise, self.draws, self.seed) if self.draws else None
-
-    @property
     def passes(self) -> tuple[Any, ...]:
-        return (self.sweep,) if self.steady is None else (self.sweep, self.steady)
+        return (self.sweep, self) if self.draws else (self.sweep,)
+
+    def ask(
+        self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
+    ) -> SteadyResult:
+        """Add noise and explain again; arguments as for `NeighbourProtocol`."""
+        check_images(subject)
+        maps = check_map(subject, saliency).double().flatten(1)
+        classes = subject.classes(explained)[:, 0]
+        pixels = subject.batch.pixels
+        spread = self.noise * (pixels.flatten(1).amax(1) - pixels.flatten(1).amin(1)).view(-1, 1, 1, 1)
+        generators = [generator_for(self.seed, number, _STEADY) for number in subject.ids]
+        rho = []
+        for _ in range(self.draws):
+            draw = torch.stack([torch.randn(pixels.shape[1:], generator=g, dtype=torch.float64) for g in generators])
+            near = pixels + draw.to(pixels) * spread
+            rho.append(rank_correlation(maps, explain_again(subject, again, near, classes, saliency)))
+        return SteadyResult(tuple(subject.ids), torch.stack(rho, 1).nan_to_num(0.0), self)
 
 
-def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None = None) -> Tensor:
+def balanced(first: SweepResult, second: SweepResult, steady: SteadyResult | None = None) -> Tensor:
     """Faithfulness, class sensitivity and stability of each image, (B, 3); (B, 2) without the last.
 
     With `F_c(S)` the area `A_LIF - A_MIF` under the centred logit of class `c` along map `S`: faithfulness is
@@ -125,12 +99,12 @@ def balanced(own: SweepResult, other: SweepResult, steady: SteadyResult | None =
     noisy copies. All three are 0 on average for maps that are drawn at random for each input.
 
     Args:
-        own: Curves along maps of `c`, with `d` as the other class.
-        other: Curves along maps of `d`, with `c` as the other class.
+        first: Curves along maps of `c`, with `d` as the other class.
+        second: Curves along maps of `d`, with `c` as the other class.
         steady: Maps of noisy copies.
     """
-    right = [fidelity(one, "explained", "unit", centred=True)[:, 0] for one in (own, other)]
-    wrong = [fidelity(one, "other", "unit", centred=True)[:, 0] for one in (other, own)]
+    right = [fidelity(curves, "explained", "unit", centred=True)[:, 0] for curves in (first, second)]
+    wrong = [fidelity(curves, "other", "unit", centred=True)[:, 0] for curves in (second, first)]
     columns = [right[0], (right[0] - wrong[0] + right[1] - wrong[1]) / 2]
     return torch.stack([*columns, *([] if steady is None else [steady.rho.mean(1).to(right[0])])], 1)
 
@@ -154,7 +128,6 @@ class Balanced(PerImage):
     """Faithfulness, class sensitivity and, of images, stability; higher is better."""
 
     columns: tuple[str, ...] = ("faithfulness", "class_sensitivity", "stability")
-    outputs: tuple[str, ...] = ("faithfulness", "class_sensitivity", "stability")
     better: tuple[bool | None, ...] = (True, True, True)
     protocol: BalancedProtocol
 
@@ -170,16 +143,14 @@ class Balanced(PerImage):
         classes = subject.predicted if case.explained is None else case.explained.to(subject.device)
         second = runner_up(subject, classes)
         maps = again(_inputs(subject), second)
-        own = sweep.ask(subject, case.saliency, classes, second)
+        curves = sweep.ask(subject, case.saliency, classes, second)
         # Maps that do not depend on the class need no passes of their own.
-        same = torch.equal(maps, case.saliency)
-        curves = (own, _exchanged(own) if same else sweep.ask(subject, maps, second, classes))
-        steady = self.protocol.steady
-        return curves if steady is None else (*curves, steady.ask(subject, case.saliency, again, classes))
+        equal = torch.equal(maps, case.saliency)
+        pair = (curves, _exchanged(curves) if equal else sweep.ask(subject, maps, second, classes))
+        return (*pair, self.protocol.ask(subject, case.saliency, again, classes)) if self.protocol.draws else pair
 
-    def score(self, own: SweepResult, other: SweepResult, steady: SteadyResult | None = None) -> Tensor:
-        """Per image."""
-        return balanced(own, other, steady)
+    def score(self, *results: Any) -> Tensor:
+        return balanced(*results)
 
 
 def runner_up(subject: Subject, classes: Tensor) -> Tensor:
@@ -192,14 +163,12 @@ def runner_up(subject: Subject, classes: Tensor) -> Tensor:
 def _exchanged(result: SweepResult) -> SweepResult:
     """The same curves, with the explained and the other class in each other's place."""
     places = [3, 1, 2, 0]
-    tables = {name: getattr(result, name)[..., places] for name in ("classes", "z", "norm", "rest")}
-    return replace(result, **tables)
+    names = ("classes", "z", "norm", "complement")
+    return replace(result, **{name: getattr(result, name)[..., places] for name in names})
 
 
 def _inputs(subject: Subject) -> Any:
     """Samples as `mhex.explain` takes them."""
-    kwargs = subject.batch.kwargs
     if subject.batch.modality == "text":
-        return {**kwargs, "special_tokens_mask": subject.batch.special}
-    pixels = subject.batch.pixels
-    return {"pixel_values": pixels, **kwargs} if kwargs else pixels
+        return {**subject.batch.kwargs, "special_tokens_mask": subject.batch.special}
+    return image_inputs(subject, subject.batch.pixels)

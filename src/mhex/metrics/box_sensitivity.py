@@ -9,19 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.drops import Drops, drops_of
-from mhex.metrics.protocols import Protocol, blur_only
+from mhex.metrics.protocols import Protocol, blur_only, check_pixels
 from mhex.metrics.registry import register_metric
-from mhex.perturb.references import PIXELS
 from mhex.perturb.subject import Runner, Subject
 from mhex.perturb.units import at_size, check_maps, generator_for
 from mhex.stats.correlation import correlation
 
 _BOXES = 1000  # purpose of random numbers, to which the side is added
+_ROUNDING = 1e-15  # of each number in a sum
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class BoxResult:
     """What went with each box.
 
     Attributes:
-        sweep: How boxes were drawn.
+        runner: How boxes were drawn.
         image: Height and width of the images.
         sizes: On the axis of the area, (S,): pixels, or cells of the grid.
         sides: Sides of the boxes in pixels, (S,).
@@ -37,7 +38,7 @@ class BoxResult:
         drops: What the scores lost, with S n changes for each sample.
     """
 
-    sweep: BoxSweep
+    runner: BoxProtocol
     image: tuple[int, int]
     sizes: tuple[int, ...]
     sides: tuple[int, ...]
@@ -45,47 +46,39 @@ class BoxResult:
     drops: Drops
 
     @property
-    def runner(self) -> BoxSweep:
-        """How boxes were drawn."""
-        return self.sweep
-
-    @property
     def ids(self) -> tuple[int, ...]:
         return self.drops.ids
 
     def lost(self, classes: Tensor | None = None) -> Tensor:
         """`z_c(x) - z_c(x without the box)` of one class of each sample, (B, S, n)."""
-        return self.drops.of(classes).view(len(self.ids), len(self.sizes), self.sweep.count)
+        return self.drops.of(classes).view(len(self.ids), len(self.sizes), self.runner.count)
 
     def sums(self, saliency: Tensor) -> Tensor:
         """Sums of maps (B, h, w), brought to the size of the image, over each box: (B, S, n), float64."""
         maps = check_maps(saliency, len(self.ids), self.image).to(self.corners.device)
         maps = at_size(maps.double(), self.image)
-        if self.sweep.shape == "pixels":
-            return self._scattered_sums(maps)
+        if self.runner.shape == "pixels":
+            rows = zip(maps.flatten(1), self.ids, strict=True)
+            return torch.stack([torch.stack([self._pixel_sums(m, i, side) for side in self.sides]) for m, i in rows])
         # One row and one column of zeros first: the sum of a box is then four look-ups.
         integral = F.pad(maps.cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)
         side = torch.tensor(self.sides, device=maps.device)[:, None]
-        top, left = self.corners.unbind(-1)
+        top, start = self.corners.unbind(-1)
 
         def at(row: Tensor, column: Tensor) -> Tensor:
             return integral.gather(1, (row * (self.image[1] + 1) + column).flatten(1)).view(top.shape)
 
-        below, right = top + side, left + side
-        return at(below, right) - at(top, right) - at(below, left) + at(top, left)
+        below, end = top + side, start + side
+        return at(below, end) - at(top, end) - at(below, start) + at(top, start)
 
-    def _scattered_sums(self, maps: Tensor) -> Tensor:
-        found = torch.empty(self.corners.shape[:-1], dtype=maps.dtype, device=maps.device)
-        for sample, number in enumerate(self.ids):
-            for k, side in enumerate(self.sides):
-                for draw in range(self.sweep.count):
-                    chosen = self.sweep.pixels(number, side, draw, self.image).to(maps.device)
-                    found[sample, k, draw] = maps[sample].flatten()[chosen].sum()
-        return found
+    def _pixel_sums(self, pixels: Tensor, number: int, side: int) -> Tensor:
+        """Sums of one map (H W,) over the scattered pixels of each draw, (n,)."""
+        draws = [self.runner.pixels(number, side, draw, self.image) for draw in range(self.runner.count)]
+        return pixels[torch.stack(draws).to(pixels.device)].sum(1)
 
 
 @dataclass(frozen=True)
-class BoxSweep(Runner[BoxResult]):
+class BoxProtocol(Protocol, Runner[BoxResult]):
     """How boxes are drawn and hidden. Nothing here depends on maps: all methods and classes share the passes.
 
     Attributes:
@@ -93,11 +86,10 @@ class BoxSweep(Runner[BoxResult]):
         sizes: Sides of the boxes, rising; or how many sides, spread evenly up to the largest that still has as many
             places as boxes are drawn.
         count: Boxes of each side.
-        seed: Of their places.
-        sigma: Of the blur; None for a sixteenth of the shorter side.
+        seed: Seed of their places.
+        sigma: Spread of the blur; None for a sixteenth of the shorter side.
         shape: `"box"`, or `"pixels"`: as many pixels scattered over the image (Sensitivity-n).
         grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
-        radius: Of the blur's kernel; None for three times the spread.
     """
 
     reference: str = "blur"
@@ -107,15 +99,11 @@ class BoxSweep(Runner[BoxResult]):
     sigma: float | None = None
     shape: str = "box"
     grid: int | None = None
-    radius: int | None = None
 
     def __post_init__(self) -> None:
-        if self.reference not in PIXELS[:-1]:
-            raise ArgumentError(
-                f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {self.reference!r}."
-            )
-        if self.shape not in ("box", "pixels"):
-            raise ArgumentError(f"Expected shape 'box' or 'pixels', but got {self.shape!r}.")
+        super().__post_init__()
+        check_pixels(self.reference)
+        check_choice("shape", self.shape, ("box", "pixels"))
         if isinstance(self.sizes, int):
             if self.sizes < 1 or self.grid is not None:
                 raise ArgumentError("Expected at least one size, and the sizes themselves where a grid is given.")
@@ -123,6 +111,10 @@ class BoxSweep(Runner[BoxResult]):
             raise ArgumentError(f"Expected rising sizes of boxes from 1 on, but got {self.sizes!r}.")
         if self.count < 2:
             raise ArgumentError(f"Expected at least 2 boxes of each size, but got {self.count!r}.")
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma")
 
     def sides(self, height: int, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Sizes on the axis and sides in pixels, for images of this size."""
@@ -141,8 +133,14 @@ class BoxSweep(Runner[BoxResult]):
             raise ArgumentError(f"Expected boxes that fit images of {height}x{width}, but got sides {sides}.")
         return self.sizes, sides
 
-    def ask(self, subject: Subject, explained: Tensor | None = None, other: Tensor | None = None) -> BoxResult:
-        """Hide each box and ask; classes as for `PerturbationSweep`."""
+    def ask(
+        self,
+        subject: Subject,
+        explained: Tensor | None = None,
+        other_class: Tensor | None = None,
+        radius: int | None = None,
+    ) -> BoxResult:
+        """Hide each box and ask; classes, and the radius of the blur's kernel, as for `PerturbationSweep`."""
         if subject.batch.modality != "image":
             raise ArgumentError("Expected images: boxes have no meaning in texts.")
         pixels = subject.batch.pixels
@@ -150,7 +148,7 @@ class BoxSweep(Runner[BoxResult]):
         sizes, sides = self.sides(height, width)
         corners = torch.stack([self._corners(number, sides, height, width) for number in subject.ids])
         corners = corners.to(subject.device)
-        stand_in = subject.reference(self.reference, self.sigma, self.radius)
+        stand_in = subject.reference(self.reference, self.sigma, radius)
         side_of = torch.tensor(sides, device=subject.device)
 
         def change(samples: Tensor, draws: Tensor) -> Batch:
@@ -158,93 +156,42 @@ class BoxSweep(Runner[BoxResult]):
             if self.shape == "box":
                 hidden = _inside(corners[samples, size, draw], side_of[size], height, width)
             else:
-                hidden = self._scattered(subject, samples, size, draw, sides, (height, width))
+                hidden = torch.zeros(len(samples), height * width, dtype=torch.bool)
+                jobs = zip(samples.tolist(), size.tolist(), draw.tolist(), strict=True)
+                for row, (b, s, n) in zip(hidden, jobs, strict=True):
+                    row[self.pixels(subject.ids[b], sides[s], n, (height, width))] = True
+                hidden = hidden.view(-1, height, width).to(subject.device)
             changed = torch.where(hidden[:, None], stand_in[samples], pixels[samples])
             return subject.variants(changed, samples, rows=False)
 
-        wanted = subject.classes(explained, other)
-        drops = drops_of(subject, self, len(sides) * self.count, change, wanted, "boxes")
+        wanted = subject.classes(explained, other_class)
+        drops = drops_of(subject, (self, radius), len(sides) * self.count, change, wanted, "boxes")
         return BoxResult(self, (height, width), sizes, sides, corners, drops)
 
     def pixels(self, number: int, side: int, draw: int, image: tuple[int, int]) -> Tensor:
         """Scattered pixels of one draw for one sample, as many as a box of that side has."""
         # A seed of its own for each draw, so that any of them can be made again without the others.
         seeds = torch.randint(2**62, (self.count,), generator=generator_for(self.seed, number, _BOXES + side))
-        own = torch.Generator().manual_seed(int(seeds[draw]))
-        return torch.randperm(image[0] * image[1], generator=own)[: side * side]
+        generator = torch.Generator().manual_seed(int(seeds[draw]))
+        return torch.randperm(image[0] * image[1], generator=generator)[: side * side]
 
     def _corners(self, number: int, sides: tuple[int, ...], height: int, width: int) -> Tensor:
         """Places of the boxes of one sample, (S, n, 2), by (seed, id, side)."""
-        found = []
+        corners = []
         for side in sides:
             draw = generator_for(self.seed, number, _BOXES + side)
             reach = (height - side + 1, width - side + 1)
-            found.append(torch.stack([torch.randint(r, (self.count,), generator=draw) for r in reach], 1))
-        return torch.stack(found)
-
-    def _scattered(
-        self,
-        subject: Subject,
-        samples: Tensor,
-        size: Tensor,
-        draw: Tensor,
-        sides: tuple[int, ...],
-        image: tuple[int, int],
-    ) -> Tensor:
-        hidden = torch.zeros(len(samples), image[0] * image[1], dtype=torch.bool)
-        for row, (b, s, n) in enumerate(zip(samples.tolist(), size.tolist(), draw.tolist(), strict=True)):
-            hidden[row, self.pixels(subject.ids[b], sides[s], n, image)] = True
-        return hidden.view(-1, *image).to(subject.device)
+            corners.append(torch.stack([torch.randint(r, (self.count,), generator=draw) for r in reach], 1))
+        return torch.stack(corners)
 
 
 def _inside(corners: Tensor, side: Tensor, height: int, width: int) -> Tensor:
     """Masks (M, H, W) of boxes by their corners (M, 2) and sides (M,)."""
-    first, last = corners, corners + side[:, None]
-    rows = torch.arange(height, device=corners.device)
-    columns = torch.arange(width, device=corners.device)
-    in_rows = (rows >= first[:, :1]) & (rows < last[:, :1])
-    in_columns = (columns >= first[:, 1:]) & (columns < last[:, 1:])
+    last = corners + side[:, None]
+    rows, columns = (torch.arange(size, device=corners.device) for size in (height, width))
+    in_rows = (rows >= corners[:, :1]) & (rows < last[:, :1])
+    in_columns = (columns >= corners[:, 1:]) & (columns < last[:, 1:])
     return in_rows[:, :, None] & in_columns[:, None]
-
-
-_ROUNDING = 1e-15  # of each number in a sum
-
-
-@dataclass(frozen=True)
-class BoxProtocol(Protocol):
-    """Of metrics of boxes hidden at random.
-
-    Attributes:
-        reference: What hidden means.
-        sizes: Sides of the boxes; or how many of them.
-        count: Boxes of each side.
-        seed: Of their places.
-        sigma: Of the blur.
-        shape: `"box"` or `"pixels"`.
-        grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
-    """
-
-    reference: str = "blur"
-    sizes: tuple[int, ...] | int = 8
-    count: int = 100
-    seed: int = 0
-    sigma: float | None = None
-    shape: str = "box"
-    grid: int | None = None
-
-    @property
-    def idle(self) -> dict[str, str]:
-        return blur_only(self.reference, "sigma")
-
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.boxes,)
-
-    @property
-    def boxes(self) -> BoxSweep:
-        """The passes that it needs."""
-        sizes = self.sizes if isinstance(self.sizes, int) else tuple(self.sizes)
-        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, self.shape, self.grid)
 
 
 def box_sensitivity(result: BoxResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:
@@ -253,9 +200,9 @@ def box_sensitivity(result: BoxResult, saliency: Tensor, explained: Tensor | Non
     0 where all sums or all losses are equal; NaN where there is no class.
 
     Args:
-        result: Of boxes.
+        result: Result of boxes.
         saliency: Maps (B, h, w).
-        explained: Whose logit is read, (B,); None for the predicted class; -1 for none.
+        explained: Class whose logit is read, (B,); None for the predicted class; -1 for none.
     """
     return box_correlation(result, saliency, explained)[0]
 
@@ -267,8 +214,8 @@ def box_correlation(result: BoxResult, saliency: Tensor, explained: Tensor | Non
     maps = maps - maps.flatten(1).amin(1).view(-1, 1, 1)
     sums, lost = result.sums(maps), result.lost(explained)
     least = _ROUNDING * result.image[0] * result.image[1] * maps.flatten(1).amax(1)
-    flat = _reach(sums) <= least[:, None].to(sums)
-    flat |= _reach(lost) <= result.drops.rounding[:, None]
+    flat = sums.amax(-1) - sums.amin(-1) <= least[:, None].to(sums)
+    flat |= lost.amax(-1) - lost.amin(-1) <= result.drops.rounding[:, None]
     return torch.where(flat, 0.0, correlation(sums, lost)), flat
 
 
@@ -280,10 +227,6 @@ def box_area(r: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     axis = torch.tensor(sizes, dtype=r.dtype, device=r.device)
     area = torch.trapezoid(r, axis, dim=1)
     return area, r[:, 0] if len(sizes) == 1 else area / (axis[-1] - axis[0])
-
-
-def _reach(values: Tensor) -> Tensor:
-    return values.amax(-1) - values.amin(-1)
 
 
 @register_metric(
@@ -303,17 +246,14 @@ class BoxSensitivity(PerImage):
     """Mean correlation over sizes, `normalised`; its `area` (both: higher is better); and the share `flat`."""
 
     columns = ("normalised", "area", "flat")
-    outputs = ("normalised", "area", "flat")
     better = (True, True, None)
     protocol: BoxProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """Boxes, which all maps of the samples share."""
-        result = self.protocol.boxes.ask(case.subject, case.explained, case.other_class)
+        result = self.protocol.ask(case.subject, case.explained, case.other_class)
         return result, case.saliency, case.explained
 
     def score(self, result: BoxResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:
-        """Per image."""
         r, flat = box_correlation(result, saliency, explained)
         area, normalised = box_area(r, result.sizes)
         return torch.stack([normalised, area, flat.double().mean(1)], 1)

@@ -59,44 +59,44 @@ class Case:
 
     def sweep(self, wanted: PerturbationSweep) -> SweepResult:
         """Curves of its orders, each from a sweep made before where one has all of the points."""
-        made = self._made(wanted)
-        missing = tuple(order for order in wanted.orders if order not in made)
+        curves = self._curves(wanted)
+        missing = tuple(order for order in wanted.orders if order not in curves)
         if missing:
-            part = replace(wanted, orders=missing)
-            result = part.ask(self.subject, self.saliency, self.explained, self.other_class)
+            runner = replace(wanted, orders=missing)
+            result = runner.ask(self.subject, self.saliency, self.explained, self.other_class)
             for order in missing:
-                made[order] = self._sweeps(wanted)[order, wanted.steps] = result.along(order)
-        return SweepResult.joined([made[order] for order in wanted.orders])
+                curves[order] = self._sweeps(wanted)[order, wanted.steps] = result.along(order)
+        return SweepResult.joined([curves[order] for order in wanted.orders])
 
-    def made(self, wanted: PerturbationSweep) -> SweepResult | None:
+    def ready_sweep(self, wanted: PerturbationSweep) -> SweepResult | None:
         """The same where all of it was made before; None where not."""
-        made = self._made(wanted)
-        return SweepResult.joined([made[order] for order in wanted.orders]) if set(wanted.orders) <= set(made) else None
+        return self.sweep(wanted) if set(wanted.orders) <= set(self._curves(wanted)) else None
 
     def plan(self, sweeps: list[PerturbationSweep]) -> None:
         """Make the finest of each kind and order first, so that the others are read off it."""
         orders: dict[PerturbationSweep, set[Order]] = {}
-        for one in sweeps:
-            orders.setdefault(replace(one, orders=ORDERS), set()).update(one.orders)
+        for sweep in sweeps:
+            orders.setdefault(replace(sweep, orders=ORDERS), set()).update(sweep.orders)
         for kind in sorted(orders, key=lambda sweep: -sweep.steps):
             self.sweep(replace(kind, orders=tuple(order for order in ORDERS if order in orders[kind])))
 
-    def _made(self, wanted: PerturbationSweep) -> dict[Order, SweepResult]:
-        found = {}
-        for (order, steps), result in self._sweeps(wanted).items():
-            if order in wanted.orders and steps % wanted.steps == 0:
-                found[order] = result.every(steps // wanted.steps)
-        return found
+    def _curves(self, wanted: PerturbationSweep) -> dict[Order, SweepResult]:
+        """Curves made so far that have all points of those wanted, on the grid of these."""
+        return {
+            order: result.every(steps // wanted.steps)
+            for (order, steps), result in self._sweeps(wanted).items()
+            if order in wanted.orders and steps % wanted.steps == 0
+        }
 
     def _sweeps(self, wanted: PerturbationSweep) -> dict[tuple[Order, int], SweepResult]:
         """Curves made so far that differ from those wanted by their order and steps alone."""
-        found: dict[tuple[Order, int], SweepResult]
-        found = self._done.setdefault(("sweep", replace(wanted, steps=1, orders=ORDERS)), {})
-        return found
+        sweeps: dict[tuple[Order, int], SweepResult]
+        sweeps = self._done.setdefault(("sweep", replace(wanted, steps=1, orders=ORDERS)), {})
+        return sweeps
 
-    def passes(self, runner: Runner[T]) -> T:
-        """Those of a runner that takes a map and its class, made once."""
-        return self.once(runner, lambda: runner.ask(self.subject, self.saliency, self.explained))
+    def passes(self, runner: Runner[T], *args: Any) -> T:
+        """Result of a runner that takes the map and, by default, its class alone; made once."""
+        return self.once(runner, lambda: runner.ask(self.subject, self.saliency, *(args or (self.explained,))))
 
     def once(self, name: Any, make: Callable[[], T]) -> T:
         """What several metrics of this case share."""
@@ -109,12 +109,12 @@ class Case:
                 self._within[name] = self.used
                 self.used, self.making = outside
         self.used |= {name, *self._within[name]}
-        found: T = self._done[name]
-        return found
+        result: T = self._done[name]
+        return result
 
-    def needs(self, name: str, what: str) -> Any:
-        """A part of the case that a metric cannot do without."""
+    def needs(self, name: str, words: str) -> Any:
+        """A part of the case that a metric cannot do without; an error says in these words what is missing."""
         value = getattr(self, name)
         if value is None:
-            raise ArgumentError(f"Expected {what}, but none was given.")
+            raise ArgumentError(f"Expected {words}, but none was given.")
         return value

@@ -9,24 +9,22 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
-from mhex.metrics.box_sensitivity import BoxResult, BoxSweep, box_area, box_sensitivity
+from mhex.metrics.base import PerImage
+from mhex.metrics.box_sensitivity import BoxProtocol, BoxResult, box_area, box_sensitivity
 from mhex.metrics.case import Case
+from mhex.metrics.curve import AreaProtocol
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.protocols import AreaProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
 
 @dataclass(frozen=True)
 class DiscriminationProtocol(AreaProtocol):
-    """Of curves and boxes of two classes.
+    """Protocol of curves and boxes of two classes.
 
     Attributes:
         area: How areas under the logit are taken.
-        sizes: Sides of the boxes; or how many of them.
-        count: Boxes of each side.
-        grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
+        sizes, count, grid: As for `BoxProtocol`.
     """
 
     area: str = "percent"
@@ -34,11 +32,14 @@ class DiscriminationProtocol(AreaProtocol):
     count: int = 100
     grid: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.boxes  # making it refuses what it cannot do
+
     @property
-    def boxes(self) -> BoxSweep:
+    def boxes(self) -> BoxProtocol:
         """The passes of its boxes."""
-        sizes = self.sizes if isinstance(self.sizes, int) else tuple(self.sizes)
-        return BoxSweep(self.reference, sizes, self.count, self.seed, self.sigma, grid=self.grid, radius=self.radius)
+        return BoxProtocol(self.reference, self.sizes, self.count, self.seed, self.sigma, grid=self.grid)
 
     @property
     def passes(self) -> tuple[Any, ...]:
@@ -46,7 +47,7 @@ class DiscriminationProtocol(AreaProtocol):
 
 
 def class_discrimination(
-    own: SweepResult, other: SweepResult, boxes: BoxResult, maps: tuple[Tensor, Tensor], rule: str = "percent"
+    first: SweepResult, second: SweepResult, boxes: BoxResult, maps: tuple[Tensor, Tensor], rule: str = "percent"
 ) -> Tensor:
     """Right less wrong map, for `A_LIF - A_MIF`, for the mean box correlation and for its area, (B, 3).
 
@@ -54,26 +55,27 @@ def class_discrimination(
     with both exchanged; the mean of the two is returned. NaN where an image has one class only.
 
     Args:
-        own: Curves along maps of `c`, with `c'` as the other class.
-        other: Curves along maps of `c'`, with `c` as the other class.
-        boxes: Boxes of the same images.
+        first: Curves along maps of `c`, with `c'` as the other class.
+        second: Curves along maps of `c'`, with `c` as the other class.
+        boxes: Boxes on the same images.
         maps: Maps (B, h, w) of `c` and of `c'`.
         rule: How areas under the logit are taken.
     """
-    classes, exchanged = own.classes[:, [0, 3]], other.classes[:, [3, 0]]
+    classes, exchanged = first.classes[:, [0, 3]], second.classes[:, [3, 0]]
     single = (classes[:, 1] < 0) | (classes[:, 1] == classes[:, 0])
-    if own.ids != other.ids or boxes.ids != own.ids or not bool((classes == exchanged).all(1).logical_or(single).all()):
+    matching = bool((classes == exchanged).all(1).logical_or(single).all())
+    if first.ids != second.ids or boxes.ids != first.ids or not matching:
         raise ArgumentError(
             "Expected curves and boxes of the same images, along maps of two classes that are exchanged, but got the "
-            f"classes {own.classes[:, [0, 3]].tolist()} and {other.classes[:, [0, 3]].tolist()}."
+            f"classes {classes.tolist()} and {second.classes[:, [0, 3]].tolist()}."
         )
     gains = []
     for right, wrong, scored, (right_map, wrong_map) in (
-        (own, other, classes[:, 0], maps),
-        (other, own, classes[:, 1], maps[::-1]),
+        (first, second, classes[:, 0], maps),
+        (second, first, classes[:, 1], maps[::-1]),
     ):
         along = fidelity(right, "explained", rule)[:, 0] - fidelity(wrong, "other", rule)[:, 0]
-        pair = [box_area(box_sensitivity(boxes, one, scored), boxes.sizes) for one in (right_map, wrong_map)]
+        pair = [box_area(box_sensitivity(boxes, saliency, scored), boxes.sizes) for saliency in (right_map, wrong_map)]
         gains.append(torch.stack([along, pair[0][1] - pair[1][1], pair[0][0] - pair[1][0]], 1))
     return (sum(gains[1:], gains[0]) / 2).masked_fill(single[:, None], torch.nan)
 
@@ -97,20 +99,18 @@ class ClassDiscrimination(PerImage):
     """Gain in fidelity, in mean box correlation and in its area; higher is better."""
 
     columns = ("fidelity", "box", "box_area")
-    outputs = ("fidelity", "box", "box_area")
     better = (True, True, True)
     skips = "one class only"
     protocol: DiscriminationProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """Curves along both maps, and boxes."""
         case.needs("other_class", "another class of each image (other_class=)")
         make = case.needs("other", "maps for the other class of each image (other=)")
         second: Case = case.once("other", make)
-        boxes = self.protocol.boxes.ask(case.subject, case.explained, case.other_class)
         sweep = self.protocol.sweep
+        boxes = self.protocol.boxes.ask(case.subject, case.explained, case.other_class, self.protocol.radius)
         return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
 
-    def score(self, own: SweepResult, other: SweepResult, boxes: BoxResult, maps: tuple[Tensor, Tensor]) -> Tensor:
-        """Per image."""
-        return class_discrimination(own, other, boxes, maps, self.protocol.area)
+    def score(self, *results: Any) -> Tensor:
+        first, second, boxes, maps = results
+        return class_discrimination(first, second, boxes, maps, self.protocol.area)

@@ -8,23 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
-from mhex.metrics._maps import NativeMaps
+from mhex.metrics.base import JudgedMaps, PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
+from mhex.perturb import check_map, text_units
 
 _MODES = ("abs", "paper", "code")
 
 
 @dataclass(frozen=True)
 class CompactnessProtocol(Protocol):
-    """Of compactness.
+    """Protocol of compactness.
 
     Attributes:
         mode: As for `compactness`.
-        share: Of the highest score; units up to it carry no weight.
+        share: Share of the highest score; units up to it carry no weight.
     """
 
     mode: str = "abs"
@@ -32,8 +33,9 @@ class CompactnessProtocol(Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode not in _MODES:
-            raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+        check_choice("mode", self.mode, _MODES)
+        if not 0 <= self.share <= 1:
+            raise ArgumentError(f"Expected share to be from 0 to 1, but got {self.share!r}.")
 
 
 def compactness(saliency: Tensor, share: float = 0.05, mode: str = "abs", counted: Tensor | None = None) -> Tensor:
@@ -46,6 +48,7 @@ def compactness(saliency: Tensor, share: float = 0.05, mode: str = "abs", counte
             `|s| < share max s`, as the public code has it.
         counted: Bool of the shape of the maps, False at units that do not count, such as special tokens.
     """
+    check_choice("mode", mode, _MODES)
     scores, counted = _flat(saliency, counted)
     high = scores.masked_fill(~counted, -torch.inf).amax(1, keepdim=True)
     if mode == "abs":
@@ -54,10 +57,8 @@ def compactness(saliency: Tensor, share: float = 0.05, mode: str = "abs", counte
         small = (size <= share * high).double().masked_fill(high == 0, torch.nan)
     elif mode == "paper":
         small = (scores <= share * high).double()
-    elif mode == "code":
-        small = (scores.abs() < share * high).double()
     else:
-        raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {mode!r}.")
+        small = (scores.abs() < share * high).double()
     return small.masked_fill(~counted, 0.0).sum(1) / counted.sum(1)
 
 
@@ -121,16 +122,16 @@ class Compactness(PerImage):
     """Share of units without weight (higher is more compact), Gini index (higher) and entropy over log N (lower)."""
 
     columns = ("value", "gini", "entropy")
-    outputs = ("value", "gini", "entropy")
     better = (True, True, False)
     protocol: CompactnessProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """The maps as they are."""
-        return (NativeMaps.of(case),)
+        if case.subject.batch.modality == "image":
+            return (JudgedMaps(tuple(case.ids), check_map(case.subject, case.saliency).flatten(1)),)
+        units = text_units(case.subject, case.saliency, "token")
+        return (JudgedMaps(tuple(case.ids), units.scores, units.counted),)
 
-    def score(self, maps: NativeMaps) -> Tensor:
-        """Per image."""
+    def score(self, maps: JudgedMaps) -> Tensor:
         part = self.protocol
-        value = compactness(maps.scores, part.share, part.mode, maps.counted)
-        return torch.stack([value, gini(maps.scores, maps.counted), entropy(maps.scores, maps.counted)], 1)
+        value = compactness(maps.saliency, part.share, part.mode, maps.truth)
+        return torch.stack([value, gini(maps.saliency, maps.truth), entropy(maps.saliency, maps.truth)], 1)

@@ -2,17 +2,152 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from mhex.metrics._shares import ShareMetric, ShareProtocol, ShareResult
+from mhex.errors import ArgumentError
+from mhex.inputs.words import Pooling, Words
+from mhex.metrics.base import PerImage
+from mhex.metrics.case import Case
+from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
+from mhex.perturb.references import WORDS
+from mhex.perturb.subject import Runner, Subject, column_of
+from mhex.perturb.sweep import PerturbationSweep, SweepResult
+from mhex.perturb.units import counts
+
+_OF_SWEEP = ("reference", "granularity", "tie", "seed", "words", "pooling")
+
+
+@dataclass(frozen=True)
+class ShareResult:
+    """Probabilities of the explained class, the predicted one and the label; NaN where there is none.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        before: Probabilities of the samples as they are, (B, 3).
+        without: With each share removed, (B, K, 3); NaN where a sample has no unit at all.
+        alone: With each share kept alone, of the same shape.
+        runner: How it was made; None where it is not known.
+    """
+
+    ids: tuple[int, ...]
+    before: Tensor
+    without: Tensor
+    alone: Tensor
+    runner: ShareProtocol | None = None
+
+    def of(self, scored: str) -> tuple[Tensor, Tensor, Tensor]:
+        """All of one class: (B, 1), (B, K) and (B, K)."""
+        column = column_of(scored, ~self.before.isnan())
+        return self.before[:, None, column], self.without[..., column], self.alone[..., column]
+
+
+@dataclass(frozen=True)
+class ShareProtocol(Protocol, Runner[ShareResult]):
+    """Which shares of the words of texts are removed, and how.
+
+    As many units are kept alone as are removed: those of the sweep's grid at that share, and at least one. What is kept
+    alone is what removal of the least important leaves, so that a sweep made for other metrics has these points too.
+
+    Attributes:
+        reference: What removed means: `"drop"`, `"mask_token"` or `"pad"`.
+        percent: The shares, whole numbers from 1 to 99, over which the mean is taken.
+        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
+        granularity: What is ranked: `"word"` or `"token"`.
+        tie, seed, words, pooling: As for `PerturbationSweep`.
+    """
+
+    reference: str = "drop"
+    percent: tuple[int, ...] = (1, 5, 10, 20, 50)
+    scored: str = "predicted"
+    granularity: str = "word"
+    tie: str = "random"
+    seed: int = 0
+    words: Words = "tokenizer"
+    pooling: Pooling = "max"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.percent or any(not isinstance(q, int) or not 0 < q < 100 for q in self.percent):
+            raise ArgumentError(f"Expected shares in percent, whole numbers from 1 to 99, but got {self.percent!r}.")
+        _ = self.sweep  # making it refuses what it cannot do
+        if self.reference not in WORDS or self.granularity not in ("token", "word"):
+            raise ArgumentError(
+                f"Expected a reference of texts ({', '.join(WORDS)}) and granularity 'token' or 'word', but got "
+                f"{self.reference!r} and {self.granularity!r}."
+            )
+
+    @property
+    def idle(self) -> dict[str, str]:
+        if self.granularity == "word":
+            return {}
+        return dict.fromkeys(("words", "pooling"), f"it is of words, and granularity is {self.granularity!r}")
+
+    @property
+    def sweep(self) -> PerturbationSweep:
+        """How units are ranked and removed, with steps of one percent."""
+        return PerturbationSweep(steps=100, **{name: getattr(self, name) for name in _OF_SWEEP})
+
+    def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> ShareResult:
+        """Remove and ask; arguments as for `PerturbationSweep`."""
+        removal = self.sweep.ranked(subject, saliency)
+        units = removal.units.number
+        share = self.numbers(counts(units, 100), units)
+        classes = subject.classes(explained)[:, :3]
+        number = torch.cat([share, units[:, None] - share], 1).mT
+        last = torch.arange(2 * len(self.percent), device=subject.device) >= len(self.percent)
+        rows = removal.ask(number, last, lambda logits, rows: (subject.probabilities(logits, classes[rows]),))[0]
+        table = rows.view(2, len(self.percent), *rows.shape[1:]).transpose(1, 2)
+        table = table.masked_fill((units == 0).view(-1, 1, 1), torch.nan)
+        before = subject.probabilities(subject.logits, classes)
+        return ShareResult(tuple(subject.ids), before, table[0], table[1], self)
+
+    def read(self, result: SweepResult) -> ShareResult | None:
+        """The same off a sweep of 100 steps, without a pass; None where it lacks a point.
+
+        It has all but one: of an odd number of units above 50, the smaller half kept alone.
+        """
+        share = self.numbers(result.removed, result.units)
+        nothing = (result.units == 0).view(-1, 1, 1)
+        probabilities = (result.z - result.norm).exp()[..., :3].masked_fill(result.classes[:, None, :3] < 0, torch.nan)
+        tables = []
+        for order, wanted in (("mif", share), ("lif", result.units[:, None] - share)):
+            # The first step with so many removed: small samples have the same number at several steps.
+            step = (result.removed[:, None] < wanted[..., None]).sum(-1)
+            if not torch.equal(result.removed.gather(1, step), wanted):
+                return None
+            along = probabilities[result.runner.orders.index(order)]
+            tables.append(along.gather(1, step[..., None].expand(-1, -1, 3)).masked_fill(nothing, torch.nan))
+        source = replace(self, **{name: getattr(result.runner, name) for name in _OF_SWEEP})
+        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1], source)
+
+    def numbers(self, grid: Tensor, units: Tensor) -> Tensor:
+        """How many units each share is, (B, K), by the units (B,) and those removed at each percent (B, 101)."""
+        shares = torch.tensor(self.percent, device=grid.device)
+        return torch.minimum(grid[:, shares].clamp_min(1), units[:, None])
+
+
+class ShareMetric(PerImage):
+    """A metric of a few shares of the units."""
+
+    protocol: ShareProtocol
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        """Read off a sweep of 1 % that has all points; else from two passes for each share, for both metrics."""
+        sweep = case.ready_sweep(self.protocol.sweep)
+        result = None if sweep is None else self.protocol.read(sweep)
+        return (case.passes(self.protocol.shared) if result is None else result,)
 
 
 def comprehensiveness(result: ShareResult, scored: str = "predicted") -> Tensor:
     """`p(x) - p(x without the share)` for each share of the most important units, (B, K).
 
     Args:
-        result: Of passes with shares removed.
+        result: Result of passes with shares removed.
         scored: Whose probability is read.
     """
     before, without, _ = result.of(scored)
@@ -29,15 +164,10 @@ def comprehensiveness(result: ShareResult, scored: str = "predicted") -> Tensor:
     traps="Deleting words moves the others up ('drop'); not attending to them does not ('pad'); and a model that was "
     "trained with a mask token hardly misses a masked word ('mask_token'). Compare two of them.",
     modalities=("text",),
-    presets={
-        "default": ShareProtocol(),
-        "eraser": ShareProtocol(),
-        "mask_token": ShareProtocol("mask_token"),
-    },
+    presets={"default": ShareProtocol(), "eraser": ShareProtocol(), "mask_token": ShareProtocol("mask_token")},
 )
 class Comprehensiveness(ShareMetric):
     """Mean over the shares; higher is better."""
 
     def score(self, result: ShareResult) -> Tensor:
-        """Per text."""
         return comprehensiveness(result, self.protocol.scored).mean(1)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.curve import CurveMetric, CurveProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
@@ -14,7 +13,7 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
     """`area_k p_c(x_k)`, the most important units removed first, (B,).
 
     Args:
-        result: Of a sweep with the order `"mif"`.
+        result: Result of a sweep with the order `"mif"`.
         scored: Whose probability is read.
         rule: How the area is taken.
     """
@@ -45,5 +44,4 @@ class Deletion(CurveMetric):
     orders = ("mif",)
 
     def score(self, result: SweepResult) -> Tensor:
-        """Per image."""
         return deletion(result, self.protocol.scored, self.protocol.area)

@@ -49,8 +49,8 @@ class Drops:
                 f"Expected classes whose scores were kept, but got {wanted.tolist()}; ask the runner for them."
             )
         column = (self.classes == wanted[:, None]).int().argmax(1)
-        found = self.values[torch.arange(len(wanted), device=wanted.device), :, column]
-        return found.masked_fill(wanted[:, None] < 0, torch.nan)
+        values = self.values[torch.arange(len(wanted), device=wanted.device), :, column]
+        return values.masked_fill(wanted[:, None] < 0, torch.nan)
 
 
 def drops_of(
@@ -72,7 +72,7 @@ def drops_of(
         count: Changed inputs of each sample, n.
         change: From samples (M,) and numbers of their changes (M,) to inputs for the model.
         wanted: Classes to be kept, (B, J); -1 for none.
-        words: For the progress bar.
+        words: Words for the progress bar.
     """
     before: Drops | None = subject.shared.get(key)
     if before is not None and before.has(wanted):
@@ -84,15 +84,11 @@ def drops_of(
         classes = wanted if before is None else torch.cat([before.classes, wanted], 1)
     clean = subject.read(subject.logits, classes)[0].double()
     values = clean.new_zeros(size, count, classes.shape[1])
-
-    def make(jobs: Tensor) -> Batch:
-        return change(jobs // count, jobs % count)
-
-    for start, stop, logits in subject.run(size * count, make, words):
+    for start, stop, logits in subject.run(size * count, lambda jobs: change(jobs // count, jobs % count), words):
         jobs = torch.arange(start, stop, device=subject.device)
         samples = jobs // count
         values[samples, jobs % count] = clean[samples] - subject.read(logits, classes[samples])[0].double()
     rounding = 8 * torch.finfo(subject.logits.dtype).eps * subject.logits.double().abs().amax(1)
-    found = Drops(tuple(subject.ids), subject.predicted, classes, values, rounding)
-    subject.shared[key] = found
-    return found
+    drops = Drops(tuple(subject.ids), subject.predicted, classes, values, rounding)
+    subject.shared[key] = drops
+    return drops

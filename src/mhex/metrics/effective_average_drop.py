@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mhex.metrics._drops import DropMetric, HiddenProtocol
-from mhex.metrics.average_drop import average_drop
+from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
 from mhex.metrics.registry import register_metric
-from mhex.perturb import MaskedPass, MaskedResult
+from mhex.perturb import MaskedResult
 
 
 @dataclass(frozen=True)
-class AreaProtocol(HiddenProtocol):
-    """Of the effective average drop, which removes the salient region.
+class WeightedDropProtocol(HiddenProtocol):
+    """Protocol of the effective average drop, which removes the salient region.
 
     Attributes:
         threshold: Above it a map scaled from 0 to 1 is removed.
         area_threshold: Above it a map has area.
     """
 
+    mode: ClassVar[str] = "remove"
     threshold: float = 0.5
     area_threshold: float = 0.2
-
-    @property
-    def runner(self) -> MaskedPass:
-        return MaskedPass("remove", self.reference, self.threshold, sigma=self.sigma)
 
 
 def area_weight(area: Tensor) -> Tensor:
@@ -39,12 +36,15 @@ def effective_average_drop(result: MaskedResult, scored: str = "explained", area
     """`D w(A)`, `D` the relative drop and `A` the share of the map above a threshold, (B,).
 
     Args:
-        result: Of a pass with the salient region removed.
+        result: Result of a pass with the salient region removed.
         scored: Whose probability is read.
         area_threshold: On the map scaled from 0 to 1.
     """
-    area = (result.scaled.flatten(1) > area_threshold).double().mean(1)
-    return average_drop(result, scored) * area_weight(area)
+    return average_drop(result, scored) * area_weight(_area(result, area_threshold))
+
+
+def _area(result: MaskedResult, threshold: float) -> Tensor:
+    return (result.scaled.flatten(1) > threshold).double().mean(1)
 
 
 @register_metric(
@@ -56,18 +56,15 @@ def effective_average_drop(result: MaskedResult, scored: str = "explained", area
     traps="That a quarter of the image is right is a guess about objects: small lesions reward wrong maps. Its area "
     "is measured above another threshold than the one that removes.",
     modalities=("image",),
-    presets={"default": AreaProtocol(), "mhex": AreaProtocol(scored="label")},
+    presets={"default": WeightedDropProtocol(), "mhex": WeightedDropProtocol(scored="label")},
 )
 class EffectiveAverageDrop(DropMetric):
     """Mean weighted drop (higher is better), and the mean area."""
 
     columns = ("value", "area")
-    outputs = ("value", "area")
     better = (True, None)
-    protocol: AreaProtocol
+    protocol: WeightedDropProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
-        """Per image."""
-        part = self.protocol
-        area = (result.scaled.flatten(1) > part.area_threshold).double().mean(1)
-        return torch.stack([effective_average_drop(result, part.scored, part.area_threshold), area], 1)
+        scored, threshold = self.protocol.scored, self.protocol.area_threshold
+        return torch.stack([effective_average_drop(result, scored, threshold), _area(result, threshold)], 1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.metrics._maps import LocatedMaps, LocationMetric, on_mask, skip_empty
+from mhex.metrics.base import JudgedMaps
+from mhex.metrics.pointing_game import LocationMetric, on_mask, skip_empty
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 
@@ -42,6 +43,5 @@ class EnergyPointingGame(LocationMetric):
     skips = "no object in the mask, or a map with nothing above 0"
     protocol: Protocol
 
-    def score(self, result: LocatedMaps) -> Tensor:
-        """Per image."""
-        return energy_pointing_game(result.saliency, result.mask)
+    def score(self, result: JudgedMaps) -> Tensor:
+        return energy_pointing_game(result.saliency, result.truth)

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.curve import CurveMetric, CurveProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
 
 @dataclass(frozen=True)
 class FidelityProtocol(CurveProtocol):
-    """Of areas under the logit.
+    """Protocol of areas under the logit.
 
     Attributes:
         centred: Whether the mean of all logits is taken off, so that models can be compared.
@@ -28,7 +27,7 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     """`A_LIF - A_MIF`, `A_MIF` and `A_LIF`, areas under the logit of a class, (B, 3).
 
     Args:
-        result: Of a sweep of both orders.
+        result: Result of a sweep of both orders.
         scored: Whose logit is read.
         rule: How areas are taken.
         centred: Logits less the mean of all classes, so that models can be compared.
@@ -65,11 +64,10 @@ class Fidelity(CurveMetric):
         return "centred-logit" if self.protocol.centred else "logit"
 
     def score(self, result: SweepResult) -> Tensor:
-        """Per image."""
         return fidelity(result, self.protocol.scored, self.protocol.area, self.protocol.centred)
 
     def summary(self, rows: Tensor) -> Tensor:
         """Means, and the first over the area under a curve that is 1 everywhere: 100 by the rule `percent`."""
         means = rows.mean(-2)
-        whole = area(torch.ones(1, self.protocol.steps + 1), self.protocol.area)
-        return torch.cat([means, means[..., :1] / whole.to(means)], -1)
+        full_area = area(torch.ones(1, self.protocol.steps + 1), self.protocol.area)
+        return torch.cat([means, means[..., :1] / full_area.to(means)], -1)

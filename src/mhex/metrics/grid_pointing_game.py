@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import JudgedMaps, PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
@@ -69,7 +69,9 @@ def mosaics(
         )
     if subject.label is None:
         raise ArgumentError("Expected labels of the images for mosaics; give label=.")
-    groups = _groups(_sure(subject, subject.label, least), subject, subject.label, n * n, each, seed)
+    sure = (subject.probabilities(subject.logits, subject.label[:, None]) >= least)[:, 0]
+    places = (sure & (subject.predicted == subject.label)).nonzero()[:, 0].tolist()
+    groups = _groups(places, subject.ids, subject.label.tolist(), n * n, each, seed)
     if not groups:
         raise ArgumentError(
             f"Expected images of at least {n * n // each} classes, {each} of each, that are classified correctly with "
@@ -85,43 +87,21 @@ def mosaics(
     return Mosaics(laid.contiguous(), subject.label[rows], members)
 
 
-def _sure(subject: Subject, label: Tensor, least: float) -> list[int]:
-    """Places of the images that count."""
-    sure = (subject.probabilities(subject.logits, label[:, None]) >= least)[:, 0]
-    found: list[int] = (sure & (subject.predicted == label)).nonzero()[:, 0].tolist()
-    return found
-
-
-def _groups(sure: list[int], subject: Subject, label: Tensor, cells: int, each: int, seed: int) -> list[list[int]]:
-    """Images of each mosaic. The classes with the most images left come first, so that there are many mosaics."""
+def _groups(sure: list[int], ids: list[int], label: list[int], cells: int, each: int, seed: int) -> list[list[int]]:
+    """Places of the images of each mosaic. Classes with the most images come first, so that there are many mosaics."""
     # Of each image a number that chooses it, and another for its cell: the cell says nothing of how common a class is.
-    draw = {i: torch.rand(2, generator=generator_for(seed, subject.ids[i], _MOSAIC)).tolist() for i in sure}
-    left: dict[int, list[int]] = {}
-    for place in sorted(sure, key=lambda i: (draw[i][0], subject.ids[i])):
-        left.setdefault(int(label[place]), []).append(place)
+    draw = {i: torch.rand(2, generator=generator_for(seed, ids[i], _MOSAIC)).tolist() for i in sure}
+    by_class: dict[int, list[int]] = {}
+    for place in sorted(sure, key=lambda i: (draw[i][0], ids[i])):
+        by_class.setdefault(label[place], []).append(place)
     groups: list[list[int]] = []
     while True:
-        ready = [members for members in left.values() if len(members) >= each]
+        ready = [members for members in by_class.values() if len(members) >= each]
         ready.sort(key=lambda members: (-len(members), draw[members[0]][0]))
         if len(ready) < cells // each:
             return groups
         chosen = [members.pop(0) for members in ready[: cells // each] for _ in range(each)]
-        groups.append(sorted(chosen, key=lambda i: (draw[i][1], subject.ids[i])))
-
-
-@dataclass(frozen=True, eq=False)
-class GridMaps:
-    """Maps of mosaics, one for the class of each cell.
-
-    Attributes:
-        ids: Number of each mosaic.
-        saliency: At their own resolution, (B, n * n, h, w).
-        tiles: Class of each cell, (B, n * n), row by row.
-    """
-
-    ids: tuple[int, ...]
-    saliency: Tensor
-    tiles: Tensor
+        groups.append(sorted(chosen, key=lambda i: (draw[i][1], ids[i])))
 
 
 def grid_pointing_game(saliency: Tensor, cells: Tensor) -> Tensor:
@@ -174,29 +154,26 @@ class GridPointingGame(PerImage):
     """Mean over the cells of a mosaic (higher is better), and the share of cells whose map says nothing."""
 
     columns = ("value", "silent")
-    outputs = ("value", "silent")
     better = (True, None)
     skips = "maps with nothing above 0"
     protocol: Protocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """A map for the class of each cell; the one that is there already is taken for its cell."""
-        tiles = case.needs("tiles", "mosaics with the class of each cell (see `mhex.metrics.grid_pointing_game`)").to(
-            case.subject.device
-        )
+        tiles = case.needs("tiles", "mosaics with the class of each cell (see `mhex.metrics.grid_pointing_game`)")
+        tiles = tiles.to(case.subject.device)
         maps = []
         for classes in tiles.unbind(1):
             if case.explained is not None and torch.equal(classes, case.explained.to(classes)):
-                found = case.saliency
+                saliency = case.saliency
             else:
                 again = case.needs("again", "a way to explain other classes (again=)")
-                found = again(case.subject.batch.pixels, classes)
-            maps.append(check_map(case.subject, found))
-        return (GridMaps(tuple(case.ids), torch.stack(maps, 1), tiles),)
+                saliency = again(case.subject.batch.pixels, classes)
+            maps.append(check_map(case.subject, saliency))
+        return (JudgedMaps(tuple(case.ids), torch.stack(maps, 1), tiles),)
 
-    def score(self, result: GridMaps) -> Tensor:
-        """Per mosaic."""
-        right = result.tiles[:, :, None] == result.tiles[:, None]  # the cells of each cell's class
-        cells = result.tiles.shape[1]
+    def score(self, result: JudgedMaps) -> Tensor:
+        right = result.truth[:, :, None] == result.truth[:, None]  # the cells of each cell's class
+        cells = result.truth.shape[1]
         values = grid_pointing_game(result.saliency.flatten(0, 1), right.flatten(0, 1)).view(-1, cells)
         return torch.stack([values.nanmean(1), values.isnan().double().mean(1)], 1)

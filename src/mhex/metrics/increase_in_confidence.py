@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._drops import DropMetric, RegionProtocol
+from mhex.metrics.average_drop import DropMetric, RegionProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import MaskedResult
 
 
 @dataclass(frozen=True)
 class KeepProtocol(RegionProtocol):
-    """Of metrics of the salient region alone."""
+    """Protocol of metrics of the salient region alone."""
 
     scored: str = "predicted"
     mode: str = "soft-keep"
@@ -33,7 +33,7 @@ def increase_in_confidence(result: MaskedResult, scored: str = "predicted") -> T
     """`[p(x') > p(x)]` with the salient region alone in `x'`, (B,).
 
     Args:
-        result: Of a pass that keeps the salient region.
+        result: Result of a pass that keeps the salient region.
         scored: Whose probability is read.
     """
     before, after = result.of(scored)
@@ -57,5 +57,4 @@ class IncreaseInConfidence(DropMetric):
     protocol: KeepProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
-        """Per image."""
         return increase_in_confidence(result, self.protocol.scored)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.drops import Drops, drops_of
-from mhex.metrics.protocols import Protocol, blur_only
+from mhex.metrics.protocols import Protocol, blur_only, check_pixels
 from mhex.metrics.registry import register_metric
-from mhex.perturb.references import PIXELS
 from mhex.perturb.subject import Runner, Subject
 from mhex.perturb.units import at_size, check_maps, generator_for
 
@@ -28,19 +28,14 @@ class NoiseResult:
     """What scores lost under each change.
 
     Attributes:
-        noise: How inputs were changed.
+        runner: How inputs were changed.
         shape: Channels, height and width of the images.
         drops: `z_c(x) - z_c(x - I)`.
     """
 
-    noise: NoisePass
+    runner: NoiseProtocol
     shape: tuple[int, int, int]
     drops: Drops
-
-    @property
-    def runner(self) -> NoisePass:
-        """How inputs were changed."""
-        return self.noise
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -55,26 +50,24 @@ class NoiseResult:
         image = self.shape[1:]
         maps = check_maps(saliency, len(self.ids), image).to(self.drops.values.device)
         maps = at_size(maps.double(), image).flatten(1)
-        products = [
-            self.noise.patterns(number, range(self.noise.draws), self.shape).mean(1).to(maps).flatten(1) @ sample
-            for number, sample in zip(self.ids, maps, strict=True)
-        ]
-        return torch.stack(products)
+        rows = zip(self.ids, maps, strict=True)
+        patterns = ((self.runner.patterns(i, range(self.runner.draws), self.shape), sample) for i, sample in rows)
+        return torch.stack([pattern.mean(1).to(maps).flatten(1) @ sample for pattern, sample in patterns])
 
 
 @dataclass(frozen=True)
-class NoisePass(Runner[NoiseResult]):
+class NoiseProtocol(Protocol, Runner[NoiseResult]):
     """How inputs are changed. Nothing here depends on maps: all methods and classes share the passes.
 
     Attributes:
         kind: `"gaussian"` takes off noise: for maps that are gradients. `"square"` hides a square of random side and
             place, and its sum over the map is what the map foretells: for maps that are contributions.
-        sigma: Of the noise, in units of the model's input.
-        channels: Of the noise. `"shared"` is one number for each pixel, the same in all channels: maps are sums over
-            channels, and foretell such changes without loss. `"own"` is one number for each value of the input, as in
+        sigma: Spread of the noise, in units of the model's input.
+        channels: Noise of `"shared"` channels is one number for each pixel: maps are sums over channels, and foretell
+            such changes without loss. `"own"` is one number for each value of the input, as in
             captum's examples: what channels have for themselves is then beyond any map.
         draws: Changes of each sample, n.
-        seed: Of the changes.
+        seed: Seed of the changes.
         reference: What a hidden square shows.
         blur: Spread of the reference `"blur"`; None for a sixteenth of the shorter side.
     """
@@ -88,85 +81,14 @@ class NoisePass(Runner[NoiseResult]):
     channels: str = "shared"
 
     def __post_init__(self) -> None:
-        if self.kind not in ("gaussian", "square"):
-            raise ArgumentError(f"Expected kind 'gaussian' or 'square', but got {self.kind!r}.")
-        if not isinstance(self.draws, int) or self.draws < 1:
+        super().__post_init__()
+        check_choice("kind", self.kind, ("gaussian", "square"))
+        check_choice("channels", self.channels, ("shared", "own"))
+        if self.draws < 1:
             raise ArgumentError(f"Expected draws to be a whole number from 1 on, but got {self.draws!r}.")
         if not self.sigma > 0:
             raise ArgumentError(f"Expected sigma of the noise to be above 0, but got {self.sigma!r}.")
-        if self.channels not in ("shared", "own"):
-            raise ArgumentError(f"Expected channels 'shared' or 'own', but got {self.channels!r}.")
-        if self.reference not in PIXELS[:-1]:
-            raise ArgumentError(
-                f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {self.reference!r}."
-            )
-
-    def ask(self, subject: Subject, explained: Tensor | None = None, other: Tensor | None = None) -> NoiseResult:
-        """Change and ask; classes as for `PerturbationSweep`."""
-        if subject.batch.modality != "image":
-            raise ArgumentError("Expected images: noise has no meaning on the tokens of texts.")
-        pixels = subject.batch.pixels
-        shape = (int(pixels.shape[1]), int(pixels.shape[2]), int(pixels.shape[3]))
-        stand_in = None if self.kind == "gaussian" else subject.reference(self.reference, self.blur)
-
-        def change(samples: Tensor, draws: Tensor) -> Batch:
-            # Samples come in order, each with several of its draws.
-            parts = [(b, draws[samples == b].tolist()) for b in dict.fromkeys(samples.tolist())]
-            pattern = torch.cat([self.patterns(subject.ids[b], chosen, shape) for b, chosen in parts]).to(pixels)
-            own = pixels[samples]
-            changed = own - pattern if stand_in is None else torch.where(pattern > 0, stand_in[samples], own)
-            return subject.variants(changed, samples, rows=False)
-
-        drops = drops_of(subject, self, self.draws, change, subject.classes(explained, other), "noise")
-        return NoiseResult(self, shape, drops)
-
-    def patterns(self, number: int, draws: Sequence[int], shape: tuple[int, int, int]) -> Tensor:
-        """Some changes of one sample, float64: noise, or 1 at hidden pixels and 0 elsewhere.
-
-        Args:
-            number: Id of the sample.
-            draws: Numbers of the changes, M.
-            shape: Channels, height and width of the sample.
-
-        Returns:
-            (M, C, H, W) where channels have noise of their own, (M, 1, H, W) where all share it.
-        """
-        seeds = torch.randint(2**62, (self.draws,), generator=generator_for(self.seed, number, _NOISE)).tolist()
-        generators = [torch.Generator().manual_seed(seeds[n]) for n in draws]
-        channels, height, width = shape
-        if self.kind == "gaussian":
-            size = (channels if self.channels == "own" else 1, height, width)
-            return torch.stack([torch.randn(size, generator=g, dtype=torch.float64) for g in generators]) * self.sigma
-        masks = torch.zeros(len(generators), 1, height, width, dtype=torch.float64)
-        for mask, generator in zip(masks, generators, strict=True):
-            length, row, column = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
-            side = 1 + int(length * max(1, min(height, width) // 2))  # up to half of the shorter side
-            top, left = int(row * (height - side + 1)), int(column * (width - side + 1))
-            mask[:, top : top + side, left : left + side] = 1
-        return masks
-
-
-@dataclass(frozen=True)
-class NoiseProtocol(Protocol):
-    """Of metrics of changes that do not depend on maps.
-
-    Attributes:
-        kind: `"square"` for maps that are contributions, `"gaussian"` for maps that are gradients.
-        sigma: Of the Gaussian noise, in units of the model's input.
-        draws: n.
-        seed: Of the changes.
-        reference: What a hidden square shows.
-        blur: Spread of the reference `"blur"`.
-        channels: Whether channels have noise of their `"own"`, or `"shared"`, as maps are; see `NoisePass`.
-    """
-
-    kind: str = "square"
-    sigma: float = 0.1
-    draws: int = 100
-    seed: int = 0
-    reference: str = "blur"
-    blur: float | None = None
-    channels: str = "shared"
+        check_pixels(self.reference)
 
     @property
     def idle(self) -> dict[str, str]:
@@ -178,14 +100,45 @@ class NoiseProtocol(Protocol):
         }
         return noise | blur_only(self.reference, "blur")
 
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.runner,)
+    def ask(self, subject: Subject, explained: Tensor | None = None, other_class: Tensor | None = None) -> NoiseResult:
+        """Change and ask; classes as for `PerturbationSweep`."""
+        if subject.batch.modality != "image":
+            raise ArgumentError("Expected images: noise has no meaning on the tokens of texts.")
+        pixels = subject.batch.pixels
+        shape = (int(pixels.shape[1]), int(pixels.shape[2]), int(pixels.shape[3]))
+        stand_in = None if self.kind == "gaussian" else subject.reference(self.reference, self.blur)
 
-    @property
-    def runner(self) -> NoisePass:
-        """The passes that it needs."""
-        return NoisePass(self.kind, self.sigma, self.draws, self.seed, self.reference, self.blur, self.channels)
+        def change(samples: Tensor, draws: Tensor) -> Batch:
+            # Samples come in order, each with several of its draws.
+            chosen: dict[int, list[int]] = {}
+            for sample, draw in zip(samples.tolist(), draws.tolist(), strict=True):
+                chosen.setdefault(sample, []).append(draw)
+            pattern = torch.cat([self.patterns(subject.ids[b], numbers, shape) for b, numbers in chosen.items()])
+            pattern, clean = pattern.to(pixels), pixels[samples]
+            changed = clean - pattern if stand_in is None else torch.where(pattern > 0, stand_in[samples], clean)
+            return subject.variants(changed, samples, rows=False)
+
+        drops = drops_of(subject, self, self.draws, change, subject.classes(explained, other_class), "noise")
+        return NoiseResult(self, shape, drops)
+
+    def patterns(self, number: int, draws: Sequence[int], shape: tuple[int, int, int]) -> Tensor:
+        """M changes of a sample by its id, float64: noise, or 1 at hidden pixels and 0 elsewhere.
+
+        The shape is (M, C, H, W) where channels have noise of their own, (M, 1, H, W) where all share it.
+        """
+        seeds = torch.randint(2**62, (self.draws,), generator=generator_for(self.seed, number, _NOISE)).tolist()
+        generators = [torch.Generator().manual_seed(seeds[n]) for n in draws]
+        channels, height, width = shape
+        if self.kind == "gaussian":
+            size = (channels if self.channels == "own" else 1, height, width)
+            return torch.stack([torch.randn(size, generator=g, dtype=torch.float64) for g in generators]) * self.sigma
+        masks = torch.zeros(len(generators), 1, height, width, dtype=torch.float64)
+        for mask, generator in zip(masks, generators, strict=True):
+            length, row, column = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+            side = 1 + int(length * max(1, min(height, width) // 2))  # up to half of the shorter side
+            top, start = int(row * (height - side + 1)), int(column * (width - side + 1))
+            mask[:, top : top + side, start : start + side] = 1
+        return masks
 
 
 def infidelity(result: NoiseResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:
@@ -195,9 +148,9 @@ def infidelity(result: NoiseResult, saliency: Tensor, explained: Tensor | None =
     always 0, and NaN where the score never changes.
 
     Args:
-        result: Of noise.
+        result: Result of noise.
         saliency: Maps (B, h, w).
-        explained: Whose logit is read, (B,); None for the predicted class.
+        explained: Class whose logit is read, (B,); None for the predicted class.
     """
     seen = result.drops.of(explained)
     still = (seen.abs() <= result.drops.rounding[:, None]).all(1, keepdim=True)
@@ -235,17 +188,14 @@ class Infidelity(PerImage):
     """Scale-free infidelity, raw infidelity (lower is better), and the share of maps that point the wrong way."""
 
     columns = ("value", "raw", "reversed")
-    outputs = ("value", "raw", "reversed")
     better = (False, False, None)
     skips = "scores that noise does not change"
     protocol: NoiseProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """Changes, which all maps of the samples share."""
-        result = self.protocol.runner.ask(case.subject, case.explained, case.other_class)
+        result = self.protocol.ask(case.subject, case.explained, case.other_class)
         return result, case.saliency, case.explained
 
     def score(self, result: NoiseResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:
-        """Per image."""
         free, raw, factor = infidelity(result, saliency, explained).unbind(1)
         return torch.stack([free, raw, (factor < 0).double()], 1)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import CurveProtocol
+from mhex.metrics.curve import CurveMetric, CurveProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
@@ -16,7 +15,7 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
     Putting in is removing the least important ones, read backwards.
 
     Args:
-        result: Of a sweep with the order `"lif"`.
+        result: Result of a sweep with the order `"lif"`.
         scored: Whose probability is read.
         rule: How the area is taken.
     """
@@ -46,5 +45,4 @@ class Insertion(CurveMetric):
     inserted = True
 
     def score(self, result: SweepResult) -> Tensor:
-        """Per image."""
         return insertion(result, self.protocol.scored, self.protocol.area)

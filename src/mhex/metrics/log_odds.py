@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import ScoredProtocol
+from mhex.metrics.curve import CurveMetric, ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
 
 @dataclass(frozen=True)
 class LogOddsProtocol(ScoredProtocol):
-    """Of the change of log-probabilities along a sweep.
+    """Protocol of the change of log-probabilities along a sweep.
 
     Attributes:
         true_odds: Whether `log(p / (1 - p))` is read in place of `log p`.
@@ -27,7 +26,7 @@ def log_odds(result: SweepResult, scored: str = "predicted", first: bool = True,
     """`1 / |K| sum_k log(p(x_k) / p(x))`, the most important units removed first, (B,).
 
     Args:
-        result: Of a sweep with the order `"mif"`.
+        result: Result of a sweep with the order `"mif"`.
         scored: Whose probability is read.
         first: Whether the first term, which is 0, counts in `|K|`.
         true_odds: `log(p / (1 - p))` in place of `log p`, which the published name speaks of.
@@ -64,5 +63,4 @@ class LogOdds(CurveMetric):
         return "log-odds" if self.protocol.true_odds else "log-probability"
 
     def score(self, result: SweepResult) -> Tensor:
-        """Per image."""
         return log_odds(result, self.protocol.scored, true_odds=self.protocol.true_odds)

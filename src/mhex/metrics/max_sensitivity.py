@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.errors import ArgumentError, MhexWarning
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
@@ -37,17 +39,17 @@ class NeighbourResult:
     size: Tensor
     change: Tensor
     flipped: Tensor
-    runner: NeighbourPass | None = None
+    runner: NeighbourProtocol | None = None
 
 
 @dataclass(frozen=True)
-class NeighbourPass(Runner[NeighbourResult]):
+class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
     """How neighbours are drawn.
 
     Attributes:
         radius: Every number of the input moves by at most so much, evenly.
         draws: Neighbours of each sample, n.
-        seed: Of the draws.
+        seed: Seed of the draws.
         units: `"raw"`: the radius is in colours from 0 to 1, before normalisation; where that is not known, and a
             warning says so, and with `"model"`, in units of the model's input.
     """
@@ -58,12 +60,12 @@ class NeighbourPass(Runner[NeighbourResult]):
     units: str = "raw"
 
     def __post_init__(self) -> None:
-        if not self.radius > 0 or not isinstance(self.draws, int) or self.draws < 1:
+        super().__post_init__()
+        if not self.radius > 0 or self.draws < 1:
             raise ArgumentError(
                 f"Expected a radius above 0 and at least one draw, but got {self.radius!r} and {self.draws!r}."
             )
-        if self.units not in ("raw", "model"):
-            raise ArgumentError(f"Expected units 'raw' or 'model', but got {self.units!r}.")
+        check_choice("units", self.units, ("raw", "model"))
 
     def ask(
         self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
@@ -85,15 +87,16 @@ class NeighbourPass(Runner[NeighbourResult]):
         for _ in range(self.draws):
             draw = torch.stack([torch.rand(pixels.shape[1:], generator=g, dtype=torch.float64) for g in generators])
             near = pixels + ((2 * draw - 1).to(pixels.device) * radius).to(pixels)
-            found = explain_again(subject, again, near, classes, saliency)
-            change.append((found - maps).norm(dim=1))
-            flipped.append(_predicted(subject, near) != subject.predicted)
+            change.append((explain_again(subject, again, near, classes, saliency) - maps).norm(dim=1))
+            chunks = subject.run(subject.batch.size, partial(subject.variants, near))
+            predicted = torch.cat([top_class(logits) for _, _, logits in chunks])
+            flipped.append(predicted != subject.predicted)
         used = self if subject.batch.scale is not None else replace(self, units="model")
         numbers = (maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
         return NeighbourResult(tuple(subject.ids), *numbers, used)
 
     def _radius(self, subject: Subject) -> Tensor:
-        """In units of the model's input, (C, 1, 1) or a single number."""
+        """The radius in units of the model's input, (C, 1, 1) or a single number."""
         scale = subject.batch.scale
         if self.units == "raw" and scale is not None:
             return self.radius / scale[1].double().to(subject.device).view(-1, 1, 1)
@@ -113,54 +116,28 @@ def check_images(subject: Subject) -> None:
         raise ArgumentError("Expected images: this metric is not defined for texts.")
 
 
+def image_inputs(subject: Subject, pixels: Tensor) -> Any:
+    """Pixels of the samples as `mhex.explain` takes them, with whatever else the model was given."""
+    kwargs = subject.batch.kwargs
+    return {"pixel_values": pixels, **kwargs} if kwargs else pixels
+
+
 def explain_again(
     subject: Subject, again: Callable[..., Tensor], pixels: Tensor, classes: Tensor, like: Tensor
 ) -> Tensor:
     """Maps of other pixels of the samples, (B, N), float64; of another shape than `like` (B, ...) they are refused."""
-    rest = subject.batch.kwargs
-    found = again({"pixel_values": pixels, **rest} if rest else pixels, classes)
-    if not isinstance(found, Tensor) or found.shape != like.shape:
-        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    maps = again(image_inputs(subject, pixels), classes)
+    if not isinstance(maps, Tensor) or maps.shape != like.shape:
+        got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
         raise ArgumentError(f"Expected maps of shape {tuple(like.shape)} when explained again, but got {got}.")
-    return check_map(subject, found).double().flatten(1)
-
-
-def _predicted(subject: Subject, pixels: Tensor) -> Tensor:
-    size = subject.batch.size
-    return torch.cat([top_class(logits) for _, _, logits in subject.run(size, lambda n: subject.variants(pixels, n))])
-
-
-@dataclass(frozen=True)
-class NeighbourProtocol(Protocol):
-    """Of metrics that explain neighbours.
-
-    Attributes:
-        radius: Every number of the input moves by at most so much.
-        draws: n.
-        seed: Of the draws.
-        units: Of the radius: `"raw"` colours from 0 to 1, or `"model"`, normalised.
-    """
-
-    radius: float = 0.02
-    draws: int = 50
-    seed: int = 0
-    units: str = "raw"
-
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.runner,)
-
-    @property
-    def runner(self) -> NeighbourPass:
-        """The passes that it needs."""
-        return NeighbourPass(self.radius, self.draws, self.seed, self.units)
+    return check_map(subject, maps).double().flatten(1)
 
 
 def max_sensitivity(result: NeighbourResult) -> Tensor:
     """`max_j |S(x + d_j) - S(x)| / |S(x)|`, (B,); a map of zeros is divided by 1.
 
     Args:
-        result: Of neighbours explained again.
+        result: Result of neighbours that were explained again.
     """
     return result.change.amax(1) / torch.where(result.size > 0, result.size, 1.0)
 
@@ -185,21 +162,17 @@ class MaxSensitivity(PerImage):
     """Largest relative change (lower is better), and the share of neighbours that are predicted otherwise."""
 
     columns = ("value", "flipped")
-    outputs = ("value", "flipped")
     better = (False, None)
     protocol: NeighbourProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """Neighbours, explained again."""
         again = case.needs("again", "a way to explain changed images (again=)")
         if self.protocol.units == "raw" and case.subject.batch.scale is None:
             raise ArgumentError(
                 "Expected to know how colours were normalised for a radius in raw colours: give preprocess= with mean "
                 "and std, or a bundle, or choose units='model'."
             )
-        runner = self.protocol.runner
-        return (case.once(runner, lambda: runner.ask(case.subject, case.saliency, again, case.explained)),)
+        return (case.passes(self.protocol, again, case.explained),)
 
     def score(self, result: NeighbourResult) -> Tensor:
-        """Per image."""
         return torch.stack([max_sensitivity(result), result.flipped.double().mean(1)], 1)

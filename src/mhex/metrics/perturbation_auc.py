@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import AreaProtocol
+from mhex.metrics.curve import AreaProtocol, CurveMetric
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
@@ -15,7 +14,7 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     """`area_k [argmax f(x_k) = y]` with the most and with the least important units removed first, (B, 2).
 
     Args:
-        result: Of a sweep of both orders, with labels.
+        result: Result of a sweep of both orders, with labels.
         rule: How the area is taken.
     """
     return torch.stack([area(result.curve(order, "hit", "label"), rule) for order in ("mif", "lif")], 1)
@@ -52,7 +51,6 @@ class PerturbationAUC(CurveMetric):
         return "hit"
 
     def score(self, result: SweepResult) -> Tensor:
-        """Per image."""
         areas = perturbation_auc(result, self.protocol.area)
         return torch.cat([areas, result.curve("mif", "hit", "label")[:, :1]], 1)
 

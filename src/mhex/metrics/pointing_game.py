@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics._maps import LocatedMaps, LocationMetric, on_mask, skip_empty
+from mhex.metrics.base import JudgedMaps, PerImage
+from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
+from mhex.perturb import at_size, check_map
+
+MASK = "a mask for each image (1 at the object, 0 elsewhere, -1 to be ignored)"
+
+
+class LocationMetric(PerImage):
+    """A metric of a map and a mask."""
+
+    skips = "no object in the mask"
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        mask = case.needs("mask", MASK)
+        return (JudgedMaps(tuple(case.ids), check_map(case.subject, case.saliency), mask),)
+
+
+def on_mask(saliency: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps (B, h, w), bilinear, at the size of masks (B, H, W), in float64; and the masks in int8.
+
+    What cannot be compared is refused.
+    """
+    pair = (saliency, mask)
+    if not all(isinstance(tensor, Tensor) and tensor.dim() == 3 for tensor in pair) or len(saliency) != len(mask):
+        shapes = " and ".join(str(tuple(getattr(tensor, "shape", ()))) for tensor in pair)
+        raise ArgumentError(f"Expected maps (B, h, w) and as many masks (B, H, W), but got {shapes}.")
+    if not bool(saliency.isfinite().all()):
+        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
+    allowed = (mask == 1) | (mask == 0) | (mask == -1)
+    if not bool(allowed.all()):
+        raise ArgumentError(
+            f"Expected {MASK}, but got the value {mask[~allowed][0].item():g}; write other values as one of these."
+        )
+    mask = mask.to(saliency.device)
+    return at_size(saliency.double(), (mask.shape[-2], mask.shape[-1])), mask.to(torch.int8)
+
+
+def skip_empty(values: Tensor, mask: Tensor) -> Tensor:
+    """Values (B,) or (B, J) with NaN where a mask (B, H, W) has no object: such an image does not count."""
+    empty = ~(mask == 1).flatten(1).any(1)
+    return values.masked_fill(empty if values.dim() == 1 else empty[:, None], torch.nan)
 
 
 @dataclass(frozen=True)
 class PointingProtocol(Protocol):
-    """Of the pointing game.
+    """Protocol of the pointing game.
 
     Attributes:
         tolerance: Pixels of the mask by which the point may miss the object.
@@ -78,6 +119,5 @@ class PointingGame(LocationMetric):
     hits = True
     protocol: PointingProtocol
 
-    def score(self, result: LocatedMaps) -> Tensor:
-        """Per image."""
-        return pointing_game(result.saliency, result.mask, self.protocol.tolerance)
+    def score(self, result: JudgedMaps) -> Tensor:
+        return pointing_game(result.saliency, result.truth, self.protocol.tolerance)

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
+from mhex._settings import check_choice
 from mhex.capture import unwrap
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.max_sensitivity import check_images, explain_again
 from mhex.metrics.protocols import Protocol
@@ -48,38 +49,24 @@ def restored(model: nn.Module) -> Iterator[None]:
 
 
 def randomize(layer: nn.Module, seed: int) -> None:
-    """Give a layer's own parameters new random values, in place.
+    """Give a layer's own parameters new random values, in place; the global generators are left alone.
 
     By the layer's own initialiser, `reset_parameters`, where it has one. Else, as for class tokens and position
-    embeddings that a model holds itself, the numbers of each parameter are shuffled.
-
-    Args:
-        layer: Whose parameters are renewed; layers inside of it are left alone, unless its initialiser renews them.
-        seed: Of the random numbers; the global generators are left alone.
+    embeddings that a model holds itself, the numbers of each parameter are shuffled. Layers inside of it are left
+    alone, unless its initialiser renews them.
     """
-    own = [p for p in layer._parameters.values() if p is not None]
-    devices = sorted({p.device.index for p in own if p.device.type == "cuda"})
+    parameters = [p for p in layer._parameters.values() if p is not None]
+    devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
-        initialise = _initialiser(layer)
-        if initialise is not None:
-            initialise()
-            return
-        for parameter in own:
-            _shuffle(parameter)
-
-
-def _initialiser(layer: nn.Module) -> Callable[[], object] | None:
-    for name in ("reset_parameters", "_reset_parameters"):  # the second is that of torch's attention
-        found = getattr(layer, name, None)
-        if callable(found):
-            return found  # type: ignore[no-any-return]
-    return None
-
-
-def _shuffle(parameter: Tensor) -> None:
-    order = torch.randperm(parameter.numel()).to(parameter.device)
-    parameter.copy_(parameter.flatten()[order].view_as(parameter))
+        for name in ("reset_parameters", "_reset_parameters"):  # the second is that of torch's attention
+            initialise = getattr(layer, name, None)
+            if callable(initialise):
+                initialise()
+                return
+        for parameter in parameters:
+            order = torch.randperm(parameter.numel()).to(parameter.device)
+            parameter.copy_(parameter.flatten()[order].view_as(parameter))
 
 
 _CLASS, _INPUT = 4, 5  # purposes of random numbers
@@ -104,35 +91,42 @@ class RandomizedResult:
     ids: tuple[int, ...]
     rho: Tensor
     baseline: Tensor
-    runner: RandomizedPass | None = None
+    runner: RandomizationProtocol | None = None
 
     def of(self, sign: str) -> tuple[Tensor, Tensor]:
         """Correlations (B, L) and baseline (B,) of `"signed"` maps, or of their `"absolute"` values."""
-        if sign not in _SIGNS:
-            raise ArgumentError(f"Expected sign to be one of {', '.join(_SIGNS)}, but got {sign!r}.")
+        check_choice("sign", sign, _SIGNS)
         return self.rho[..., _SIGNS.index(sign)], self.baseline[:, _SIGNS.index(sign)]
 
 
 @dataclass(frozen=True)
-class RandomizedPass(Runner[RandomizedResult]):
+class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
     """What is randomised.
 
     Attributes:
         mode: `"parameters"`: layer after layer from the output to the input, each staying random. `"logit"`: another
             class, drawn at random, is explained. `"labels"`: a model trained on permuted labels is explained.
-        seed: Of new weights, classes and the baseline.
+        sign: Whether `"signed"` maps are compared, or their `"absolute"` values.
+        seed: Seed of new weights, classes and the baseline.
         stages: Layers are renewed in so many parts; None for one layer at a time.
     """
 
     mode: str = "parameters"
+    sign: str = "signed"
     seed: int = 0
     stages: int | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in _MODES:
-            raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
+        super().__post_init__()
+        check_choice("mode", self.mode, _MODES)
         if self.stages is not None and self.stages < 1:
             raise ArgumentError(f"Expected at least one stage, but got {self.stages!r}.")
+        check_choice("sign", self.sign, _SIGNS)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        weights = self.mode == "parameters"
+        return {} if weights else {"stages": f"no layer is renewed, because mode is {self.mode!r}"}
 
     def ask(
         self,
@@ -157,13 +151,14 @@ class RandomizedPass(Runner[RandomizedResult]):
         if self.mode == "logit":
             classes = self._another(subject, classes)
         changed = subject.model if explained_model is None else unwrap(explained_model)
-        found = []
+        correlations = []
         # Closed at once also after an error, so that weights are put back before anybody sees it.
         with closing(self._stages(subject, changed)) as stages:
             for _ in stages:
                 new = explain_again(subject, again, subject.batch.pixels, classes, saliency)
-                found.append(_alike(maps, new))
-        return RandomizedResult(tuple(subject.ids), torch.stack(found, 1), self._baseline(subject, saliency), self)
+                correlations.append(_alike(maps, new))
+        rho = torch.stack(correlations, 1)
+        return RandomizedResult(tuple(subject.ids), rho, self._baseline(subject, saliency), self)
 
     def _stages(self, subject: Subject, model: nn.Module) -> Generator[int]:
         """Once after each part of the layers has been renewed; once for the other modes."""
@@ -191,54 +186,18 @@ class RandomizedPass(Runner[RandomizedResult]):
     def _baseline(self, subject: Subject, saliency: Tensor) -> Tensor:
         """Mean correlation of maps `x w` and `x v` at the size of the maps, `w` and `v` drawn apart; (B, 2)."""
         pixels = subject.batch.pixels.double()
-        found = []
+        correlations = []
         for number, image in zip(subject.ids, pixels, strict=True):
             draw = generator_for(self.seed, number, _INPUT)
             weights = torch.randn((2, _PAIRS, *image.shape), generator=draw, dtype=torch.float64).to(image.device)
             maps = F.adaptive_avg_pool2d((image * weights).sum(2), (saliency.shape[-2], saliency.shape[-1]))
-            found.append(_alike(*maps.flatten(2)).mean(0))
-        return torch.stack(found)
+            correlations.append(_alike(*maps.flatten(2)).mean(0))
+        return torch.stack(correlations)
 
 
 def _alike(first: Tensor, second: Tensor) -> Tensor:
     """Rank correlations of rows (M, N), with their signs and without: (M, 2)."""
     return torch.stack([rank_correlation(first, second), rank_correlation(first.abs(), second.abs())], -1)
-
-
-@dataclass(frozen=True)
-class RandomizationProtocol(Protocol):
-    """Of the sanity checks.
-
-    Attributes:
-        mode: `"parameters"`, `"logit"` or `"labels"`; see `RandomizedPass`.
-        sign: Whether `"signed"` maps are compared, or their `"absolute"` values.
-        seed: Of new weights and classes.
-        stages: Layers are renewed in so many parts; None for one layer at a time.
-    """
-
-    mode: str = "parameters"
-    sign: str = "signed"
-    seed: int = 0
-    stages: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sign not in ("signed", "absolute"):
-            raise ArgumentError(f"Expected sign 'signed' or 'absolute', but got {self.sign!r}.")
-
-    @property
-    def idle(self) -> dict[str, str]:
-        weights = self.mode == "parameters"
-        return {} if weights else {"stages": f"no layer is renewed, because mode is {self.mode!r}"}
-
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.runner,)
-
-    @property
-    def runner(self) -> RandomizedPass:
-        """The passes that it needs."""
-        return RandomizedPass(self.mode, self.seed, self.stages)
 
 
 def randomization(result: RandomizedResult, sign: str = "signed") -> Tensor:
@@ -247,7 +206,7 @@ def randomization(result: RandomizedResult, sign: str = "signed") -> Tensor:
     What the input alone would give is in `result.baseline`.
 
     Args:
-        result: Of maps after randomisation.
+        result: Result of maps after randomisation.
         sign: Whether `"signed"` maps are compared, or their `"absolute"` values.
     """
     return result.of(sign)[0]
@@ -276,25 +235,18 @@ class Randomization(PerImage):
     """Mean rank correlation (lower is better), the same less the baseline, the baseline, and the share `constant`."""
 
     columns = ("rho", "excess", "baseline", "constant")
-    outputs = ("rho", "excess", "baseline", "constant")
     better = (False, False, None, None)
     protocol: RandomizationProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """Maps after randomisation."""
         if self.protocol.mode == "labels":
             again = case.needs("relabelled", "maps by a model trained on permuted labels (relabelled=)")
         else:
             again = case.needs("again", "a way to explain again (again=)")
-        runner = self.protocol.runner
-
-        def make() -> RandomizedResult:
-            return runner.ask(case.subject, case.saliency, again, case.explained, case.model)
-
-        return (case.once(runner, make),)
+        return (case.passes(self.protocol.shared, again, case.explained, case.model),)
 
     def score(self, result: RandomizedResult) -> Tensor:
-        """Per image; NaN where no two maps can be compared."""
+        """Numbers per image; NaN where no two maps can be compared."""
         rho, baseline = randomization(result, self.protocol.sign), result.of(self.protocol.sign)[1]
         mean = rho.nanmean(1)
         return torch.stack([mean, mean - baseline, baseline, rho.isnan().double().mean(1)], 1)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 
 MetricClass = TypeVar("MetricClass", bound=type[PerImage])
 

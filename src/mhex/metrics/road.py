@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.errors import ArgumentError
-from mhex.metrics._curve import CurveMetric
-from mhex.metrics.protocols import ScoredProtocol
+from mhex.metrics.curve import CurveMetric, ScoredProtocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
@@ -18,7 +18,7 @@ _TENTHS = tuple(f"{order}_{share}" for order in ("mif", "lif") for share in rang
 
 @dataclass(frozen=True)
 class RoadProtocol(ScoredProtocol):
-    """Of curves under imputation.
+    """Protocol of curves under imputation.
 
     Attributes:
         hit: Whether accuracy means that the `"predicted"` class stays on top, or that the `"label"` is there.
@@ -30,8 +30,7 @@ class RoadProtocol(ScoredProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hit not in ("predicted", "label"):
-            raise ArgumentError(f"Expected hit 'predicted' or 'label', but got {self.hit!r}.")
+        check_choice("hit", self.hit, ("predicted", "label"))
         if self.steps % 10:
             raise ArgumentError(f"Expected a multiple of 10 steps, but got {self.steps!r}.")
 
@@ -40,7 +39,7 @@ def road(result: SweepResult, scored: str = "explained") -> Tensor:
     """`mean_q (p_LIF - p_MIF) / 2` over the shares 10 to 90 % removed, from -0.5 to 0.5, (B,).
 
     Args:
-        result: Of a sweep of both orders, with a multiple of 10 steps.
+        result: Result of a sweep of both orders, with a multiple of 10 steps.
         scored: Whose probability is read.
     """
     first, last = (_tenths(result, order, "probability", scored) for order in ("mif", "lif"))
@@ -49,7 +48,7 @@ def road(result: SweepResult, scored: str = "explained") -> Tensor:
 
 def _tenths(result: SweepResult, order: str, output: str, scored: str) -> Tensor:
     """A curve at 10, 20 ... 90 %, (B, 9)."""
-    steps = result.sweep.steps
+    steps = result.runner.steps
     if steps % 10:
         raise ArgumentError(f"Expected a multiple of 10 steps, but got {steps}.")
     return result.curve(order, output, scored)[:, :: steps // 10][:, 1:-1]
@@ -71,11 +70,9 @@ class ROAD(CurveMetric):
     """Half the gap between both orders (higher is better), and accuracy at each share removed (`mif_10` ...)."""
 
     columns = ("value", *_TENTHS)
-    outputs = ("value", *_TENTHS)
     better = (True, *(name.startswith("lif") for name in _TENTHS))
     protocol: RoadProtocol
 
     def score(self, result: SweepResult) -> Tensor:
-        """Per image."""
         hits = [_tenths(result, order, "hit", self.protocol.hit) for order in ("mif", "lif")]
         return torch.cat([road(result, self.protocol.scored)[:, None], *hits], 1)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol, blur_only, check_units
 from mhex.metrics.registry import register_metric
 from mhex.perturb.subject import Runner, Subject, column_of
 from mhex.perturb.sweep import PerturbationSweep
-from mhex.perturb.units import Tie, Units, counts
+from mhex.perturb.units import Units, counts
 
 
 @dataclass(frozen=True)
@@ -35,45 +35,49 @@ class GroupResult:
     ids: tuple[int, ...]
     importance: Tensor
     drop: Tensor
-    runner: GroupPass | None = None
+    runner: GroupProtocol | None = None
 
     def of(self, scored: str) -> Tensor:
         """What goes with each group, of one class, (B, K)."""
-        known = ~self.drop.isnan() | self.importance.isnan()[..., None]
-        return self.drop[..., column_of(scored, known.all(1))]
+        defined = ~self.drop.isnan() | self.importance.isnan()[..., None]
+        return self.drop[..., column_of(scored, defined.all(1))]
 
 
 @dataclass(frozen=True)
-class GroupPass(Runner[GroupResult]):
+class GroupProtocol(Protocol, Runner[GroupResult]):
     """How units are grouped and hidden.
 
     Attributes:
         reference: What hidden means; see `PerturbationSweep`.
         groups: K, of equal size, or as near to it as whole numbers allow.
-        granularity: What is ranked.
-        tie: How equal scores are ranked.
-        seed: Of ties.
-        sigma: Of the blur.
+        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
+        granularity, tie, seed, sigma: As for `PerturbationSweep`.
     """
 
     reference: str = "mean"
     groups: int = 10
+    scored: str = "predicted"
     granularity: str = "pixel"
-    tie: Tie = "random"
+    tie: str = "random"
     seed: int = 0
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.groups, int) or self.groups < 2:
+        super().__post_init__()
+        if self.groups < 2:
             raise ArgumentError(f"Expected at least 2 groups, but got {self.groups!r}.")
         _ = self.sweep  # making it refuses what it cannot do
+        check_units(self.reference, self.granularity)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma")
 
     @property
     def sweep(self) -> PerturbationSweep:
         """The sweep that removes units in the same way."""
-        return PerturbationSweep(
-            self.reference, self.granularity, self.groups, tie=self.tie, seed=self.seed, sigma=self.sigma
-        )
+        parts = {name: getattr(self, name) for name in ("reference", "granularity", "tie", "seed", "sigma")}
+        return PerturbationSweep(steps=self.groups, **parts)
 
     def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> GroupResult:
         """Hide each group and ask; arguments as for `PerturbationSweep`."""
@@ -113,46 +117,6 @@ def _means(units: Units, group: Tensor, groups: int) -> Tensor:
     return (total / number)[:, :groups]
 
 
-@dataclass(frozen=True)
-class GroupProtocol(Protocol):
-    """Of metrics of groups hidden one at a time.
-
-    Attributes:
-        reference: What hidden means.
-        groups: K.
-        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        granularity: What is ranked: `"pixel"`, `"patch"`, `"token"` or `"word"`.
-        tie: How equal scores are ranked.
-        seed: Of ties.
-        sigma: Of the blur.
-    """
-
-    reference: str = "mean"
-    groups: int = 10
-    scored: str = "predicted"
-    granularity: str = "pixel"
-    tie: str = "random"
-    seed: int = 0
-    sigma: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_units(self.reference, self.granularity)
-
-    @property
-    def idle(self) -> dict[str, str]:
-        return blur_only(self.reference, "sigma")
-
-    @property
-    def passes(self) -> tuple[Any, ...]:
-        return (self.runner,)
-
-    @property
-    def runner(self) -> GroupPass:
-        """The passes that it needs."""
-        return GroupPass(self.reference, self.groups, self.granularity, self.tie, self.seed, self.sigma)  # type: ignore[arg-type]
-
-
 def saco(result: GroupResult, scored: str = "predicted") -> Tensor:
     """`F = sum_{i<j} sgn_ij (s_i - s_j) / sum_{i<j} |s_i - s_j|`, from -1 to 1, (B,); 0 where all `s` are equal, NaN
     without a unit.
@@ -161,7 +125,7 @@ def saco(result: GroupResult, scored: str = "predicted") -> Tensor:
     group `j`, else -1.
 
     Args:
-        result: Of groups hidden one at a time.
+        result: Result of groups hidden one at a time.
         scored: Whose probability is read.
     """
     s, d = result.importance, result.of(scored)
@@ -190,16 +154,13 @@ class SaCo(PerImage):
     """Salience-guided faithfulness (higher is better), and the share of constant maps."""
 
     columns = ("value", "flat")
-    outputs = ("value", "flat")
     better = (True, None)
     protocol: GroupProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """The groups of the map."""
-        return (case.passes(self.protocol.runner),)
+        return (case.passes(self.protocol.shared),)
 
     def score(self, result: GroupResult) -> Tensor:
-        """Per image."""
         s = result.importance.nan_to_num(-torch.inf)
         least = result.importance.nan_to_num(torch.inf)
         return torch.stack([saco(result, self.protocol.scored), (s.amax(1) <= least.amin(1)).double()], 1)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
-from mhex.metrics._maps import LocatedMaps, LocationMetric, average_precision, on_mask, skip_empty
+from mhex._settings import check_choice
+from mhex.metrics.base import JudgedMaps
+from mhex.metrics.pointing_game import LocationMetric, on_mask, skip_empty
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import generator_for, minmax
@@ -21,13 +22,13 @@ _HALF = 61  # purpose of random numbers
 
 @dataclass(frozen=True)
 class SegmentationProtocol(Protocol):
-    """Of segmentation agreement.
+    """Protocol of segmentation agreement.
 
     Attributes:
         threshold: By which `miou` and `pacc` are told: the `"mean"` of each map, or the `"best"` for the data set.
         chosen_on: What the best is chosen on: `"half"`, so that each image is judged at the threshold that is best for
             the half of the images that it is not in; or `"all"`, which flatters.
-        seed: Of the halves.
+        seed: Seed of the halves.
     """
 
     threshold: str = "mean"
@@ -36,10 +37,8 @@ class SegmentationProtocol(Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threshold not in ("mean", "best"):
-            raise ArgumentError(f"Expected threshold 'mean' or 'best', but got {self.threshold!r}.")
-        if self.chosen_on not in ("half", "all"):
-            raise ArgumentError(f"Expected chosen_on 'half' or 'all', but got {self.chosen_on!r}.")
+        check_choice("threshold", self.threshold, ("mean", "best"))
+        check_choice("chosen_on", self.chosen_on, ("half", "all"))
 
 
 def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
@@ -56,21 +55,39 @@ def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
     saliency, mask = on_mask(saliency, mask)
     scaled, mask = minmax(saliency).flatten(1), mask.flatten(1)
     inside, seen = mask == 1, mask >= 0
-    both = average_precision(
-        torch.cat([1 - scaled, scaled], 1), torch.cat([mask == 0, inside], 1), torch.cat([seen, seen], 1)
-    )
-    precisions = torch.stack([both, average_precision(scaled, inside, seen)], 1)
+    two_classes = [torch.cat(pair, 1) for pair in ((1 - scaled, scaled), (mask == 0, inside), (seen, seen))]
+    precisions = torch.stack([average_precision(*two_classes), average_precision(scaled, inside, seen)], 1)
     sizes = torch.stack([inside.sum(1), (mask == 0).sum(1)], 1)
-    found = threshold_counts(scaled, mask)
-    return skip_empty(torch.cat([precisions, sizes.double(), found.flatten(1).double()], 1), mask[:, None])
+    counts = threshold_counts(scaled, mask)
+    return skip_empty(torch.cat([precisions, sizes.double(), counts.flatten(1).double()], 1), mask[:, None])
+
+
+def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None = None) -> Tensor:
+    """`sum_t (R_t - R_(t-1)) P_t` over the distinct scores t from the highest on, (B,); NaN without a positive entry.
+
+    Args:
+        scores: (B, N). Equal ones are found together.
+        positive: Bool (B, N).
+        counted: Bool (B, N), False at entries that are left out.
+    """
+    scores = scores.double()
+    if counted is not None:
+        scores, positive = scores.masked_fill(~counted, -torch.inf), positive & counted
+    order = scores.argsort(1, descending=True)
+    scores, hit = scores.gather(1, order), positive.gather(1, order)
+    place = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    precision = hit.cumsum(1).double() / (place + 1)
+    last = torch.ones_like(hit)
+    last[:, :-1] = scores[:, :-1] != scores[:, 1:]
+    # The end of the run of equal scores that each entry is in.
+    end = place.masked_fill(~last, scores.shape[1]).flip(1).cummin(1).values.flip(1)
+    return (precision.gather(1, end) * hit).sum(1) / hit.sum(1)
 
 
 def threshold_counts(scaled: Tensor, mask: Tensor) -> Tensor:
     """Pixels above the mean of the map and above 0, 0.1 ... 0.9: of the object and of the rest, int64 (B, 11, 2).
 
-    Args:
-        scaled: Maps from 0 to 1, (B, P).
-        mask: (B, P): 1, 0 or -1.
+    Maps (B, P) are from 0 to 1, and masks (B, P) are 1, 0 or -1.
     """
     levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
     above = [scaled > level for level in levels]  # strictly
@@ -88,11 +105,11 @@ def agreement(true: Tensor, false: Tensor, foreground: Tensor, background: Tenso
         foreground: Pixels of the object.
         background: All others that are labelled.
     """
-    rest = background - false
+    outside = background - false
     union = background + foreground - true
     object_iou = true / (foreground + false)
-    both = (object_iou + rest / union.clamp_min(1)) / 2
-    return torch.where(union > 0, both, object_iou), (true + rest) / (foreground + background)
+    mean_iou = (object_iou + outside / union.clamp_min(1)) / 2
+    return torch.where(union > 0, mean_iou, object_iou), (true + outside) / (foreground + background)
 
 
 @register_metric(
@@ -125,9 +142,8 @@ class Segmentation(LocationMetric):
     additive = False
     protocol: SegmentationProtocol
 
-    def score(self, result: LocatedMaps) -> Tensor:
-        """Per image."""
-        rows = segmentation(result.saliency, result.mask)
+    def score(self, result: JudgedMaps) -> Tensor:
+        rows = segmentation(result.saliency, result.truth)
         halves = [int(torch.randint(2, (), generator=generator_for(self.protocol.seed, i, _HALF))) for i in result.ids]
         half = torch.tensor(halves, device=rows.device, dtype=rows.dtype)[:, None]
         return torch.cat([rows[:, : len(_NUMBERS)], half, rows[:, len(_NUMBERS) :]], 1)
@@ -147,9 +163,9 @@ class Segmentation(LocationMetric):
             best[2] = best[2] / 2
         best_miou, best_pacc = agreement(*best[0].unbind(-1), *best[1].unbind(-1))
         missing = torch.where(best[2].isnan(), torch.nan, 0.0).to(rows)
-        found = [best_miou + missing, best_pacc + missing]
-        chosen = found if self.protocol.threshold == "best" else [miou[..., 0], pacc[..., 0]]
-        return torch.stack([*chosen, *precisions.unbind(-1), *found, best[2]], -1)
+        at_best = [best_miou + missing, best_pacc + missing]
+        chosen = at_best if self.protocol.threshold == "best" else [miou[..., 0], pacc[..., 0]]
+        return torch.stack([*chosen, *precisions.unbind(-1), *at_best, best[2]], -1)
 
 
 def _of_sums(sums: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from mhex.metrics._drops import DropMetric, HiddenProtocol
-from mhex.metrics.average_drop import average_drop
+from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
 from mhex.metrics.registry import register_metric
-from mhex.perturb import MaskedPass, MaskedResult
+from mhex.perturb import MaskedResult
 
 
 @dataclass(frozen=True)
 class SoftProtocol(HiddenProtocol):
-    """Of the soft average drop: pixels fade as far as the map says."""
+    """Protocol of the soft average drop: pixels fade as far as the map says."""
 
+    mode: ClassVar[str] = "soft-remove"
     reference: str = "mean"
-
-    @property
-    def runner(self) -> MaskedPass:
-        return MaskedPass("soft-remove", self.reference, sigma=self.sigma)
 
 
 def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor:
     """`max(0, (p(x) - p(x')) / p(x))` with `x' = x (1 - S) + m S`, `m` the mean colour of the image, (B,).
 
     Args:
-        result: Of a pass with `mode="soft-remove"`.
+        result: Result of a pass with `mode="soft-remove"`.
         scored: Whose probability is read.
     """
     return average_drop(result, scored)
@@ -51,5 +48,4 @@ class SoftAverageDrop(DropMetric):
     protocol: SoftProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
-        """Per image."""
         return soft_average_drop(result, self.protocol.scored)

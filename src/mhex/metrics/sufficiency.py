@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhex.metrics._shares import ShareMetric, ShareProtocol, ShareResult
+from mhex.metrics.comprehensiveness import ShareMetric, ShareProtocol, ShareResult
 from mhex.metrics.registry import register_metric
 
 
@@ -12,7 +12,7 @@ def sufficiency(result: ShareResult, scored: str = "predicted") -> Tensor:
     """`p(x) - p(the share alone)` for each share of the most important units, (B, K).
 
     Args:
-        result: Of passes with shares kept alone.
+        result: Result of passes with shares kept alone.
         scored: Whose probability is read.
     """
     before, _, alone = result.of(scored)
@@ -29,11 +29,7 @@ def sufficiency(result: ShareResult, scored: str = "predicted") -> Tensor:
     traps="A few words alone are no text that the model has seen. Below 0 where they convince more than the whole. "
     "See comprehensiveness for the references.",
     modalities=("text",),
-    presets={
-        "default": ShareProtocol(),
-        "eraser": ShareProtocol(),
-        "mask_token": ShareProtocol("mask_token"),
-    },
+    presets={"default": ShareProtocol(), "eraser": ShareProtocol(), "mask_token": ShareProtocol("mask_token")},
 )
 class Sufficiency(ShareMetric):
     """Mean over the shares; lower is better."""
@@ -41,5 +37,4 @@ class Sufficiency(ShareMetric):
     better = (False,)
 
     def score(self, result: ShareResult) -> Tensor:
-        """Per text."""
         return sufficiency(result, self.protocol.scored).mean(1)

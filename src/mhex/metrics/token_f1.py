@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.errors import ArgumentError
 from mhex.inputs.masks import FORMS, marked_words
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
-from mhex.metrics._base import PerImage
+from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
@@ -23,12 +24,12 @@ _K = (10, 20, 30, 40, 50, 60, 70, 80)
 
 @dataclass(frozen=True)
 class TokenProtocol(Protocol):
-    """Of token F1.
+    """Protocol of token F1.
 
     Attributes:
         k: How many words are taken.
         mode: As for `token_f1`.
-        seed: Of ties.
+        seed: Seed of ties.
         words: Which words: those that people number, split at `"whitespace"`; or those of the `"tokenizer"`, for token
             ids, where marks must be numbered likewise.
         pooling: Of a word: the `"max"` of the scores of its tokens, as published, or their `"sum"`.
@@ -71,19 +72,19 @@ def token_f1(words: WordScores, k: Sequence[int] = _K, mode: str = "signed", see
         words: Scores and marks. A word that was marked and cut off can not be found, which bounds the recall.
         k: How many words are taken; all of them where a text has fewer.
         mode: `"signed"` ranks scores as they are; `"clamp"` sets those below 0 to 0 first, as published.
-        seed: Of ties.
+        seed: Seed of ties.
     """
     _check(k, mode)
     scores = words.scores.clamp_min(0) if mode == "clamp" else words.scores
     marked, size = _marked(words)
     rank = ranks(scores, words.ids, seed, "random", words.counted)
     number = words.counted.sum(1)
-    found = []
+    columns = []
     for most in k:
-        taken = number.clamp_max(most)
-        hits = ((rank < taken[:, None]) & marked).sum(1).double()
-        found.append(2 * hits / (taken + size))  # 2 P R / (P + R) with P = hits / taken and R = hits / size
-    return torch.stack(found, 1).masked_fill((size == 0)[:, None], torch.nan)
+        chosen = number.clamp_max(most)
+        hits = ((rank < chosen[:, None]) & marked).sum(1).double()
+        columns.append(2 * hits / (chosen + size))  # 2 P R / (P + R) with P = hits / chosen and R = hits / size
+    return torch.stack(columns, 1).masked_fill((size == 0)[:, None], torch.nan)
 
 
 def recall_bound(words: WordScores) -> Tensor:
@@ -109,10 +110,9 @@ def _marked(words: WordScores) -> tuple[Tensor, Tensor]:
 
 
 def _check(k: Sequence[int], mode: str) -> None:
-    if not k or any(not isinstance(one, int) or one < 1 for one in k):
+    if not k or any(not isinstance(number, int) or number < 1 for number in k):
         raise ArgumentError(f"Expected k to be numbers of words from 1 on, but got {k!r}.")
-    if mode not in ("signed", "clamp"):
-        raise ArgumentError(f"Expected mode 'signed' or 'clamp', but got {mode!r}.")
+    check_choice("mode", mode, ("signed", "clamp"))
 
 
 @register_metric(
@@ -146,14 +146,13 @@ class TokenF1(PerImage):
         self.better = (*(True,) * (len(self.outputs) - 1), None)
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """Scores of words; no pass is needed."""
-        given = case.needs("rationale", f"the words that people marked as a rationale of each text: {FORMS}")
+        marks = case.needs("rationale", f"the words that people marked as a rationale of each text: {FORMS}")
         count = len(case.ids)
-        if len(given) != count:
-            raise ArgumentError(f"Expected a rationale for each of {count} texts, but got {len(given)}.")
+        if len(marks) != count:
+            raise ArgumentError(f"Expected a rationale for each of {count} texts, but got {len(marks)}.")
         split = case.subject.prepared.texts if self.protocol.words == "whitespace" else None
         texts: Sequence[str | None] = split or [None] * count
-        rows = zip(given, case.ids, texts, strict=True)
+        rows = zip(marks, case.ids, texts, strict=True)
         rationale = [marked_words(row, f"sample {i}", text) for row, i, text in rows]
         units = text_units(case.subject, case.saliency, "word", self.protocol.words, self.protocol.pooling)
         counted = units.counted
@@ -161,7 +160,6 @@ class TokenF1(PerImage):
         return (WordScores(tuple(case.ids), units.scores, counted, rationale),)
 
     def score(self, words: WordScores) -> Tensor:
-        """Per text."""
         part = self.protocol
         return torch.cat([token_f1(words, part.k, part.mode, part.seed), recall_bound(words)[:, None]], 1)
 

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import Runner, Subject, column_of
 from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_units
-
-_MODES = ("remove", "soft-remove", "keep", "soft-keep")
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class MaskedResult:
 
     Attributes:
         ids: Number of each sample in its data set.
-        before: Of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
+        before: Probabilities of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
         after: The same with a part hidden; NaN where a text has no token to hide.
         scaled: Maps from 0 to 1, (B, H, W), or (B, T).
         runner: How it was made; None where it is not known.
@@ -51,8 +50,8 @@ class MaskedPass(Runner[MaskedResult]):
         reference: What hidden means; see `PerturbationSweep`.
         threshold: Images: salient is above it, on the map scaled from 0 to 1.
         fraction: Texts: this share of the tokens is salient, at least one of them.
-        seed: Of ties between tokens.
-        sigma: Of the blur.
+        seed: Seed of ties between tokens.
+        sigma: Spread of the blur.
         rounding: Texts: whether that share is rounded `"up"` or `"down"`.
         most: Texts: no more tokens than this are salient; None for no bound.
     """
@@ -67,15 +66,11 @@ class MaskedPass(Runner[MaskedResult]):
     most: int | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in _MODES:
-            raise ArgumentError(f"Expected mode to be one of {', '.join(_MODES)}, but got {self.mode!r}.")
-        if self.reference not in (*PIXELS[:-1], *WORDS):
-            known = ", ".join((*PIXELS[:-1], *WORDS))
-            raise ArgumentError(f"Expected the reference to be one of {known}, but got {self.reference!r}.")
+        check_choice("mode", self.mode, ("remove", "soft-remove", "keep", "soft-keep"))
+        check_choice("the reference", self.reference, (*PIXELS[:-1], *WORDS))
+        check_choice("rounding", self.rounding, ("up", "down"))
         if not 0 < self.fraction <= 1:
             raise ArgumentError(f"Expected fraction to be above 0 and at most 1, but got {self.fraction!r}.")
-        if self.rounding not in ("up", "down"):
-            raise ArgumentError(f"Expected rounding 'up' or 'down', but got {self.rounding!r}.")
         if self.most is not None and self.most < 1:
             raise ArgumentError(f"Expected most to be at least one token, or None, but got {self.most!r}.")
 
@@ -84,17 +79,14 @@ class MaskedPass(Runner[MaskedResult]):
         classes = subject.classes(explained)[:, :3]
         image = subject.batch.modality == "image"
         scaled, change, empty = (self._image if image else self._text)(subject, saliency)
-        parts = []
-        for start, stop, logits in subject.run(subject.batch.size, change):
-            parts.append(subject.probabilities(logits, classes[start:stop]))
-        before = subject.probabilities(subject.logits, classes)
-        after = torch.cat(parts).masked_fill(empty[:, None], torch.nan)
+        chunks = subject.run(subject.batch.size, change)
+        after = torch.cat([subject.probabilities(logits, classes[start:stop]) for start, stop, logits in chunks])
+        before, after = subject.probabilities(subject.logits, classes), after.masked_fill(empty[:, None], torch.nan)
         return MaskedResult(tuple(subject.ids), before, after, scaled, self)
 
     def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
         """Scaled maps, from numbers of samples to inputs for the model, and which samples have nothing to hide."""
-        if self.reference not in PIXELS[:-1]:
-            raise ArgumentError(f"Expected the reference to be one of {PIXELS[:-1]}, but got {self.reference!r}.")
+        check_choice("the reference", self.reference, PIXELS[:-1])
         pixels = subject.batch.pixels
         scaled = minmax(at_size(check_map(subject, saliency), (pixels.shape[-2], pixels.shape[-1])))
         hidden = scaled if self.mode.startswith("soft") else (scaled > self.threshold).to(scaled)
@@ -110,8 +102,7 @@ class MaskedPass(Runner[MaskedResult]):
                 f"{self.reference!r} and {self.mode!r}."
             )
         units = text_units(subject, saliency, "token")
-        counted = units.counted
-        assert counted is not None
+        counted = ~subject.batch.roles[1]
         place = ranks(units.scores, subject.ids, self.seed, "random", counted)
         # Whole numbers, so that there are no floating-point surprises: 0.1 of 30 is 3, rounded up or down.
         above = 9_999 if self.rounding == "up" else 0

@@ -1,4 +1,4 @@
-"""Noisy linear imputation (ROAD): removed pixels are weighted means of their neighbours, plus a little noise."""
+"""What stands for removed pixels: a colour, the blurred image, or an imputation from the pixels around (ROAD)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def reference(
             the mean colour of each image; `"blur"`, the image blurred.
         pixels: Normalised images.
         scale: Mean and spread (C,) of the normalisation, for `"black"`.
-        sigma: Of the blur, in pixels; None for a sixteenth of the shorter side, 14 at 224.
-        radius: Of its kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
+        sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side, 14 at 224.
+        radius: As for `gaussian_blur`.
     """
     if name == "black":
         if scale is None:
@@ -44,7 +44,7 @@ def reference(
         return pixels.mean((2, 3), keepdim=True).expand_as(pixels)
     if name == "blur":
         return gaussian_blur(pixels, min(pixels.shape[-2:]) / 16 if sigma is None else sigma, radius)
-    raise ArgumentError(f"Expected the reference to be one of {', '.join(PIXELS)}, but got {name!r}.")
+    raise ArgumentError(f"Expected the reference to be one of {', '.join(map(repr, PIXELS))}, but got {name!r}.")
 
 
 def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Tensor:
@@ -53,7 +53,7 @@ def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Te
     Args:
         pixels: (B, C, H, W).
         sigma: Spread in pixels.
-        radius: Of the kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
+        radius: Radius of the kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
     """
     if not sigma > 0:
         raise ArgumentError(f"Expected sigma of the blur to be above 0, but got {sigma!r}.")
@@ -130,15 +130,15 @@ class _Grid:
 
     def apply(self, values: Tensor) -> Tensor:
         """The matrix times values that are 0 outside of holes."""
-        found = self.diagonal * values
-        self._centre(found).addcmul_(self.twelfth, self.sums(values), value=-1)
-        return found
+        product = self.diagonal * values
+        self._centre(product).addcmul_(self.twelfth, self.sums(values), value=-1)
+        return product
 
-    def right_side(self, known: Tensor) -> Tensor:
+    def right_side(self, values: Tensor) -> Tensor:
         """Weighted sums at holes of pixels that are 0 there."""
-        found = torch.zeros_like(known)
-        self._centre(found).copy_(self.twelfth * self.sums(known))
-        return found
+        side = torch.zeros_like(values)
+        self._centre(side).copy_(self.twelfth * self.sums(values))
+        return side
 
     def _centre(self, values: Tensor) -> Tensor:
         """Without the ends of the line, where there is border alone."""
@@ -147,12 +147,12 @@ class _Grid:
 
 def _grids(hole: Tensor, dtype: torch.dtype) -> list[_Grid]:
     """Of the pixels, and of ever larger blocks as long as some have no kept pixel."""
-    found = []
+    grids = []
     while bool(hole.any()):
-        found.append(_Grid(hole, dtype))
-        kept = F.pad((~hole).to(dtype), (0, hole.shape[-1] % 2, 0, hole.shape[-2] % 2))
-        hole = F.max_pool2d(kept, 2) == 0
-    return found
+        grids.append(_Grid(hole, dtype))
+        pixels = F.pad((~hole).to(dtype), (0, hole.shape[-1] % 2, 0, hole.shape[-2] % 2))
+        hole = F.max_pool2d(pixels, 2) == 0
+    return grids
 
 
 def _nearly_solved(grids: list[_Grid], goal: Tensor, level: int = 0) -> Tensor:
@@ -162,49 +162,44 @@ def _nearly_solved(grids: list[_Grid], goal: Tensor, level: int = 0) -> Tensor:
     blocks carry it across. As much before as after, so that conjugate gradients can build on it.
     """
     grid = grids[level]
-    found = grid.smooth * goal
+    values = grid.smooth * goal
     if level + 1 < len(grids):
         blocks, (height, width) = grids[level + 1], grid.size
-        rest = F.pad(grid.picture(goal - grid.apply(found)), (0, width % 2, 0, height % 2))
-        coarse = blocks.line(4 * F.avg_pool2d(rest, 2)) * blocks.hole
+        residual = F.pad(grid.picture(goal - grid.apply(values)), (0, width % 2, 0, height % 2))
+        coarse = blocks.line(4 * F.avg_pool2d(residual, 2)) * blocks.hole
         coarse = blocks.picture(_nearly_solved(grids, coarse, level + 1))
         fine = coarse.repeat_interleave(2, -2).repeat_interleave(2, -1)[..., :height, :width]
-        grid.picture(found).addcmul_(grid.picture(grid.hole), fine)
-    return found.addcmul_(grid.smooth, goal - grid.apply(found))
+        grid.picture(values).addcmul_(grid.picture(grid.hole), fine)
+    return values.addcmul_(grid.smooth, goal - grid.apply(values))
 
 
 def _solved(pixels: Tensor, hole: Tensor) -> Tensor:
     """All images by conjugate gradients, each cycle of multigrid a step of them."""
     emptied = hole.flatten(1).all(1).view(-1, 1, 1, 1)
     # Accuracy is relative to the right side, in which an offset would hide what is to be solved for.
-    mean = _mean_of(pixels, ~hole | emptied)
+    counted = ~hole | emptied
+    mean = torch.where(counted, pixels, 0.0).sum((2, 3), keepdim=True) / counted.sum((2, 3), keepdim=True)
     grids = _grids(hole & ~emptied, pixels.dtype)
     if not grids:
         return torch.where(emptied, mean, pixels)
     grid, tiny = grids[0], torch.finfo(pixels.dtype).tiny
     goal = grid.right_side(grid.line(torch.where(hole, 0.0, pixels - mean)))
-    found, rest = torch.zeros_like(goal), goal.clone()
-    step = _nearly_solved(grids, rest)
-    size = (rest * step).sum(2, keepdim=True)
+    values, residual = torch.zeros_like(goal), goal.clone()
+    step = _nearly_solved(grids, residual)
+    size = (residual * step).sum(2, keepdim=True)
     accuracy = _ACCURACY_DOUBLE if pixels.dtype == torch.float64 else _ACCURACY
     enough = (goal.square().sum(2, keepdim=True) + tiny) * accuracy**2
     for _ in range(_MOST_STEPS):
-        unsolved = rest.square().sum(2, keepdim=True) > enough
+        unsolved = residual.square().sum(2, keepdim=True) > enough
         if not bool(unsolved.any()):
             break
         along = grid.apply(step)
         # What is solved stays as it is, so that an image does not depend on those beside it.
         length = torch.where(unsolved, size / (step * along).sum(2, keepdim=True).clamp_min(tiny), 0.0)
-        found.addcmul_(length, step)
-        rest.addcmul_(length, along, value=-1)
-        new = _nearly_solved(grids, rest)
-        after = (rest * new).sum(2, keepdim=True)
+        values.addcmul_(length, step)
+        residual.addcmul_(length, along, value=-1)
+        new = _nearly_solved(grids, residual)
+        after = (residual * new).sum(2, keepdim=True)
         step = new.addcmul_(after / size.clamp_min(tiny), step)
         size = after
-    return torch.where(emptied, mean, torch.where(hole, grid.picture(found) + mean, pixels))
-
-
-def _mean_of(pixels: Tensor, counted: Tensor) -> Tensor:
-    """Mean colour of the pixels that count, (M, C, 1, 1)."""
-    total = torch.where(counted, pixels, 0.0).sum((2, 3), keepdim=True)
-    return total / counted.sum((2, 3), keepdim=True)
+    return torch.where(emptied, mean, torch.where(hole, grid.picture(values) + mean, pixels))

@@ -42,8 +42,8 @@ class Runner(ABC, Generic[Result_co]):
         """Make the passes.
 
         Args:
-            model: A classifier that returns logits; or a `Subject`, whose other passes are shared (then `x`, `label`,
-                `ids` and options are those of it).
+            model: A classifier that returns logits; or a `Subject`, whose other passes are shared, and which has
+                inputs, labels, ids and options of its own.
             x: Inputs as for `mhex.explain`.
             args: What `ask` takes beside the samples.
             label: Class by the data set, (B,).
@@ -53,7 +53,7 @@ class Runner(ABC, Generic[Result_co]):
         options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
         if not isinstance(model, Subject):
             return self.ask(Subject(model, x, label, ids, **options), *args, **kwargs)
-        if options or any(one is not None for one in (x, label, ids)):
+        if options or any(value is not None for value in (x, label, ids)):
             raise ArgumentError("Expected inputs, labels, ids and options with a model; a Subject has its own.")
         return self.ask(model, *args, **kwargs)
 
@@ -103,18 +103,16 @@ class Subject:
             batch_size: The most samples in one pass; None for what is good for the device.
             progress: Draw progress bars.
         """
-        if batch_size is not None and (
-            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
-        ):
+        number = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+        if batch_size is not None and (not number or batch_size < 1):
             raise ArgumentError(
                 "Expected the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole "
                 f"number from 1 on, but got {batch_size!r}."
             )
         self.model = unwrap(model)
         numbers = None if ids is None else [int(i) for i in ids]
-        self.prepared = (
-            inputs if isinstance(inputs, Prepared) else prepare(self.model, inputs, preprocess, tokenizer, numbers)
-        )
+        ready = isinstance(inputs, Prepared)
+        self.prepared = inputs if ready else prepare(self.model, inputs, preprocess, tokenizer, numbers)
         self.batch: Batch = self.prepared.batch
         self.ids = list(range(self.batch.size)) if numbers is None else numbers
         self.label = None if label is None else torch.as_tensor(label, device=self.device).long()
@@ -141,16 +139,25 @@ class Subject:
         if self.batch.modality == "image":
             return self.batch.pixels
         ids = self.batch.kwargs.get("input_ids")
-        found: Tensor = self.batch.kwargs["inputs_embeds"] if ids is None else ids
-        return found
+        inputs: Tensor = self.batch.kwargs["inputs_embeds"] if ids is None else ids
+        return inputs
 
     @property
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
+        logits = self.raw_logits
         if not self._checked:
-            self._check(self.raw_logits)
+            bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
+            if bad:
+                raise ArgumentError(
+                    "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
+                    f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
+                )
+            highest = max(2, logits.shape[1]) - 1
+            if self.label is not None and bool((self.label > highest).any() | (self.label < -1).any()):
+                raise ArgumentError(f"Expected labels from 0 to {highest}, but got up to {int(self.label.max())}.")
             self._checked = True
-        return self.raw_logits
+        return logits
 
     @property
     def raw_logits(self) -> Tensor:
@@ -195,24 +202,19 @@ class Subject:
         """Inputs for the model: of whole-batch values, those of some samples; or a value for each of them already."""
         return self.batch.variants(value[samples] if rows else value, samples)
 
-    def run(
-        self, count: int, make: Callable[[Tensor], Batch], words: str = "", weight: int = 1
-    ) -> Iterator[tuple[int, int, Tensor]]:
+    def run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[int, int, Tensor]]:
         """Logits of so many inputs, a few at a time: beginning, end, and (M, C) in float32 or better.
 
         Args:
             count: Number of inputs.
             make: From their numbers (M,) to inputs for the model.
-            words: For the progress bar.
-            weight: How much memory an input takes beside a plain one.
+            words: Words for the progress bar.
         """
         if self.outputs != "logits":
             _ = self.raw_logits  # it shows how the model ends
-        yield from self._run(count, make, words, weight)
+        yield from self._run(count, make, words)
 
-    def _run(
-        self, count: int, make: Callable[[Tensor], Batch], words: str = "", weight: int = 1
-    ) -> Iterator[tuple[int, int, Tensor]]:
+    def _run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[int, int, Tensor]]:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
             with torch.inference_mode():
@@ -222,7 +224,7 @@ class Subject:
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
         bar = track(range(count), words, self.progress and bool(words))
         with untouched(self.model):
-            yield from in_chunks(count, run, width * weight, self.device, self.batch_size, bar)
+            yield from in_chunks(count, run, width, self.device, self.batch_size, bar)
         self.passes += count
 
     def reference(self, name: str, sigma: float | None = None, radius: int | None = None) -> Tensor:
@@ -232,17 +234,17 @@ class Subject:
             self._references[key] = reference(name, self.batch.pixels, self.batch.scale, sigma, radius)
         return self._references[key]
 
-    def classes(self, explained: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+    def classes(self, explained: Tensor | None = None, other_class: Tensor | None = None) -> Tensor:
         """Classes whose outputs are kept, (B, 4): explained, predicted, label and another; -1 where there is none."""
         none = torch.full_like(self.predicted, -1)
-        given = [self.predicted if explained is None else explained, self.predicted, self.label, other]
-        found = torch.stack([none if one is None else one.to(self.device) for one in given], 1)
-        if bool((found >= self.count).any()) or bool((found[:, 0] < 0).any()):
+        columns = [self.predicted if explained is None else explained, self.predicted, self.label, other_class]
+        classes = torch.stack([none if column is None else column.to(self.device) for column in columns], 1)
+        if bool(((classes >= self.count).any(1) | (classes[:, 0] < 0)).any()):
             raise ArgumentError(
                 f"Expected one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples, but "
-                f"got {found[:, 0].tolist()}."
+                f"got {classes[:, 0].tolist()}."
             )
-        return found
+        return classes
 
     def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of classes (M, J) and the logarithm of what they are shares of, so that `log p = z - norm`.
@@ -258,8 +260,8 @@ class Subject:
             return z, F.softplus(z)
         return z, logits.logsumexp(1, keepdim=True).expand_as(z)
 
-    def rest(self, logits: Tensor, classes: Tensor) -> Tensor:
-        """Score of all other classes together, (M, J), so that `z - rest` are the log-odds of classes (M, J).
+    def complement(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Score of all other classes together, (M, J), so that `z - complement` are the log-odds of classes (M, J).
 
         Taken from the other logits: `1 - p` of a class that the model is sure of is nothing but rounding.
         """
@@ -267,44 +269,27 @@ class Subject:
         if logits.shape[1] == 1 or self.multi_label:
             return torch.zeros_like(z)
         logits, top = logits.double(), logits.argmax(1, keepdim=True)
-        others = logits.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+        below = logits.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
         # Any class but the highest has at most half of the probability, and nothing is lost by taking it off.
         low = norm + torch.log1p(-(z - norm).exp().clamp_max(0.5))
-        return torch.where(classes == top, others, low)
+        return torch.where(classes == top, below, low)
 
     def probabilities(self, logits: Tensor, classes: Tensor) -> Tensor:
         """Of classes (M, J), float64; NaN where there is none."""
         z, norm = self.read(logits, classes)
         return (z - norm).exp().masked_fill(classes < 0, torch.nan)
 
-    def _check(self, logits: Tensor) -> None:
-        bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
-        if bad:
-            raise ArgumentError(
-                "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
-                f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
-            )
-        if self.label is not None and bool((self.label >= max(2, logits.shape[1])).any() | (self.label < -1).any()):
-            raise ArgumentError(
-                f"Expected labels from 0 to {max(2, logits.shape[1]) - 1}, but got up to {int(self.label.max())}."
-            )
-
 
 OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)
 
 
-def column_of(scored: str, known: Tensor) -> int:
-    """Where the class that is scored stands among those whose outputs are kept.
-
-    Args:
-        scored: One of `ROLES`.
-        known: Whether each sample has a class of each role, bool (B, J).
-    """
-    roles = ROLES[: known.shape[1]]
+def column_of(scored: str, defined: Tensor) -> int:
+    """Place of the scored class among `ROLES`; `defined`, bool (B, J), says which samples have a class of each role."""
+    roles = ROLES[: defined.shape[1]]
     if scored not in roles:
         raise ArgumentError(f"Expected scored to be one of {', '.join(roles)}, but got {scored!r}.")
     column = roles.index(scored)
-    if scored == "label" and not bool(known[:, column].all()):
+    if scored == "label" and not bool(defined[:, column].all()):
         raise ArgumentError("Expected labels for what is scored by them; give label=.")
     return column
 

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
 from mhex.perturb.references import PIXELS, WORDS, imputed
 from mhex.perturb.subject import Runner, Subject, column_of, top_class
-from mhex.perturb.units import (
-    Tie,
-    Units,
-    check_tie,
-    counts,
-    dropped_patches,
-    generator_for,
-    image_units,
-    on_patches,
-    ranks,
-    removed_words,
-    text_units,
-)
+from mhex.perturb.units import Tie, Units, counts, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
 ORDERS: tuple[Order, ...] = ("mif", "lif")
@@ -37,7 +26,7 @@ class SweepResult:
     """Curves of a batch, over the steps 0 to T.
 
     Attributes:
-        sweep: How they were made.
+        runner: How they were made.
         classes: The explained class, the predicted one, the label and another one, (B, 4); -1 where there is none.
         ids: Number of each sample in its data set.
         removed: Units removed at each step, (B, T + 1).
@@ -46,10 +35,10 @@ class SweepResult:
         norm: What makes them log-probabilities, `log p = z - norm`, of the same shape.
         mean: Mean score of all classes, (orders, B, T + 1).
         top: The class with the highest score, (orders, B, T + 1).
-        rest: Scores of all other classes together, `log(p / (1 - p)) = z - rest`, of the shape of the scores.
+        complement: Scores of all other classes together, `log(p / (1 - p)) = z - complement`, of the shape of `z`.
     """
 
-    sweep: PerturbationSweep
+    runner: PerturbationSweep
     classes: Tensor
     ids: tuple[int, ...]
     removed: Tensor
@@ -58,34 +47,29 @@ class SweepResult:
     norm: Tensor
     mean: Tensor
     top: Tensor
-    rest: Tensor
-
-    @property
-    def runner(self) -> PerturbationSweep:
-        """How they were made."""
-        return self.sweep
+    complement: Tensor
 
     @classmethod
     def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
         """Curves of the same samples on the same grid, of one sweep made in parts: some orders each."""
-        orders = tuple(order for one in results for order in one.sweep.orders)
-        tables = [torch.cat(parts) for parts in zip(*(one._tables for one in results), strict=True)]
-        return results[0]._read(replace(results[0].sweep, orders=orders), tables)
+        orders = tuple(order for result in results for order in result.runner.orders)
+        tables = [torch.cat(parts) for parts in zip(*(result._tables for result in results), strict=True)]
+        return results[0]._read(replace(results[0].runner, orders=orders), tables)
 
     def along(self, order: Order) -> SweepResult:
         """The curves of one order alone."""
         place = self._place(order)
-        return self._read(replace(self.sweep, orders=(order,)), [table[place : place + 1] for table in self._tables])
+        return self._read(replace(self.runner, orders=(order,)), [table[place : place + 1] for table in self._tables])
 
     def every(self, stride: int) -> SweepResult:
         """The same on a coarser grid, of every so many steps."""
         if stride == 1:
             return self
-        if stride < 1 or self.sweep.steps % stride:
+        if stride < 1 or self.runner.steps % stride:
             raise ArgumentError(
-                f"Expected a stride that divides the {self.sweep.steps} steps of the sweep, but got {stride!r}."
+                f"Expected a stride that divides the {self.runner.steps} steps of the sweep, but got {stride!r}."
             )
-        sweep = replace(self.sweep, steps=self.sweep.steps // stride)
+        sweep = replace(self.runner, steps=self.runner.steps // stride)
         coarse = self._read(sweep, [table[:, :, ::stride] for table in self._tables])
         return replace(coarse, removed=self.removed[:, ::stride])
 
@@ -100,21 +84,18 @@ class SweepResult:
         """
         place, column = self._place(order), column_of(scored, self.classes >= 0)
         missing = (self.classes[:, column] < 0)[:, None] | (self.units == 0)[:, None]
-        tables = (self.z, self.norm, self.rest)
-        z, norm, rest = (table[place, ..., column].masked_fill(missing, torch.nan) for table in tables)
-        if output == "hit":
-            return (self.top[place] == self.classes[:, column, None]).double().masked_fill(missing, torch.nan)
-        if output == "centred-logit":
-            return z - self.mean[place]
-        curves = {
-            "probability": lambda: (z - norm).exp(),
-            "log-probability": lambda: z - norm,
-            "log-odds": lambda: z - rest,
+        z = self.z[place, ..., column]
+        readings = {
+            "probability": lambda: (z - self.norm[place, ..., column]).exp(),
+            "log-probability": lambda: z - self.norm[place, ..., column],
+            "log-odds": lambda: z - self.complement[place, ..., column],
             "logit": lambda: z,
+            "centred-logit": lambda: z - self.mean[place],
+            "hit": lambda: (self.top[place] == self.classes[:, column, None]).double(),
         }
-        if output not in curves:
-            raise ArgumentError(f"Expected output to be one of {', '.join((*curves, 'centred-logit', 'hit'))}.")
-        return curves[output]()
+        if output not in readings:
+            raise ArgumentError(f"Expected output to be one of {', '.join(readings)}, but got {output!r}.")
+        return readings[output]().masked_fill(missing, torch.nan)
 
     def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
         """The same along insertion of the most important units into the reference: removal of the least, backwards."""
@@ -123,19 +104,19 @@ class SweepResult:
     @property
     def _tables(self) -> tuple[Tensor, ...]:
         """What there is for each order."""
-        return self.z, self.norm, self.mean, self.top, self.rest
+        return self.z, self.norm, self.mean, self.top, self.complement
 
     def _read(self, sweep: PerturbationSweep, tables: Sequence[Tensor]) -> SweepResult:
         """Other orders or steps of the same samples."""
         return SweepResult(sweep, self.classes, self.ids, self.removed, self.units, *tables)
 
     def _place(self, order: str) -> int:
-        if order not in self.sweep.orders:
+        if order not in self.runner.orders:
             raise ArgumentError(
-                f"Expected one of the orders of the sweep, {', '.join(self.sweep.orders)}, but got {order!r}; make the "
-                "sweep with it."
+                f"Expected one of the orders of the sweep, {', '.join(self.runner.orders)}, but got {order!r}; make "
+                "the sweep with it."
             )
-        return self.sweep.orders.index(order)
+        return self.runner.orders.index(order)
 
 
 def area(curve: Tensor, rule: str = "unit") -> Tensor:
@@ -170,7 +151,7 @@ class Removal:
 
     Attributes:
         subject: The samples.
-        units: Of each.
+        units: Units of each sample.
         rank: Place of each unit, the most important first, (B, N).
         change: From removed units (M, N) of samples (M,) to inputs for the model.
     """
@@ -181,7 +162,7 @@ class Removal:
     change: Change
 
     def ask(self, number: Tensor, last: Tensor, read: Read) -> list[Tensor]:
-        """What the model says when so many units are gone. Every different pass is made once.
+        """What the model says when so many units are gone, each (R, B, ...). Every different pass is made once.
 
         So a short text, of which several steps remove as many units, costs no pass twice; nothing removed is the clean
         pass, and everything removed is the same from either end.
@@ -190,9 +171,6 @@ class Removal:
             number: How many units are removed in each row, (R, B).
             last: Whether these are the least important ones, bool (R,).
             read: From logits (M, C) of samples (M,) to what is kept of them.
-
-        Returns:
-            What is kept, each (R, B, ...).
         """
         subject, size = self.subject, self.subject.batch.size
         samples = torch.arange(size, device=subject.device)
@@ -200,27 +178,27 @@ class Removal:
         between = (number > 0) & (number < self.units.number)
         code = number + ends * (last[:, None] & between)
         code = torch.cat([torch.zeros_like(code[:1]), code]) * size + samples  # the first row is the clean pass
-        different, which = torch.unique(code, return_inverse=True)
+        different, inverse = torch.unique(code, return_inverse=True)
         # What keeps as much goes together: texts of one length, patches of one number, and first the most.
-        left = self.units.number[different % size] - different // size % ends
-        left[:size] = ends
-        order = left.argsort(descending=True, stable=True)
-        passes, place = different[order], order.argsort()[which]
+        remaining = self.units.number[different % size] - different // size % ends
+        remaining[:size] = ends
+        order = remaining.argsort(descending=True, stable=True)
+        passes, place = different[order], order.argsort()[inverse]
 
         def make(jobs: Tensor) -> Batch:
             chosen = passes[size + jobs]
-            own, removal = chosen % size, chosen // size
-            n, rank = (removal % ends)[:, None], self.rank[own]
-            least = rank >= self.units.number[own][:, None] - n
+            sample, removal = chosen % size, chosen // size
+            n, rank = (removal % ends)[:, None], self.rank[sample]
+            least = rank >= self.units.number[sample][:, None] - n
             removed = torch.where((removal >= ends)[:, None], least, rank < n)
             if self.units.counted is not None:
-                removed &= self.units.counted[own]
-            return self.change(removed, own)
+                removed &= self.units.counted[sample]
+            return self.change(removed, sample)
 
-        found = [read(subject.logits, samples)]
+        parts = [read(subject.logits, samples)]
         for start, stop, logits in subject.run(len(passes) - size, make, "perturbation"):
-            found.append(read(logits, passes[size + start : size + stop] % size))
-        return [torch.cat(column)[place[1:]] for column in zip(*found, strict=True)]
+            parts.append(read(logits, passes[size + start : size + stop] % size))
+        return [torch.cat(column)[place[1:]] for column in zip(*parts, strict=True)]
 
 
 _NOISE = 1  # purpose of random numbers
@@ -239,12 +217,12 @@ class PerturbationSweep(Runner[SweepResult]):
         steps: T; from nothing removed to everything, so that there are T + 1 points.
         orders: `"mif"` removes the most important first, `"lif"` the least important.
         tie: How equal scores are ranked: `"random"`, by (seed, id), or `"stable"`.
-        seed: Of ties and noise.
+        seed: Seed of ties and noise.
         sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side.
         noise: Spread of what is added to imputed pixels.
-        radius: Of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
+        radius: Radius of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
         words: Which words granularity `"word"` ranks: those of the `"tokenizer"`, or those split at `"whitespace"`.
-        pooling: Of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
+        pooling: Score of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
     """
 
     reference: str = "black"
@@ -260,23 +238,18 @@ class PerturbationSweep(Runner[SweepResult]):
     pooling: Pooling = "max"
 
     def __post_init__(self) -> None:
-        if self.reference not in (*PIXELS, *WORDS):
-            known = ", ".join((*PIXELS, *WORDS))
-            raise ArgumentError(f"Expected the reference to be one of {known}, but got {self.reference!r}.")
-        if self.granularity not in ("pixel", "patch", "token", "word"):
-            raise ArgumentError(
-                f"Expected granularity 'pixel', 'patch', 'token' or 'word', but got {self.granularity!r}."
-            )
+        check_choice("the reference", self.reference, (*PIXELS, *WORDS))
+        check_choice("granularity", self.granularity, ("pixel", "patch", "token", "word"))
+        check_choice("tie", self.tie, get_args(Tie))
         if not isinstance(self.steps, int) or self.steps < 1:
             raise ArgumentError(f"Expected steps to be a whole number from 1 on, but got {self.steps!r}.")
         if not self.orders or any(order not in ORDERS for order in self.orders):
             raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
-        check_tie(self.tie)
         check_split(self.words)
         check_pooling(self.pooling)
 
     def ask(
-        self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other: Tensor | None = None
+        self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other_class: Tensor | None = None
     ) -> SweepResult:
         """Remove and ask.
 
@@ -284,17 +257,17 @@ class PerturbationSweep(Runner[SweepResult]):
             subject: The samples, whose other passes are shared.
             saliency: Importance for one class of each sample: (B, H, W) or (B, h, w) for images, (B, T) for texts.
             explained: That class, (B,); None for the predicted one.
-            other: Another class whose outputs are kept, (B,); -1 for none.
+            other_class: Another class whose outputs are kept, (B,); -1 for none.
         """
         removal = self.ranked(subject, saliency)
         grid = counts(removal.units.number, self.steps)  # (B, T + 1)
-        classes = subject.classes(explained, other)
+        classes = subject.classes(explained, other_class)
 
         def read(logits: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
             z, norm = subject.read(logits, classes[samples])
             # The two classes of a single output have the scores z and -z.
             mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
-            return z, norm, mean, top_class(logits), subject.rest(logits, classes[samples])
+            return z, norm, mean, top_class(logits), subject.complement(logits, classes[samples])
 
         last = torch.tensor([order == "lif" for order in self.orders], device=subject.device)
         rows = removal.ask(grid.mT.repeat(len(last), 1), last.repeat_interleave(self.steps + 1), read)
@@ -303,55 +276,31 @@ class PerturbationSweep(Runner[SweepResult]):
 
     def ranked(self, subject: Subject, saliency: Tensor) -> Removal:
         """Units in the order of their importance."""
-        units = self.units(subject, saliency)
+        units = units_of(subject, saliency, self.reference, self.granularity, self.words, self.pooling)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        return Removal(subject, units, rank, self.change(subject, units))
+        return Removal(subject, units, rank, self._change(subject, units))
 
-    def units(self, subject: Subject, saliency: Tensor) -> Units:
-        """What is ranked: pixels, patches, tokens or words."""
-        if subject.batch.modality == "image":
-            if self.reference == "drop" and self.granularity == "patch":
-                return image_units(subject, on_patches(subject, saliency), "patch")
-            if self.reference == "drop":
-                raise ArgumentError(
-                    f"Expected granularity 'patch' for the reference 'drop' of images, but got {self.granularity!r}: "
-                    "whole patches are dropped."
-                )
-            if self.reference not in PIXELS or self.granularity not in ("pixel", "patch"):
-                raise ArgumentError(
-                    f"Expected a reference and a granularity of images, but got {self.reference!r} and "
-                    f"{self.granularity!r}."
-                )
-            return image_units(subject, saliency, self.granularity)
-        if self.reference not in WORDS:
-            raise ArgumentError(f"Expected the reference of texts to be one of {WORDS}, but got {self.reference!r}.")
-        if self.granularity not in ("token", "word"):
-            raise ArgumentError(f"Expected granularity 'token' or 'word' for texts, but got {self.granularity!r}.")
-        return text_units(subject, saliency, self.granularity, self.words, self.pooling)
-
-    def change(self, subject: Subject, units: Units) -> Change:
+    def _change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""
+        spread, pixels = units.spread, subject.main
         if subject.batch.modality == "text":
-            return lambda removed, samples: removed_words(
-                subject, self.reference, units.spread(removed, samples), samples
-            )
+            return lambda removed, samples: removed_words(subject, self.reference, spread(removed, samples), samples)
         if self.reference == "drop":
-            return lambda removed, samples: dropped_patches(subject, removed, samples)
-        pixels = subject.batch.pixels
+            # The position of each patch that stays is its own.
+            return lambda removed, samples: replace(subject.variants(pixels, samples), kept=~removed)
         if self.reference != "impute":
             stand_in = subject.reference(self.reference, self.sigma, self.radius)
 
             def replaced(removed: Tensor, samples: Tensor) -> Batch:
-                mask = units.spread(removed, samples)[:, None]
+                mask = spread(removed, samples)[:, None]
                 return subject.variants(torch.where(mask, stand_in[samples], pixels[samples]), samples, rows=False)
 
             return replaced
-        shape = pixels.shape[1:]
-        draws = [torch.randn(shape, generator=generator_for(self.seed, i, _NOISE)) for i in subject.ids]
+        draws = [torch.randn(pixels.shape[1:], generator=generator_for(self.seed, i, _NOISE)) for i in subject.ids]
         noise = torch.stack(draws).to(pixels) * self.noise
 
         def filled(removed: Tensor, samples: Tensor) -> Batch:
-            mask = units.spread(removed, samples)
+            mask = spread(removed, samples)
             value = imputed(pixels[samples], mask)
             value = torch.where(mask[:, None], value + noise[samples], value)
             return subject.variants(value, samples, rows=False)

@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_choice
 from mhex.capture import Batch, plain_vit
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, pool, words_of
+from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import Subject
 
 Tie = Literal["random", "stable"]
@@ -24,12 +26,11 @@ def generator_for(seed: int, number: int, purpose: int = 0) -> torch.Generator:
     """Random numbers that depend on the user's seed and on one sample alone, however samples are batched.
 
     Args:
-        seed: The user's.
-        number: Of the sample.
-        purpose: So that ties, boxes and noise of a sample are drawn apart from each other.
+        seed: The user's seed.
+        number: Number of the sample in its data set.
+        purpose: Number of a purpose, so that ties, boxes and noise of a sample are drawn apart from each other.
     """
-    mixed = ((seed * _SPREAD + number) * _SPREAD + purpose) % 2**63
-    return torch.Generator().manual_seed(mixed)
+    return torch.Generator().manual_seed(((seed * _SPREAD + number) * _SPREAD + purpose) % 2**63)
 
 
 def ranks(
@@ -41,11 +42,11 @@ def ranks(
         scores: (B, N), finite.
         ids: Number of each sample in its data set: ties are broken by (seed, id), so that a result does not depend on
             how samples are batched.
-        seed: Of the ties.
+        seed: Seed of the ties.
         tie: `"random"`, or `"stable"`, in the order given, which takes whole rows of equal values first.
         counted: Bool (B, N), False at units that are never removed: they come last.
     """
-    check_tie(tie)
+    check_choice("tie", tie, get_args(Tie))
     if scores.dim() != 2 or len(ids) != len(scores):
         raise ArgumentError(
             f"Expected scores (B, N) and a number for each sample, but got {tuple(scores.shape)} and {len(ids)}."
@@ -61,12 +62,6 @@ def ranks(
         order = shuffled.gather(1, scores.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
     places = torch.arange(units, device=scores.device).expand(size, units)
     return torch.empty_like(order).scatter_(1, order, places)
-
-
-def check_tie(tie: str) -> None:
-    """Refuse ways of ranking equal scores that are not known."""
-    if tie not in get_args(Tie):
-        raise ArgumentError(f"Expected tie {' or '.join(map(repr, get_args(Tie)))}, but got {tie!r}.")
 
 
 def _keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None) -> Tensor:
@@ -91,14 +86,10 @@ def _shifted(number: Tensor, by: int) -> Tensor:
 
 
 def counts(units: Tensor, steps: int) -> Tensor:
-    """How many of `units` are removed at each of the steps 0 to T, (..., T + 1).
+    """How many of N units (...) are removed at each of the steps 0 to T, (..., T + 1).
 
     `floor(N k / T)` up to the middle, and the same counted from the end beyond it, so that the grid is symmetric:
     inserting is removing read backwards.
-
-    Args:
-        units: Whole numbers N, of any shape.
-        steps: T.
     """
     k = torch.arange(steps + 1, device=units.device)
     n = units[..., None]
@@ -106,44 +97,34 @@ def counts(units: Tensor, steps: int) -> Tensor:
 
 
 def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Tensor) -> Batch:
-    """Inputs for the model.
+    """Inputs for the model without the tokens that are hidden, bool (M, T), of samples (M,).
 
-    Args:
-        subject: The texts.
-        reference: `"mask_token"`: the mask token's id stands there; `"pad"`: they are not attended to; `"drop"`: they
-            are deleted, and the rest moves up.
-        hidden: Bool (M, T), True at what is removed.
-        samples: Whose variant each row is, (M,).
+    The reference `"mask_token"` puts the mask token's id there; with `"pad"` they are not attended to; with `"drop"`
+    they are deleted, and the rest moves up.
     """
     batch = subject.batch.variants(subject.main[samples], samples)
     if reference == "mask_token":
-        return replace(batch, kwargs={**batch.kwargs, "input_ids": _masked(subject, hidden, samples)})
-    real, _ = subject.batch.roles
-    kept = real[samples] & ~hidden
+        ids, token = subject.batch.kwargs.get("input_ids"), subject.batch.mask_id
+        if ids is None or token is None:
+            raise ArgumentError(
+                "Expected token ids and a tokenizer with a mask token for 'mask_token'; choose 'drop' or 'pad'."
+            )
+        return replace(batch, kwargs={**batch.kwargs, "input_ids": ids[samples].masked_fill(hidden, token)})
+    tokens = subject.batch.roles[0][samples] & ~hidden
     if reference == "pad":
         mask = batch.kwargs.get("attention_mask")
         kind = torch.long if mask is None else mask.dtype
-        return replace(batch, kwargs={**batch.kwargs, "attention_mask": kept.to(kind)})
-    return _shortened(batch, kept, subject.batch.pad_id)
+        return replace(batch, kwargs={**batch.kwargs, "attention_mask": tokens.to(kind)})
+    return _shortened(batch, tokens, subject.batch.pad_id)
 
 
-def _masked(subject: Subject, hidden: Tensor, samples: Tensor) -> Tensor:
-    ids, mask = subject.batch.kwargs.get("input_ids"), subject.batch.mask_id
-    if ids is None or mask is None:
-        raise ArgumentError(
-            "Expected token ids and a tokenizer with a mask token for 'mask_token'; choose 'drop' or 'pad'."
-        )
-    found: Tensor = ids[samples].masked_fill(hidden, mask)
-    return found
-
-
-def _shortened(batch: Batch, kept: Tensor, pad: int | None) -> Batch:
-    """Rows with the kept tokens alone, moved up, padded on the right to the longest."""
-    order = (~kept).long().argsort(dim=1, stable=True)[:, : int(kept.sum(1).max())]
-    real = kept.gather(1, order)
+def _shortened(batch: Batch, tokens: Tensor, pad: int | None) -> Batch:
+    """Rows with these tokens alone, bool (M, T), moved up, padded on the right to the longest."""
+    order = (~tokens).long().argsort(dim=1, stable=True)[:, : int(tokens.sum(1).max())]
+    real = tokens.gather(1, order)
 
     def cut(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.shape[:2] != kept.shape:
+        if not isinstance(value, Tensor) or value.shape[:2] != tokens.shape:
             return value
         place = order if value.dim() == 2 else order[..., None].expand(-1, -1, value.shape[2])
         return value.gather(1, place)
@@ -154,30 +135,6 @@ def _shortened(batch: Batch, kept: Tensor, pad: int | None) -> Batch:
     mask = kwargs.get("attention_mask")
     kwargs["attention_mask"] = real.to(torch.long if mask is None else mask.dtype)
     return replace(batch, kwargs=kwargs)
-
-
-def on_patches(subject: Subject, saliency: Tensor) -> Tensor:
-    """Maps (B, h, w) on the grid of the model's patches; of a finer map, the mean over each patch."""
-    saliency = check_map(subject, saliency)
-    rows, columns = plain_vit(subject.model).grid(*subject.batch.pixels.shape[-2:])
-    height, width = saliency.shape[-2:]
-    if height % rows or width % columns:
-        raise ArgumentError(
-            f"Expected maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
-            f"the reference 'drop', but got {height}x{width}."
-        )
-    return F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0]
-
-
-def dropped_patches(subject: Subject, removed: Tensor, samples: Tensor) -> Batch:
-    """Inputs for the model.
-
-    Args:
-        subject: The images.
-        removed: Bool (M, P), True at patches that are deleted; the position of each other one stays.
-        samples: Whose variant each row is, (M,).
-    """
-    return replace(subject.variants(subject.batch.pixels, samples), kept=~removed)
 
 
 @dataclass(frozen=True)
@@ -204,20 +161,17 @@ def check_map(subject: Subject, saliency: Tensor) -> Tensor:
 
 
 def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> Tensor:
-    """Maps, detached; of another number or size, or not finite, they are refused.
+    """Maps (B, h, w), detached; of another number, larger than the image, or not finite, they are refused.
 
-    Args:
-        saliency: (B, h, w), no larger than the images; or (B, T).
-        count: B.
-        image: Height and width of the images; None for texts.
+    Texts have no image, and maps (B, T).
     """
     axes, wanted = (2, "(B, T)") if image is None else (3, "(B, H, W)")
     if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != count:
         got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
         raise ArgumentError(f"Expected one map for each of {count} samples, of shape {wanted}, but got {got}.")
-    if image is not None and not all(1 <= own <= most for own, most in zip(saliency.shape[1:], image, strict=True)):
-        size, own = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
-        raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {own}.")
+    if image is not None and not all(1 <= side <= most for side, most in zip(saliency.shape[1:], image, strict=True)):
+        size, grid = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
+        raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {grid}.")
     if not bool(torch.isfinite(saliency).all()):
         raise ArgumentError("Expected finite maps, but got NaN or infinity.")
     return saliency.detach()
@@ -231,8 +185,7 @@ def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
-    """Pixels of the map brought to the size of the image; or the cells of its own grid, as patches."""
-    saliency = check_map(subject, saliency)
+    """Pixels of checked maps brought to the size of the image; or the cells of their own grid, as patches."""
     height, width = subject.batch.pixels.shape[-2:]
     if granularity == "pixel":
         saliency = at_size(saliency, (height, width))
@@ -253,17 +206,45 @@ def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
     return Units(saliency.flatten(1), number, None, spread)
 
 
+def units_of(
+    subject: Subject, saliency: Tensor, reference: str, granularity: str, words: Words, pooling: Pooling
+) -> Units:
+    """What a sweep ranks: pixels, patches, tokens or words; arguments as for `PerturbationSweep`."""
+    if subject.batch.modality == "text":
+        check_choice("the reference of texts", reference, WORDS)
+        check_choice("granularity of texts", granularity, ("token", "word"))
+        return text_units(subject, saliency, granularity, words, pooling)
+    if reference == "drop" and granularity != "patch":
+        raise ArgumentError(
+            f"Expected granularity 'patch' for the reference 'drop' of images, but got {granularity!r}: whole patches "
+            "are dropped."
+        )
+    if reference not in (*PIXELS, "drop") or granularity not in ("pixel", "patch"):
+        raise ArgumentError(
+            f"Expected a reference and a granularity of images, but got {reference!r} and {granularity!r}."
+        )
+    saliency = check_map(subject, saliency)
+    return image_units(subject, _on_patches(subject, saliency) if reference == "drop" else saliency, granularity)
+
+
+def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:
+    """Maps (B, h, w) on the patches of a plain Vision Transformer; of a finer grid, the mean over each patch."""
+    rows, columns = plain_vit(subject.model).grid(*subject.batch.pixels.shape[-2:])
+    height, width = saliency.shape[-2:]
+    if height % rows or width % columns:
+        raise ArgumentError(
+            f"Expected maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
+            f"the reference 'drop', but got {height}x{width}."
+        )
+    return F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0]
+
+
 def text_units(
     subject: Subject, saliency: Tensor, granularity: str, words: Words = "tokenizer", pooling: Pooling = "max"
 ) -> Units:
-    """Tokens that are neither special nor padding; or words.
+    """Tokens that are neither special nor padding, by their scores (B, T); or words, as `mhex.inputs.words` has them.
 
-    Args:
-        subject: The texts.
-        saliency: Scores of tokens, (B, T).
-        granularity: `"token"` or `"word"`.
-        words: Which words; see `words_of`. A token that stands in several is removed with any of them.
-        pooling: How the scores of tokens make that of their word; see `mhex.inputs.words.pool`.
+    A token that stands in several words is removed with any of them.
     """
     saliency = check_map(subject, saliency)
     _, special = subject.batch.roles
@@ -275,7 +256,7 @@ def text_units(
     scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
-        own = word_of[samples]
-        return (removed.gather(1, own.clamp_min(0).flatten(1)).view(own.shape) & (own >= 0)).any(2)
+        words = word_of[samples]
+        return (removed.gather(1, words.clamp_min(0).flatten(1)).view(words.shape) & (words >= 0)).any(2)
 
     return Units(scores, counted.sum(1), counted, spread)

@@ -1,4 +1,4 @@
-"""Who is marked in a column of a table."""
+"""Comparison of methods on the same images: every pair with tests and intervals, and places."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from mhex.errors import ArgumentError
+from mhex.stats.correlation import mean_ranks
 from mhex.stats.intervals import Summary, bootstrap, resampled
 from mhex.stats.paired_tests import FLIPS, exchange, holm, sign_flip
 
@@ -18,6 +19,7 @@ _EXCHANGED = 20  # so many images change sides with everything computed again; m
 _RESAMPLES = 1000
 _NAN = float("nan")
 _NUMBERS = ("difference", "low", "high", "p", "adjusted", "wilcoxon", "effect", "superiority")
+_PLACES = ("place", "place_low", "place_high", "rank", "rank_low", "rank_high", "first")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Paired:
     Attributes:
         difference: Mean of first minus second.
         low, high: Ends of its bootstrap interval.
-        p: Of the sign-flip test, two-sided; for values that are no means, from 21 images on, of Student's t over
+        p: Two-sided p of the sign-flip test; for values that are no means, from 21 images on, of Student's t over
             resamples.
         adjusted: The same corrected (Holm) for all pairs that were compared.
         wilcoxon: P of Wilcoxon's signed-rank test, as a check; NaN where there is no difference at all.
@@ -35,9 +37,9 @@ class Paired:
             where it is the same for all images.
         superiority: Share of images on which the first is higher, ties counting half.
         n: Number of images that both have.
-        seed: Of flips and resamples.
+        seed: Seed of flips and resamples.
         flips: How many were drawn, unless so few images differ that all ways to flip were tried.
-        resamples: Of the bootstrap.
+        resamples: Resamples of the bootstrap.
     """
 
     difference: float
@@ -90,30 +92,21 @@ class PairTests:
     flips: int
 
     def among(self, methods: Sequence[int]) -> PairTests:
-        """The same for some methods alone, numbered anew, and corrected for their pairs."""
+        """The tests of some methods alone, numbered anew, and corrected for their pairs."""
         place = torch.full_like(self.counts, -1)
         place[list(methods)] = torch.arange(len(methods))
-        kept = (place[self.first] >= 0) & (place[self.second] >= 0)
-        p = self.p[kept]
-        return replace(
-            self,
-            counts=self.counts[list(methods)],
-            first=place[self.first[kept]],
-            second=place[self.second[kept]],
-            difference=self.difference[kept],
-            p=p,
-            adjusted=torch.tensor(holm(p), dtype=p.dtype),
-            n=self.n[kept],
-        )
+        chosen = (place[self.first] >= 0) & (place[self.second] >= 0)
+        p = self.p[chosen]
+        pairs = (place[self.first[chosen]], place[self.second[chosen]], self.difference[chosen], p)
+        return PairTests(self.counts[list(methods)], *pairs, _adjusted(p), self.n[chosen], self.flips)
 
-    def against(self, method: int, others: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of each other less this method: difference, and p corrected for these pairs alone, (len(others),) each."""
+    def against(self, method: int, methods: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of each of the methods less one: difference, and p corrected for these pairs alone, (len(methods),) each."""
         pairs = torch.tensor(
-            [int(((self.first == min(m, method)) & (self.second == max(m, method))).nonzero()) for m in others]
+            [int(((self.first == min(m, method)) & (self.second == max(m, method))).nonzero()) for m in methods]
         ).long()
-        sign = torch.tensor([1.0 if m < method else -1.0 for m in others], dtype=self.p.dtype)
-        p = self.p[pairs]
-        return sign * self.difference[pairs], torch.tensor(holm(p), dtype=p.dtype)
+        sign = torch.tensor([1.0 if m < method else -1.0 for m in methods], dtype=self.p.dtype)
+        return sign * self.difference[pairs], _adjusted(self.p[pairs])
 
 
 def least_p(n: int) -> float:
@@ -122,75 +115,58 @@ def least_p(n: int) -> float:
 
 
 def pair_tests(
-    values: Tensor,
-    seed: int = 0,
-    flips: int | None = None,
-    clusters: Tensor | None = None,
-    summary: Summary | None = None,
+    values: Tensor, seed: int = 0, flips: int | None = None, summary: Summary | None = None
 ) -> list[PairTests]:
     """Test every pair of methods on the images that both have, for each output; arguments as for `all_pairs`."""
-    there, table = present(values, summary), values.detach().double().cpu()
+    counted, table = present(values, summary), values.detach().double().cpu()
     first, second = torch.triu_indices(values.shape[1], values.shape[1], 1)
-    both = there[:, first] & there[:, second]
-    n = both.sum(0)
+    common = counted[:, first] & counted[:, second]
+    n = common.sum(0)
     flips = max(FLIPS, _FLIPS_PER_PAIR * len(first)) if flips is None else flips
-    groups = None if clusters is None else torch.as_tensor(clusters).cpu()
     if summary is None:
-        d = (table[:, first] - table[:, second]).where(both, 0.0)
+        d = (table[:, first] - table[:, second]).where(common, 0.0)
         difference = (d.sum(0) / n)[:, None]
-        p = sign_flip(_sums(d, groups), seed, flips).where(n > 0, torch.nan)[:, None]
+        p = sign_flip(d, seed, flips).where(n > 0, torch.nan)[:, None]
     else:
         outputs = summary(torch.zeros(1, table.shape[2], dtype=table.dtype)).shape[-1]
         difference, p = torch.full((2, len(first), outputs), torch.nan, dtype=table.dtype)
-        for images, pairs in _alike(both):
-            own = None if groups is None else groups[images]
-            found = _of_summaries(table[images], first[pairs], second[pairs], summary, seed, flips, own)
-            difference[pairs], p[pairs] = found
-    return [
-        PairTests(there.sum(0), first, second, d, one, torch.tensor(holm(one), dtype=one.dtype), n, flips)
-        for d, one in zip(difference.unbind(1), p.unbind(1), strict=True)
-    ]
+        for images, pairs in _by_images(common):
+            difference[pairs], p[pairs] = _summary_tests(
+                table[images], first[pairs], second[pairs], summary, seed, flips
+            )
+    columns = zip(difference.unbind(1), p.unbind(1), strict=True)
+    return [PairTests(counted.sum(0), first, second, d, q, _adjusted(q), n, flips) for d, q in columns]
 
 
-def _of_summaries(
-    table: Tensor, first: Tensor, second: Tensor, summary: Summary, seed: int, flips: int, groups: Tensor | None
+def _adjusted(p: Tensor) -> Tensor:
+    return torch.tensor(holm(p), dtype=p.dtype)
+
+
+def _summary_tests(
+    table: Tensor, first: Tensor, second: Tensor, summary: Summary, seed: int, flips: int
 ) -> tuple[Tensor, Tensor]:
     """Differences of summaries of images (n, M, J), and p, each (P, O); NaN where a difference is not defined."""
     value = summary(table.movedim(1, 0))  # (M, O); NaN for methods that lack some of the images, which have no pair
-    difference = value[first] - value[second]
-    units = len(table) if groups is None else len(torch.unique(groups))
-    if units <= _EXCHANGED:
-        tested = [
-            exchange(table[:, i], table[:, j], summary, seed, flips, groups)
-            for i, j in zip(first.tolist(), second.tolist(), strict=True)
-        ]
-        p = torch.stack(tested)
-    else:
-        # To compute all of it again for each flip and pair takes minutes for a table. What one image changes is no way
-        # out: values at a threshold that is searched for jump. So the spread over resamples, the same for all methods.
-        used = torch.unique(torch.cat([first, second])).tolist()
-        drawn = {m: resampled(table[:, m], summary, _RESAMPLES, seed, groups).double() for m in used}
-        pairs = list(zip(first.tolist(), second.tolist(), strict=True))
-        spread = torch.stack([_spread(drawn[i] - drawn[j]) for i, j in pairs])
-        p = _of_spread(difference, spread, units)
-    return difference, p
+    difference, pairs = value[first] - value[second], list(zip(first.tolist(), second.tolist(), strict=True))
+    if len(table) <= _EXCHANGED:
+        return difference, torch.stack([exchange(table[:, i], table[:, j], summary, seed, flips) for i, j in pairs])
+    # To compute all of it again for each flip and pair takes minutes for a table. What one image changes is no way
+    # out: values at a threshold that is searched for jump. So the spread over resamples, the same for all methods.
+    used = torch.unique(torch.cat([first, second])).tolist()
+    draws = {m: resampled(table[:, m], summary, _RESAMPLES, seed).double() for m in used}
+    spread = torch.stack([_spread(draws[i] - draws[j]) for i, j in pairs])
+    t = torch.where(difference == 0, 0.0, difference / spread)
+    p = torch.from_numpy(2 * stats.t.sf(t.abs().numpy(), len(table) - 1))
+    return difference, p.where(spread.isfinite() & difference.isfinite(), torch.nan)
 
 
 def _spread(draws: Tensor) -> Tensor:
     """Standard deviation over draws (R, O), (O,); NaN where most draws have no value."""
-    there = draws.isfinite()
-    kept = draws.where(there, 0.0)
-    n = there.sum(0)
-    mean = kept.sum(0) / n
-    spread = ((kept - mean).square().where(there, 0.0).sum(0) / (n - 1)).sqrt()
+    defined = draws.isfinite()
+    n = defined.sum(0)
+    mean = draws.where(defined, 0.0).sum(0) / n
+    spread = ((draws - mean).square().where(defined, 0.0).sum(0) / (n - 1)).sqrt()
     return spread.where(2 * n > len(draws), torch.nan)
-
-
-def _of_spread(difference: Tensor, spread: Tensor, units: int) -> Tensor:
-    """Two-sided p of Student's t of differences over their spread; 1 for no difference, NaN for none defined."""
-    t = torch.where(difference == 0, 0.0, difference / spread)
-    found = torch.from_numpy(2 * stats.t.sf(t.abs().numpy(), units - 1))
-    return found.where(spread.isfinite() & difference.isfinite(), torch.nan)
 
 
 def all_pairs(
@@ -199,18 +175,16 @@ def all_pairs(
     flips: int | None = None,
     confidence: float = 0.95,
     resamples: int = 2000,
-    clusters: Tensor | None = None,
     summary: Summary | None = None,
 ) -> dict[tuple[int, int], Paired]:
     """Every pair of methods, each on the images that both have: a method with few images weakens its own pairs alone.
 
     Args:
         values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
-        seed: Of flips and resamples, the same for all pairs.
+        seed: Seed of flips and resamples, the same for all pairs.
         flips: How many are drawn; None for 10 000, or more where there are over 200 pairs.
-        confidence: Of the intervals.
-        resamples: Of the bootstrap.
-        clusters: Group of each image, (n,): groups are drawn and flipped as a whole.
+        confidence: Confidence of the intervals.
+        resamples: Resamples of the bootstrap.
         summary: From numbers (..., n, J) to outputs (..., O), of which the first is compared, where the value of a data
             set is no mean over images. There are no differences of single images then, so that their effect sizes and
             Wilcoxon's p are NaN.
@@ -218,12 +192,11 @@ def all_pairs(
     Returns:
         By numbers of two methods, the smaller first; without a common image, all but the counts is NaN.
     """
-    tested = pair_tests(values, seed, flips, clusters, summary)[0]
-    there, table = present(values, summary), values.detach().double().cpu()
-    groups = None if clusters is None else torch.as_tensor(clusters).cpu()
-    rest = torch.full((5, len(tested.n)), torch.nan, dtype=table.dtype)  # low, high, wilcoxon, effect, superiority
-    for images, pairs in _alike(there[:, tested.first] & there[:, tested.second]):
-        own = None if groups is None else groups[images]
+    tested = pair_tests(values, seed, flips, summary)[0]
+    counted, table = present(values, summary), values.detach().double().cpu()
+    ends = torch.full((2, len(tested.n)), torch.nan, dtype=table.dtype)
+    single = torch.full((3, len(tested.n)), torch.nan, dtype=table.dtype)  # wilcoxon, effect, superiority
+    for images, pairs in _by_images(counted[:, tested.first] & counted[:, tested.second]):
         used, place = torch.unique(torch.stack([tested.first[pairs], tested.second[pairs]]), return_inverse=True)
         part = table[images][:, used]
 
@@ -232,11 +205,11 @@ def all_pairs(
             totals = rows.mean(-3)[..., 0] if summary is None else summary(rows.movedim(-2, -3))[..., 0]
             return totals[..., place[0]] - totals[..., place[1]]
 
-        ends = bootstrap(part.flatten(1), differences, resamples, confidence, seed, clusters=own)
-        rest[:2, pairs] = torch.stack([ends.low, ends.high])
+        interval = bootstrap(part.flatten(1), differences, resamples, confidence, seed)
+        ends[:, pairs] = torch.stack([interval.low, interval.high])
         if summary is None:
-            rest[2:, pairs] = _of_images(part[:, place[0]] - part[:, place[1]], own)
-    columns = torch.stack([tested.difference, rest[0], rest[1], tested.p, tested.adjusted, *rest[2:]], 1)
+            single[:, pairs] = _image_numbers(part[:, place[0]] - part[:, place[1]])
+    columns = torch.stack([tested.difference, *ends, tested.p, tested.adjusted, *single], 1)
     keys = zip(tested.first.tolist(), tested.second.tolist(), strict=True)
     return {
         key: Paired(**dict(zip(_NUMBERS, row, strict=True)), n=n, seed=seed, flips=tested.flips, resamples=resamples)
@@ -244,28 +217,19 @@ def all_pairs(
     }
 
 
-def _alike(both: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _by_images(common: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Images, bool (n,), and the pairs that have these in common, of bool (n, P); in most tables all have the same."""
-    if not bool(both.any()):
+    if not bool(common.any()):
         return
-    masks, kind = torch.unique(both, dim=1, return_inverse=True)
+    masks, kind = torch.unique(common, dim=1, return_inverse=True)
     for k, images in enumerate(masks.unbind(1)):
         if bool(images.any()):
             yield images, (kind == k).nonzero()[:, 0]
 
 
-def _sums(d: Tensor, groups: Tensor | None) -> Tensor:
-    """Sums of differences (n, P) over groups, (G, P)."""
-    if groups is None:
-        return d
-    number = torch.unique(groups, return_inverse=True)[1]
-    return d.new_zeros(int(number.max()) + 1, d.shape[1]).index_add(0, number, d)
-
-
-def _of_images(d: Tensor, groups: Tensor | None) -> Tensor:
+def _image_numbers(d: Tensor) -> Tensor:
     """Of differences (n, P): p of Wilcoxon, effect size, and share of images where the first is higher, (3, P)."""
-    means = d if groups is None else _sums(d, groups) / torch.unique(groups, return_counts=True)[1][:, None]
-    wilcoxon = [float(stats.wilcoxon(one.numpy()).pvalue) if bool(one.any()) else _NAN for one in means.unbind(1)]
+    wilcoxon = [float(stats.wilcoxon(pair.numpy()).pvalue) if bool(pair.any()) else _NAN for pair in d.unbind(1)]
     mean = d.mean(0)
     spread = d.std(0) if len(d) > 1 else torch.zeros_like(mean)
     spread = torch.where(spread <= 1e-12 * mean.abs(), 0.0, spread)  # rounding is no spread
@@ -281,15 +245,14 @@ def paired(
     flips: int | None = None,
     confidence: float = 0.95,
     resamples: int = 2000,
-    clusters: Tensor | None = None,
 ) -> Paired:
     """Compare values (n,) of two methods on the same images; an image without a value of either does not count."""
     if first.shape != second.shape or first.dim() != 1:
         raise ArgumentError(
             f"Expected values (n,) of the same images, but got {tuple(first.shape)} and {tuple(second.shape)}."
         )
-    both = torch.stack([first.double().cpu(), second.double().cpu()], 1)
-    return all_pairs(both, seed, flips, confidence, resamples, clusters)[0, 1]
+    values = torch.stack([first.double().cpu(), second.double().cpu()], 1)
+    return all_pairs(values, seed, flips, confidence, resamples)[0, 1]
 
 
 def present(values: Tensor, summary: Summary | None = None) -> Tensor:
@@ -301,72 +264,90 @@ def present(values: Tensor, summary: Summary | None = None) -> Tensor:
     return finite if summary is None else finite.all(2)
 
 
+def marked(tested: PairTests, higher: bool = True, level: float = 0.05) -> tuple[bool, ...]:
+    """Which methods a table marks as the best: those with values that no other method is shown to be better than.
+
+    A method is out as soon as any other is better on the images that both have, with a corrected p below the level.
+    No method is measured by the mean over its own images, which may be the easy ones or the hard ones; nor by one
+    method alone, since a method with a few lucky images would be ahead, nothing would be shown to be worse than it,
+    and all would be marked. With the same images for all, the best mean is never out. In circles, where each method is
+    better than the next on other images, all are out.
+    """
+    gain = tested.difference.double().nan_to_num() * (1 if higher else -1)
+    significant = tested.adjusted.double() < level
+    unbeaten = tested.counts > 0
+    unbeaten[tested.first[significant & (gain < 0)]] = False
+    unbeaten[tested.second[significant & (gain > 0)]] = False
+    return tuple(unbeaten.tolist())
+
+
 @dataclass(frozen=True)
-class Marks:
-    """Who is printed as the best of a table.
+class Rank:
+    """Places of one method, 1 the best; equal ones share theirs.
 
     Attributes:
-        marked: Of each method: whether it has values, and no other is shown to be better (corrected p below the level).
-        best: Of these, the one that is ahead of the most others; with the same images for all, the best mean. None
-            without images.
-        clear: Whether it is shown to be better than every other.
-        adjusted: Corrected p against the best; NaN for itself, and without common images.
-        images: The fewest and the most images of a test; None where no two methods have values.
-        level: Of significance.
+        place, place_low, place_high: By the value of all images, and ends of its bootstrap interval.
+        rank, rank_low, rank_high: Mean over images of the place on each, with its interval; NaN where there are no
+            values of single images.
+        first: Share of resamples in which it was the best; ties are shared out.
+        n: Images that count for every method.
     """
 
-    marked: tuple[bool, ...]
-    best: int | None
-    clear: bool
-    adjusted: tuple[float, ...]
-    images: tuple[int, int] | None
-    level: float
+    place: float
+    place_low: float
+    place_high: float
+    rank: float
+    rank_low: float
+    rank_high: float
+    first: float
+    n: int
 
 
-def marks(
+def ranking(
     values: Tensor,
     higher: bool = True,
-    level: float = 0.05,
+    resamples: int = 2000,
+    confidence: float = 0.95,
     seed: int = 0,
-    clusters: Tensor | None = None,
     summary: Summary | None = None,
-) -> Marks:
-    """Who is marked in a column of a table.
+) -> list[Rank]:
+    """Places of methods with intervals, over the images that count for every method.
+
+    Unlike pairs, places need the same images for all: the third of five is not the third of eight.
 
     Args:
-        values: Per image and method, (n, M), or (n, M, J) with a summary; NaN where an image does not count.
+        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
         higher: Whether higher is better.
-        level: Of significance.
-        seed: Of the tests.
-        clusters: As for `mhex.stats.comparison.all_pairs`.
-        summary: As for `all_pairs`.
+        resamples: Resamples of the bootstrap.
+        confidence: Confidence of the intervals.
+        seed: Seed of the bootstrap.
+        summary: As for `all_pairs`; with one, there are no places on single images.
     """
-    return marked(pair_tests(values, seed, clusters=clusters, summary=summary)[0], higher, level)
+    present_in = present(values, summary)
+    counted = present_in.all(1)
+    if not bool(counted.any()):
+        most, least = int(present_in.sum(0).max()), int(present_in.sum(0).min())
+        raise ArgumentError(
+            f"Expected images with values of all methods, but there are none: the methods have {least} to {most} of "
+            f"{len(counted)} images. Leave out those that have few."
+        )
+    methods, sign = values.shape[1], -1 if higher else 1
+    table = values.detach().double().cpu()[counted] * (sign if summary is None else 1)
+    single = mean_ranks(table) + 1 if summary is None else table.new_full((len(table), methods), torch.nan)
+    rows = torch.cat([table.flatten(1), single], 1)
 
+    def places(part: Tensor) -> Tensor:
+        numbers, means = part[..., :-methods], part[..., -methods:].mean(-2)
+        numbers = numbers.reshape(*numbers.shape[:-1], methods, -1)
+        totals = numbers.mean(-3)[..., 0] if summary is None else sign * summary(numbers.movedim(-2, -3))[..., 0]
+        on_top = (totals == totals.amin(-1, keepdim=True)).double()
+        outputs = torch.cat([mean_ranks(totals) + 1, means, on_top / on_top.sum(-1, keepdim=True)], -1)
+        # Where one value is not defined, no method has a place.
+        return outputs.where(totals.isfinite().all(-1, keepdim=True), torch.nan)
 
-def marked(tested: PairTests, higher: bool = True, level: float = 0.05) -> Marks:
-    """Who is marked, by tests that were made.
-
-    A method is out as soon as any other is shown to be better on the images that both have. Nobody is measured by the
-    mean over its own images, which may be the easy ones or the hard ones; nor by one method alone, since a method with
-    a few lucky images would be ahead, nothing would be shown to be worse than it, and all would be marked. With the
-    same images for all, the best mean is never out, and it is left alone where it is better than every other: of
-    three methods, the last is told from the first at least as well as the less clear of the two steps between them.
-    """
-    methods, alive = len(tested.counts), tested.counts > 0
-    gain = torch.zeros(methods, methods, dtype=torch.float64)
-    adjusted = torch.full_like(gain, torch.nan)
-    for side, other, sign in ((tested.first, tested.second, 1), (tested.second, tested.first, -1)):
-        gain[side, other] = tested.difference.double().nan_to_num() * (sign if higher else -sign)
-        adjusted[side, other] = tested.adjusted.double()
-    left = alive & ~((gain < 0) & (adjusted < level)).any(1)
-    if not bool(alive.any()):
-        return Marks((False,) * methods, None, False, (float("nan"),) * methods, None, level)
-    # In circles, each better than the next on other images, all are out.
-    best = int(gain.sign().sum(1).masked_fill(~(left if bool(left.any()) else alive), -torch.inf).argmax())
-    against, others = adjusted[best], alive.clone()
-    others[best] = False
-    clear = bool(((gain[best] > 0) & (against < level))[others].all())
-    sizes = tested.n[alive[tested.first] & alive[tested.second]].tolist()
-    images = (min(sizes), max(sizes)) if sizes else None
-    return Marks(tuple(left.tolist()), best, clear, tuple(against.tolist()), images, level)
+    draws = resampled(rows, places, resamples, seed)
+    low, high = draws.nanquantile(torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2]).to(draws), 0)
+    value, place, rank = places(rows), slice(0, methods), slice(methods, 2 * methods)
+    ends = [column[part] for part in (place, rank) for column in (value, low, high)]
+    numbers = torch.stack([*ends, draws[:, 2 * methods :].nanmean(0)], 1).tolist()
+    return [Rank(**dict(zip(_PLACES, row, strict=True)), n=len(rows)) for row in numbers]

@@ -1,4 +1,4 @@
-"""Correlations of rows."""
+"""Correlations of rows, by values and by ranks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+import torch.nn.functional as F
+from scipy import special
 from torch import Tensor
 
 from mhex.errors import ArgumentError
@@ -43,16 +45,14 @@ class Pearson:
 
 def pearson(x: Tensor, y: Tensor) -> Pearson:
     """Correlation of values (..., n) and (..., n), along the last axis, with what it is worth."""
-    from scipy import special
-
     if x.shape != y.shape or not x.dim():
         raise ArgumentError(f"Expected as many values on both sides, but got {tuple(x.shape)} and {tuple(y.shape)}.")
     n = x.shape[-1]
     r = correlation(x, y)
     r = r if n >= 3 else torch.full_like(r, torch.nan)
-    rest = (1 - r) * (1 + r)
-    t = r * ((n - 2) / rest).sqrt() if n >= 3 else r
-    p = special.betainc(max(n - 2, 1) / 2, 0.5, rest.cpu().numpy())
+    unexplained = (1 - r) * (1 + r)  # share of the variance
+    t = r * ((n - 2) / unexplained).sqrt() if n >= 3 else r
+    p = special.betainc(max(n - 2, 1) / 2, 0.5, unexplained.cpu().numpy())
     return Pearson(r, t, torch.as_tensor(p, dtype=torch.float64, device=r.device), n)
 
 
@@ -75,11 +75,8 @@ def _unit(x: Tensor) -> Tensor:
     side = side / torch.where(scale > 0, scale, 1.0)  # so that no square is too large or too small
     off = side - side.mean(-1, keepdim=True)
     length = torch.linalg.vector_norm(off, dim=-1, keepdim=True)
-    known = length > _NO_SPREAD * torch.linalg.vector_norm(side, dim=-1, keepdim=True)
-    return torch.where(known, off / length, torch.nan)
-
-
-__all__ = ["correlation", "mean_ranks", "rank_correlation"]
+    varied = length > _NO_SPREAD * torch.linalg.vector_norm(side, dim=-1, keepdim=True)
+    return torch.where(varied, off / length, torch.nan)
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
@@ -93,20 +90,12 @@ def mean_ranks(values: Tensor) -> Tensor:
         return torch.zeros_like(values, dtype=torch.float64)
     rows = values.reshape(-1, values.shape[-1])
     ordered, order = rows.sort(dim=1)
-    group = _groups(ordered)
+    group = F.pad((ordered[:, 1:] != ordered[:, :-1]).long().cumsum(1), (1, 0))  # numbers of runs of equal values
     places = torch.arange(rows.shape[1], dtype=torch.float64, device=rows.device).expand(rows.shape)
-    total, number = torch.zeros_like(places), torch.zeros_like(places)
-    total = total.scatter_add(1, group, places)
-    number = number.scatter_add(1, group, torch.ones_like(places))
+    zeros = torch.zeros_like(places)
+    total, number = (zeros.scatter_add(1, group, terms) for terms in (places, torch.ones_like(places)))
     mean = (total / number.clamp_min(1)).gather(1, group)
-    return torch.zeros_like(places).scatter(1, order, mean).view(values.shape)
-
-
-def _groups(ordered: Tensor) -> Tensor:
-    """Number of the group of equal values that each of the ordered values (M, n) belongs to."""
-    new = torch.zeros_like(ordered, dtype=torch.long)
-    new[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).long()
-    return new.cumsum(1)
+    return zeros.scatter(1, order, mean).view(values.shape)
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,17 @@ from mhex.metrics.aopc import AOPC
 from mhex.metrics.average_drop import AverageDrop
 from mhex.metrics.compactness import Compactness
 from mhex.metrics.comprehensiveness import Comprehensiveness
+from mhex.metrics.curve import SweepProtocol
 from mhex.metrics.deletion import Deletion
 from mhex.metrics.effective_average_drop import EffectiveAverageDrop
 from mhex.metrics.infidelity import Infidelity
 from mhex.metrics.insertion import Insertion
 from mhex.metrics.log_odds import LogOdds
 from mhex.metrics.perturbation_auc import PerturbationAUC
-from mhex.metrics.protocols import Protocol, SweepProtocol
+from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import all_metrics, get_metric
 from mhex.metrics.road import ROAD
-from mhex.metrics.saco import GroupPass, SaCo
+from mhex.metrics.saco import GroupProtocol, SaCo
 from mhex.metrics.segmentation import Segmentation
 from mhex.metrics.soft_average_drop import SoftAverageDrop
 from mhex.perturb import MaskedPass, PerturbationSweep
@@ -181,7 +182,7 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
         (lambda: Insertion("rise", reference="mean"), "sigma=5.0 would change nothing: it is the blur's"),
         (lambda: Insertion(area="thirds"), "Expected area 'unit'"),
         (lambda: Insertion(area="che", steps=15), "multiple of 10 steps"),
-        (lambda: Insertion(scored="other"), "scored to be one of explained, predicted, label"),
+        (lambda: Insertion(scored="other"), "scored to be one of 'explained', 'predicted', 'label'"),
         (lambda: Insertion(reference="drop"), "Expected granularity 'token', 'word' or 'patch'"),
         (lambda: Deletion("text", reference="black"), "'black' is a reference of images.* those of texts are 'mask_t"),
         (
@@ -189,11 +190,11 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
             "'blur' is a reference of images, and granularity 'token' is of texts",
         ),
         (lambda: SaCo(reference="grey"), "reference to be one of .* but got 'grey'"),
-        (lambda: SaCo(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
-        (lambda: Insertion(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
-        (lambda: Comprehensiveness(tie="first"), "Expected tie 'random' or 'stable', but got 'first'"),
-        (lambda: GroupPass("grey"), "reference to be one of"),
-        (lambda: GroupPass(tie="first"), "Expected tie"),  # type: ignore[arg-type]
+        (lambda: SaCo(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),
+        (lambda: Insertion(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),
+        (lambda: Comprehensiveness(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),
+        (lambda: GroupProtocol("grey"), "reference to be one of"),
+        (lambda: GroupProtocol(tie="first"), "Expected tie"),
         (lambda: PerturbationSweep(tie="first"), "Expected tie"),  # type: ignore[arg-type]
         (lambda: MaskedPass(reference="impute"), "reference to be one of"),
         (lambda: AverageDrop("text", fraction=0.0), "fraction to be above 0 and at most 1, but got 0.0"),

@@ -19,7 +19,7 @@ from mhex.judge.plan import Judge, Judged, MethodGiven, judges, label
 from mhex.lab.config.recipe import packaged_recipes
 from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural
 from mhex.lab.datasets import DataEntry, data_entry
-from mhex.metrics._curve import CurveMetric
+from mhex.metrics.curve import CurveMetric
 from mhex.metrics.registry import get_metric
 from mhex.registry import all_methods, get_method
 from mhex.zoo.names import FORMS

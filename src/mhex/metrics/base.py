@@ -1,11 +1,11 @@
-"""What every metric is: values per image, gathered over batches and processes, with an honest interval."""
+"""The base of all metrics: numbers per image, gathered over batches and processes, with an interval."""
 
 from __future__ import annotations
 
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from mhex._settings import check_kind
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
-from mhex.metrics._agreement import agreed
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import check_kind
+from mhex.metrics.protocols import READ_PARTS
+from mhex.perturb import SweepResult
 from mhex.stats.intervals import IntervalKind, check_interval, interval_of
 
 # Options of torchmetrics itself, handed on to it.
@@ -33,16 +34,31 @@ _SAME = 1e-3  # an image in another batch gives values that differ by rounding
 _UNNUMBERED = torch.iinfo(torch.long).min  # stands for the id of an image that has none
 
 
+@dataclass(frozen=True, eq=False)
+class JudgedMaps:
+    """Maps, and what the data says of their places.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        saliency: Maps at their own resolution.
+        truth: Masks, classes of cells, or whether each unit counts; None where every unit does.
+    """
+
+    ids: tuple[int, ...]
+    saliency: Tensor
+    truth: Any = None
+
+
 class PerImage(Metric):
     """A metric with one row of numbers per image.
 
     Subclasses say what the numbers are (`columns`), how they are made of a result (`score`) and how the value of a data
     set follows from them (`summary`, by default their mean). The model is never part of a metric: passes are made by
-    the sweeps and runners of `mhex.perturb`, and results are handed to `update`.
+    runners, and results are handed to `update`.
 
     Attributes:
         columns: Names of the numbers of an image.
-        outputs: Names of what `summary` returns; the first is the value by which methods are ranked.
+        outputs: Names of what `summary` returns, by default those of the columns; methods are ranked by the first.
         better: For each output, whether higher is better; None where neither is.
         additive: True if the value of a data set is the mean of what it is for single images.
         hits: True if the number of an image is 1 for a hit and 0 for a miss.
@@ -62,6 +78,11 @@ class PerImage(Metric):
     presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     ids: list[Tensor]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "columns" in cls.__dict__ and "outputs" not in cls.__dict__:
+            cls.outputs = cls.columns
+
     def __init__(
         self,
         preset: str = "default",
@@ -76,10 +97,10 @@ class PerImage(Metric):
 
         Args:
             preset: Name of a protocol; see `presets`.
-            confidence: Of the interval.
-            resamples: Of the bootstrap over images.
-            bootstrap_seed: Of the bootstrap.
-            interval: Its kind; see `mhex.stats.intervals.bootstrap`.
+            confidence: Confidence of the interval.
+            resamples: Resamples of the bootstrap over images.
+            bootstrap_seed: Seed of the bootstrap.
+            interval: Kind of the interval; see `mhex.stats.intervals.bootstrap`.
             changes: Parts of the protocol that differ from the preset; and options of `torchmetrics.Metric`.
         """
         super().__init__(**{name: changes.pop(name) for name in _OF_TORCHMETRICS if name in changes})
@@ -101,8 +122,8 @@ class PerImage(Metric):
     @property
     def values(self) -> list[Tensor]:
         """Numbers of the images of each batch, (B, J)."""
-        found: list[Tensor] = getattr(self, self._values_name)
-        return found
+        values: list[Tensor] = getattr(self, self._values_name)
+        return values
 
     def score(self, *results: Any) -> Tensor:
         """Numbers of each image, (B,) or (B, J); NaN in a row that does not count."""
@@ -120,12 +141,12 @@ class PerImage(Metric):
         """Take in a batch.
 
         Args:
-            results: As for the function of the metric, made by the runners of the protocol (`protocol.passes`). What
-                was made in another way is refused.
+            results: As for the function of the metric, made by the runners of the protocol (`protocol.passes`). Results
+                that were made in another way are refused.
             ids: Number of each image in its data set; those of the result if None. An image that comes twice, as where
                 a sampler fills the last shard, counts once. Without any number, each image counts.
         """
-        results = tuple(agreed(one, self.protocol, type(self).__name__) for one in results)
+        results = tuple(map(self._by_protocol, results))
         rows = self.score(*results).detach().double()
         rows = rows[:, None] if rows.dim() == 1 else rows
         if rows.dim() != 2 or rows.shape[1] != len(self.columns):
@@ -141,6 +162,33 @@ class PerImage(Metric):
         self.values.append(rows)
         self.ids.append(numbers)
 
+    def _by_protocol(self, result: Any) -> Any:
+        """A result that was made as the protocol says; others are refused, and finer sweeps are read on its grid.
+
+        Maps and classes, and results that were made by hand, say nothing of how they were made.
+        """
+        source, name, passes = getattr(result, "runner", None), type(self).__name__, self.protocol.passes
+        if source is None:
+            return result
+        runner = next((runner for runner in passes if type(runner) is type(source)), None)
+        if runner is None:
+            runners = " and ".join(type(runner).__name__ for runner in passes) or "no runner"
+            raise ArgumentTypeError(
+                f"Expected results of {runners} for {name}, but got one of {type(source).__name__}."
+            )
+        if isinstance(result, SweepResult) and source.steps > runner.steps and source.steps % runner.steps == 0:
+            result = result.every(source.steps // runner.steps)
+            source = result.runner
+        parts = [(f.name, getattr(source, f.name), getattr(runner, f.name)) for f in fields(runner)]
+        listed = [f"{part}={a!r} (not {b!r})" for part, a, b in parts if a != b and part not in READ_PARTS]
+        if listed:
+            raise ArgumentError(
+                f"Expected results that were made as the protocol of {name} says, but these were made with "
+                f"{', '.join(listed)}. Make them by a runner of `metric.protocol.passes`, or give the metric the same "
+                "parts."
+            )
+        return result
+
     def rows(self) -> tuple[Tensor, Tensor]:
         """Ids (n,) and numbers (n, J) of every image, in the order of the ids, each id once."""
         values = _joined(self.values, (0, len(self.columns)), torch.float64, self.device)
@@ -149,20 +197,16 @@ class PerImage(Metric):
         ids, values = ids[order], values[order]
         again = torch.zeros_like(ids, dtype=torch.bool)
         again[1:] = (ids[1:] == ids[:-1]) & (ids[1:] != _UNNUMBERED)
-        self._warn_of_others(values, again)
-        return ids[~again], values[~again]
-
-    def _warn_of_others(self, values: Tensor, again: Tensor) -> None:
-        """Different images under one number: all but the first would be lost without a word."""
-        before = values.roll(1, 0)
-        other = again & ~torch.isclose(values, before, rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
-        if bool(other.any()):
+        # Of different images under one number, all but the first would be lost without a word.
+        different = again & ~torch.isclose(values, values.roll(1, 0), rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
+        if bool(different.any()):
             warnings.warn(
-                f"{int(other.sum())} images came again under the same id with other values, and only the first of each "
-                "counts. If they are different images, give each its own number by ids=.",
+                f"{int(different.sum())} images came again under the same id with other values, and only the first of "
+                "each counts. If they are different images, give each its own number by ids=.",
                 MhexWarning,
                 stacklevel=2,
             )
+        return ids[~again], values[~again]
 
     def compute(self) -> dict[str, Any]:
         """Value, interval, number of images that count and of those that do not; `"all"` has every output.
@@ -171,20 +215,19 @@ class PerImage(Metric):
         """
         _, rows = self.rows()
         counted = rows[rows.isfinite().all(1)].cpu()
-        found: dict[str, dict[str, float]] = {}
         value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)
         if len(counted):
             value = self.summary(counted)
-            drawn = (self.resamples, self.confidence, self.bootstrap_seed)
-            ends = interval_of(counted, self.summary, *drawn, self.interval, self.hits)
-            low, high = ends.low, ends.high
-        for k, name in enumerate(self.outputs):
-            found[name] = {"value": float(value[k]), "ci_low": float(low[k]), "ci_high": float(high[k])}
+            settings = (self.resamples, self.confidence, self.bootstrap_seed, self.interval, self.hits)
+            interval = interval_of(counted, self.summary, *settings)
+            low, high = interval.low, interval.high
+        columns = zip(self.outputs, value.tolist(), low.tolist(), high.tolist(), strict=True)
+        outputs = {name: {"value": v, "ci_low": start, "ci_high": end} for name, v, start, end in columns}
         return {
-            **found[self.outputs[0]],
+            **outputs[self.outputs[0]],
             "n": len(counted),
             "n_skipped": len(rows) - len(counted),
-            "all": found,
+            "all": outputs,
             "confidence": self.confidence,
             "interval": self.interval,
             "resamples": self.resamples,
@@ -205,10 +248,10 @@ def changed(protocol: Any, changes: Mapping[str, Any]) -> Any:
     """A protocol with some of its parts changed; unknown ones are refused with the list of those that exist."""
     if not is_dataclass(protocol) or isinstance(protocol, type):
         raise ArgumentTypeError(f"Expected a Protocol as preset of a metric, but got {protocol!r}.")
-    known = {f.name: getattr(protocol, f.name) for f in fields(protocol)}
+    parts = {f.name: getattr(protocol, f.name) for f in fields(protocol)}
     for name in changes:
-        if name not in known:
-            listed = ", ".join(f"{k}={v!r}" for k, v in known.items())
+        if name not in parts:
+            listed = ", ".join(f"{k}={v!r}" for k, v in parts.items())
             raise ArgumentError(f"The protocol has no part {name!r}. Its parts: {listed}.")
     return replace(protocol, **changes)
 

@@ -1,0 +1,112 @@
+"""Metrics that read the curves of one sweep, and their protocols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mhex.metrics.base import PerImage
+from mhex.metrics.case import Case
+from mhex.metrics.protocols import Protocol, blur_only, check_units
+from mhex.perturb import ORDERS, Order, PerturbationSweep, SweepResult, area
+
+
+@dataclass(frozen=True)
+class SweepProtocol(Protocol):
+    """Protocol of metrics that read a sweep; its settings are those of `PerturbationSweep`, by the same names."""
+
+    reference: str = "blur"
+    steps: int = 20
+    granularity: str = "pixel"
+    tie: str = "random"
+    seed: int = 0
+    sigma: float | None = None
+    radius: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.sweep  # making it refuses what it cannot do
+        check_units(self.reference, self.granularity)
+
+    @property
+    def idle(self) -> dict[str, str]:
+        return blur_only(self.reference, "sigma", "radius")
+
+    @property
+    def sweep(self) -> PerturbationSweep:
+        """The passes that it needs, in both orders; a metric may read one of them alone."""
+        return PerturbationSweep(**{f.name: getattr(self, f.name) for f in fields(SweepProtocol)})
+
+    @property
+    def passes(self) -> tuple[Any, ...]:
+        return (self.sweep,)
+
+
+@dataclass(frozen=True)
+class ScoredProtocol(SweepProtocol):
+    """Protocol of metrics that read one class along a sweep.
+
+    Attributes:
+        scored: Whose output is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
+    """
+
+    scored: str = "explained"
+
+
+@dataclass(frozen=True)
+class AreaProtocol(SweepProtocol):
+    """Protocol of metrics of areas along a sweep for which it is clear whose output is read.
+
+    Attributes:
+        area: How the area under a curve is taken; see `mhex.perturb.area`.
+    """
+
+    area: str = "unit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        area(torch.zeros(1, self.steps + 1), self.area)  # refuses unknown rules, and grids without points for a rule
+
+
+@dataclass(frozen=True)
+class CurveProtocol(AreaProtocol, ScoredProtocol):
+    """Protocol of metrics of the area under a curve of one class."""
+
+
+class CurveMetric(PerImage):
+    """A metric of the curves of one sweep.
+
+    Attributes:
+        orders: Those that it reads; no others are made for it.
+        inserted: True if it reads removal of the least important units backwards: as insertion of the most important.
+    """
+
+    orders: ClassVar[tuple[Order, ...]] = ORDERS
+    inserted: ClassVar[bool] = False
+    protocol: SweepProtocol
+
+    @property
+    def sweep(self) -> PerturbationSweep:
+        """The passes that it needs."""
+        return replace(self.protocol.sweep, orders=self.orders)
+
+    def of(self, case: Case) -> tuple[Any, ...]:
+        return (case.sweep(self.sweep),)
+
+    @property
+    def output(self) -> str:
+        """What it reads along them; see `SweepResult.curve`."""
+        return "probability"
+
+    def curves(self, result: SweepResult) -> dict[Order, Tensor]:
+        """The curves that it reads, as it reads them: by order, (B, T + 1)."""
+        curves = {order: result.curve(order, self.output, self.scored) for order in self.orders}
+        return {order: curve.flip(1) if self.inserted else curve for order, curve in curves.items()}
+
+    @property
+    def scored(self) -> str:
+        """The class whose output is read; where a protocol does not say, a hit is the label."""
+        return str(getattr(self.protocol, "scored", "label"))
