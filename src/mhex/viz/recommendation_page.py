@@ -11,14 +11,13 @@ from mhex._printable import escaped
 from mhex.judge import report as about
 from mhex.judge.controls import RANDOM
 from mhex.judge.report import Evaluation
-from mhex.judge.saved_maps import drawn_from
 from mhex.judge.tables import FEWEST
 from mhex.recommend.answer import by_reason
 from mhex.recommend.race import spoken
 from mhex.viz.report_page import cost, curves, facts, sample
 
 if TYPE_CHECKING:
-    from mhex.recommend.answer import Line, Recommendation
+    from mhex.recommend.answer import RankedMethod, Recommendation
 
 _BEST, _WORST = 3, 1  # methods whose maps are shown, from both ends of the table
 _TABLE = (
@@ -50,7 +49,7 @@ def recommendation_page(found: Recommendation) -> str:
     """
     from mhex.viz import Section, page
 
-    model = str(found.made["model"])
+    model = str(found.call["model"])
     sections = [Section(title, inside, note) for title, inside, note in _parts(found)]
     return page(f"Which method explains {model} best?", found.sentences()[0], sections)
 
@@ -94,7 +93,7 @@ def table_html(found: Recommendation) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _row(found: Recommendation, line: Line, parts: Sequence[str]) -> str:
+def _row(found: Recommendation, line: RankedMethod, parts: Sequence[str]) -> str:
     _, *_, behind, standing, higher, samples, seconds = found.cells(line)
     numbers = [_number(line, "score", line.score), *(_number(line, name, line.parts[name]) for name in parts)]
     shown = [line.method, standing, higher, *numbers, behind, samples, seconds]
@@ -104,7 +103,7 @@ def _row(found: Recommendation, line: Line, parts: Sequence[str]) -> str:
     return f"<tr{kind}>{inside}</tr>"
 
 
-def _number(line: Line, name: str, value: float) -> str:
+def _number(line: RankedMethod, name: str, value: float) -> str:
     if math.isnan(value):
         return "—"
     low, high = line.spans[name]
@@ -113,12 +112,11 @@ def _number(line: Line, name: str, value: float) -> str:
 
 def _evaluation(found: Recommendation) -> Evaluation:
     """The rows as pages of evaluations have them."""
-    call = {**found.made, "command": about.command(), "versions": about.versions()}
-    told = json.loads(found.report.rows.column("run")[0].as_py())
+    call = {**found.call, "command": about.command(), "versions": about.versions()}
+    run = json.loads(found.report.rows.column("run")[0].as_py())
     raced = found.report.only([line.method for line in found.table])
-    shown = found.shown
-    drawn = {} if shown is None else drawn_from(shown.photos.table(), shown.maps.table())
-    return Evaluation("recommendation", raced, told, [call], drawn)
+    drawn = {} if found.saved_maps is None else found.saved_maps.explanations()
+    return Evaluation("recommendation", raced, run, [call], drawn)
 
 
 def _pictures(found: Recommendation, one: Evaluation) -> str:

@@ -26,11 +26,11 @@ from mhex.viz.plots import Boxed, Line, Look, bar_plot, box_plot, key, line_plot
 
 def facts(one: Evaluation) -> str:
     """Model, target, task, seed, counts, versions and commands as a table, in HTML."""
-    rows = [("model", str(one.told.get("model", "")))]
+    rows = [("model", str(one.run.get("model", "")))]
     rows += [
-        (name, str(one.told[name])) for name in ("evaluator", "relabelled") if one.told.get(name) not in (None, "none")
+        (name, str(one.run[name])) for name in ("evaluator", "relabelled") if one.run.get(name) not in (None, "none")
     ]
-    rows += [(name, str(one.told.get(name, ""))) for name in ("target", "task", "seed")]
+    rows += [(name, str(one.run.get(name, ""))) for name in ("target", "task", "seed")]
     rows += [("samples", str(one.images)), ("skipped", _skipped(one))]
     if not one.calls:
         rows.append(("versions", "not written down: the rows are of an earlier version"))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mhex._schema import setting
 from mhex.errors import ArgumentError
-from mhex.judge.plan import MethodGiven, label
+from mhex.judge.plan import MethodGiven
 
 
 @dataclass(frozen=True)
@@ -275,9 +275,9 @@ class Entry:
 
 def method_label(part: MethodPart) -> str:
     """What a method is called in tables."""
-    from mhex.judge.plan import Judged
+    from mhex.judge.plan import MethodRun
 
-    return label(part.name, Judged(part.name, part.options).written)
+    return MethodRun(part.name, part.options).label
 
 
 def _parts(methods: Methods) -> tuple[MethodPart, ...]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mhex.errors import ArgumentError, MhexError, unknown_name
 from mhex.inputs.photos import check_window
 from mhex.judge.controls import CONTROLS, PREFIX, is_control
-from mhex.judge.plan import Judge, judges
+from mhex.judge.plan import MetricRun, metric_runs
 from mhex.lab.config.suite import EVERY, DataPart, Entry, MethodPart, MetricPart, ModelPart, Suite, method_label
 from mhex.lab.datasets import DataEntry, data_entry
 from mhex.metrics._curve import CurveMetric
@@ -181,19 +181,19 @@ def _check_methods(methods: Sequence[MethodPart], data: DataEntry, source: str, 
     return {*names, *controls, *(fitting if EVERY in names else ())}
 
 
-def _check_metrics(metrics: Sequence[MetricPart], data: DataEntry, source: str, key: str) -> list[Judge]:
+def _check_metrics(metrics: Sequence[MetricPart], data: DataEntry, source: str, key: str) -> list[MetricRun]:
     """Metrics as they are called without the suite's seed, so that published columns need not name it."""
-    found: list[Judge] = []
+    found: list[MetricRun] = []
     for place, part in enumerate(metrics):
         with _at(source, f"{key}[{place}]"):
-            one = judges([part.given], data.kind)[0]
+            one = metric_runs([part.given], data.kind)[0]
             if one.label in [other.label for other in found]:
                 raise ArgumentError(f"{one.label} is there twice.")
             found.append(one)
     return found
 
 
-def _check_needs(metric: Judge, entry: Entry, data: DataEntry) -> None:
+def _check_needs(metric: MetricRun, entry: Entry, data: DataEntry) -> None:
     """Refuse a metric of what the data does not say, and a paper's protocol without the other network it reads."""
     for need in metric.needs:
         if not _has(need, entry.data, data):

@@ -27,7 +27,7 @@ from mhex.inputs.samples import losses_in_words
 from mhex.judge import store
 from mhex.judge.controls import is_control
 from mhex.judge.evaluation import evaluate
-from mhex.judge.plan import MethodGiven, judged
+from mhex.judge.plan import MethodGiven, method_runs
 from mhex.judge.report import Report, versions
 from mhex.lab.config.suite import EVERY, DataPart, Entry, Suite
 from mhex.lab.config.suite_check import check_suite
@@ -154,7 +154,7 @@ def _methods(entry: Entry, bundle: Bundle, items: Items) -> list[MethodGiven]:
     tokens = prepared.batch.tokens(anatomy)
     named = [part for part in entry.methods if part.name != EVERY and entry.wanted(part.name)]
     if named:
-        judged([part.given for part in named], anatomy, controls=False)
+        method_runs([part.given for part in named], anatomy, controls=False)
     for part in named:
         if not is_control(part.name):
             get_method(part.name).check_serves(anatomy, tokens)
