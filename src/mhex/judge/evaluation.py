@@ -293,7 +293,7 @@ def judge_batch(
             places = [place for place, finite in enumerate(batch.finite) if finite]
             sound = batch if not unsound else batch.part(places) if places else None
             run.lost.update({samples.ids[place]: NOT_FINITE for place in unsound})
-        ids, digests = ([column[place] for place in unsound] for column in (samples.ids, batch.digests))
+        ids, digests = [samples.ids[place] for place in unsound], [batch.digests[place] for place in unsound]
         run.parts.add(row for metric in missing for row in empty_rows(ids, digests, method, metric))
         if run.curves is not None:
             run.curves.add(row for metric in missing for row in empty_curves(ids, digests, method, metric))

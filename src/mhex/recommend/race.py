@@ -297,8 +297,8 @@ class Race:
                 try:
                     self._judge(0, self._piece(0), [method])
                 except _CANNOT as error:
-                    is_short = isinstance(error, UnsupportedModelError)
-                    self.left_out[method.label] = error.reason if is_short else str(error)
+                    reason = error.reason if isinstance(error, UnsupportedModelError) else str(error)
+                    self.left_out[method.label] = reason
                 # Without waits for other processes.
                 spent += len(self._piece(0).ids) * self.costs.seconds.get(method.label, 0.0)
         self._leave_out()
