@@ -34,14 +34,7 @@ _MAIN = "main"  # maps that all metrics read
 
 
 class MapCache:
-    """Maps on disk, by model, task, method, options, seed, samples and classes.
-
-    Args:
-        folder: The folder of the files.
-        model: Fingerprint of the weights, by which maps of different models are kept apart.
-        task: The task of the model's outputs.
-        outputs: Whether they are logits or probabilities.
-    """
+    """Maps on disk, by fingerprint of the model, task, outputs, method, options, seed, samples and classes."""
 
     def __init__(self, folder: Path, model: str, task: str, outputs: Outputs = "logits") -> None:
         self.folder, self.model, self.task = folder, model, task if outputs == "logits" else f"{task} by {outputs}"
@@ -61,9 +54,8 @@ class MapCache:
                 raise SafetensorError(f"it holds no map of each of {len(digests)} samples")
             return tensors["scores"].to(classes.device)
         except (OSError, SafetensorError) as error:
-            raise ArgumentError(
-                f"Expected maps in {str(path)!r}, but the file is damaged ({error}); delete it, and they are made again."
-            ) from error
+            damage = f"Expected maps in {str(path)!r}, but the file is damaged ({error})"
+            raise ArgumentError(f"{damage}; delete it, and they are made again.") from error
 
     def put(self, method: MethodRun, digests: tuple[str, ...], classes: Tensor, seed: int, scores: Tensor) -> None:
         """Write the maps of a batch; a file is written whole or not at all."""
@@ -75,44 +67,27 @@ class MapCache:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What does not change from batch to batch.
-
-    Attributes:
-        model: The model that is explained.
-        evaluator: The model whose outputs are read; often the same.
-        relabelled: A model trained on permuted labels, if there is one.
-        preprocess, tokenizer: As for `mhex.explain`.
-        task, outputs: Task of the models, and what the explained and the relabelled one return.
-        evaluator_outputs: What the evaluator returns.
-        target: `"predicted"`, `"label"` or a class number.
-        seed: Seed of methods, ties, boxes and noise.
-        inner_batch: The most samples in one pass of a sweep; None for what is good for the device.
-        parts, curves, saved_maps, cache: Where rows, curves, pictures and maps go; None where they go nowhere.
-        needs: What metrics need of the data beside inputs, by the names of `Samples`.
-        redraw: Whether random maps are drawn anew for changed inputs, as every other map is made anew.
-        skipped: By method, samples whose maps are not finite.
-        lost: Samples that count for no method, and why.
-    """
+    """What does not change from batch to batch; see `mhex.evaluate` for what is not explained here."""
 
     model: nn.Module
-    evaluator: nn.Module
+    evaluator: nn.Module  # often the same
     relabelled: nn.Module | None = None
     preprocess: Callable[[Any], Tensor] | None
     tokenizer: Callable[..., Mapping[str, Any]] | None
     task: Task
-    outputs: Outputs
+    outputs: Outputs  # of the model and the relabelled one
     evaluator_outputs: Outputs
-    target: str | int = "predicted"
+    target: str | int = "predicted"  # or "label", or a class number
     seed: int
     inner_batch: int | None = None
     parts: Parts
     curves: Parts | None = None
     saved_maps: SavedMaps | None = None
     cache: MapCache | None = None
-    needs: frozenset[str] = frozenset()
-    redraw: bool = False
-    skipped: dict[str, set[int]] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
+    needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
+    redraw: bool = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
+    skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
+    lost: dict[int, str] = field(default_factory=dict)  # samples that count for no method, and why
 
     def prepare(self, samples: Samples) -> Prepared:
         """Inputs of samples as the explained model takes them; photos are preprocessed here, and nowhere else."""
@@ -127,13 +102,7 @@ def evaluator_inputs(model: nn.Module, evaluator: nn.Module, prepared: Prepared,
 
 
 class SampleBatch:
-    """A batch of samples with all that its methods share.
-
-    Args:
-        run: What does not change from batch to batch.
-        samples: The samples.
-        prepared: Their inputs, if they were prepared before.
-        progress: Draw progress bars of long work.
+    """A batch of samples with all that its methods share; inputs may have been prepared before.
 
     Attributes:
         subject: The samples as the evaluator sees them.

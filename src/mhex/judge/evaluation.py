@@ -38,7 +38,7 @@ from mhex.judge.plan import (
     task_of_subject,
 )
 from mhex.judge.report import Report, write_call
-from mhex.judge.rows import curve_keys_of, curve_rows_of, empty_curves, empty_rows, keys_of, rows_of, unjudged_in
+from mhex.judge.rows import RowGroup, curve_rows_of, rows_of, unjudged_in
 from mhex.judge.store import CURVES, Parts, SavedMaps
 from mhex.metrics._curve import CurveMetric
 from mhex.perturb import Subject
@@ -165,9 +165,11 @@ def evaluate(
     )
     judged_by = _metrics(run, prepared, metrics)
     judged = method_runs(methods, find_anatomy(inner, prepared.batch), controls)
-    needs = [name for metric in judged_by for name in metric.needs] + ["label"] * (target == "label")
-    run = replace(run, needs=frozenset(needs))
-    start = _first_batches(run, judged_by, first, batches)
+    needs = [(name, f"Metric {metric.label!r}") for metric in judged_by for name in metric.needs]
+    needs += [("label", "target='label'")] * (target == "label")
+    run, start = replace(run, needs=frozenset(name for name, _ in needs)), [first]
+    for name, reason in needs:  # batches are read until it is sure that the data has what is needed
+        look_for(name, reason, start, batches)
     call: Any = {"methods": [method.label for method in judged], "metrics": [metric.label for metric in judged_by]}
     call = {"model": bundle.name or type(inner).__name__, **call, "batch_size": batch_size}
     watched, steps = is_watched(progress), count_batches(data, batch_size, limit)
@@ -219,17 +221,6 @@ def _metrics(run: Run, prepared: Prepared, metrics: Any) -> list[MetricRun]:
     return runs
 
 
-def _first_batches(run: Run, metrics: list[MetricRun], first: Samples, batches: Iterator[Samples]) -> list[Samples]:
-    """The first batches, read until it is sure that the data has what metrics and the target need."""
-    start = [first]
-    for metric in metrics:
-        for name in metric.needs:
-            look_for(name, f"Metric {metric.label!r}", start, batches)
-    if run.target == "label":
-        look_for("label", "target='label'", start, batches)
-    return start
-
-
 def _followed(methods: Iterable[MethodRun], bar: Bar) -> Iterator[MethodRun]:
     """Methods, with the bar moved on when one is done."""
     for method in methods:
@@ -268,16 +259,8 @@ def judge_batch(
 ) -> None:
     """Make the rows of one batch; what is there already is left out, and so is all that only it would need.
 
-    Samples for which the model gives NaN or infinity have rows of NaN, and are noted in `run.lost`.
-
-    Args:
-        run: What does not change from batch to batch.
-        samples: The batch.
-        methods: Each is taken when the one before it is done.
-        metrics: The metrics by which they are judged.
-        prepared: Inputs of the batch, if they were prepared before.
-        progress: Draw progress bars of long work inside.
-        say: It is called with the method and the metric at work.
+    Samples for which the model gives NaN or infinity have rows of NaN, and are noted in `run.lost`. A method is taken
+    when the one before it is done. Inputs may have been prepared before. `say` is called with what is at work.
     """
     for name in run.needs.intersection(ALL):
         samples.check(name)
@@ -285,7 +268,8 @@ def judge_batch(
     sound: SampleBatch | None = None
     unsound: list[int] | None = None  # places of samples whose outputs are not finite
     for method in methods:
-        missing = [metric for metric in metrics if not _is_done(batch, method, metric)]
+        groups = [RowGroup(samples.ids, batch.digests, method, metric) for metric in metrics]
+        missing = [group.metric for group in groups if _is_missing(run, group)]
         if not missing and not _lacks_maps(batch, method):
             continue
         if unsound is None:
@@ -294,9 +278,10 @@ def judge_batch(
             sound = batch if not unsound else batch.part(places) if places else None
             run.lost.update({samples.ids[place]: NOT_FINITE for place in unsound})
         ids, digests = [samples.ids[place] for place in unsound], [batch.digests[place] for place in unsound]
-        run.parts.add(row for metric in missing for row in empty_rows(ids, digests, method, metric))
+        groups = [RowGroup(ids, digests, method, metric) for metric in missing]
+        run.parts.add(row for group in groups for row in group.rows())
         if run.curves is not None:
-            run.curves.add(row for metric in missing for row in empty_curves(ids, digests, method, metric))
+            run.curves.add(row for group in groups for row in group.curves())
         if sound is not None:
             say(f"{method.label}: maps")
             _judge(sound, method, missing, say)
@@ -317,9 +302,10 @@ def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say:
     curves: list[dict[str, Any]] = []
     for metric in metrics:
         say(f"{method.label}: {metric.label}")
+        group = RowGroup(batch.samples.ids, batch.digests, method, metric)
         if run.curves is not None:
-            curves += curve_rows_of(case, gaps, batch.digests, method, metric)
-        rows += rows_of(case, gaps, batch.digests, method, metric, seconds)
+            curves += curve_rows_of(case, gaps, group)
+        rows += rows_of(case, gaps, group, seconds)
     if run.curves is not None:
         run.curves.add(curves)
     run.parts.add(rows)
@@ -327,11 +313,10 @@ def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say:
         run.skipped.setdefault(method.label, set()).update(gaps.lost)
 
 
-def _is_done(batch: SampleBatch, method: MethodRun, metric: MetricRun) -> bool:
-    """Whether all rows and curves are there already; all of them are noted as asked for."""
-    run, names = batch.run, (batch.samples.ids, batch.digests, method, metric)
-    lacks_rows = run.parts.lacks(keys_of(*names))
-    return not (run.curves is not None and run.curves.lacks(curve_keys_of(*names))) and not lacks_rows
+def _is_missing(run: Run, group: RowGroup) -> bool:
+    """Whether some rows or curves are not there; all of them are noted as asked for."""
+    lacks_rows = run.parts.lacks(group.keys())
+    return (run.curves is not None and run.curves.lacks(group.curve_keys())) or lacks_rows
 
 
 def _lacks_maps(batch: SampleBatch, method: MethodRun) -> bool:

@@ -24,7 +24,7 @@ from mhex.explanation import Explanation
 from mhex.judge import store
 from mhex.judge.controls import is_control
 from mhex.judge.plan import check_names, label, metric_from
-from mhex.judge.rows import curves_of, explain_seconds, merged, numbers_of, presence_of
+from mhex.judge.rows import curves_of, explain_seconds, merged, numbers_of
 from mhex.judge.store import Call
 from mhex.judge.tables import Cell, Grid, cells_of, compared, per_image, render
 from mhex.metrics._base import PerImage
@@ -42,12 +42,7 @@ def write_call(
 ) -> None:
     """Write down a call when it begins, and once more when it is done; the same call is written down once.
 
-    Args:
-        folder: Folder of the rows.
-        call: What is known of the call, as JSON can hold it.
-        samples: How many there are to judge; None if that is not known.
-        done: At the end of the call, how many samples it went through. A call without it was broken off, or still runs.
-        lost: Samples that could not be judged, and why.
+    `samples` are to be judged, and `done` were gone through at the end: a call without it was broken off, or runs.
     """
     calls = read_calls(folder)
     entry = {**call, "command": command(), "versions": versions(), "samples": samples}
@@ -136,8 +131,7 @@ class Report:
         self.lost, self.broken = dict(lost or {}), broken
         settings = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
         self._metrics = {name: metric_from(text) for name, text in settings.items()}
-        self._values: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
-        self._presence: dict[str, dict[str, Tensor]] = {}
+        self._numbers: dict[str, tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]] = {}
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}  # tests of all pairs take long
 
     @property
@@ -158,10 +152,13 @@ class Report:
 
     def values(self, metric: str) -> tuple[Tensor, dict[str, Tensor]]:
         """Ids of the images (n,), and for each method its numbers (n, J); NaN where an image has none."""
-        metric = self._full_name(metric)
-        if metric not in self._values:
-            self._values[metric] = numbers_of(self.rows, metric, self._metrics[metric].columns)
-        return self._values[metric]
+        return self._judged(self._full_name(metric))[:2]
+
+    def _judged(self, metric: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """The same, and for each method whether it was judged on each image, bool (n,)."""
+        if metric not in self._numbers:
+            self._numbers[metric] = numbers_of(self.rows, metric, self._metrics[metric].columns)
+        return self._numbers[metric]
 
     def _full_name(self, metric: str) -> str:
         """The full name of a metric; one with changed parts may be asked for without them, if it is the only one."""
@@ -216,23 +213,18 @@ class Report:
             self._cells[key] = []
             for name, metric in self._metrics.items():
                 count = len(metric.outputs) if outputs == "all" else 1
-                numbers, presence = self.values(name)[1], self._judged(name)
-                self._cells[key] += cells_of(name, metric, numbers, presence, resamples, confidence, seed, count)
+                _, *tables = self._judged(name)
+                self._cells[key] += cells_of(name, metric, *tables, resamples, confidence, seed, count)
         return list(self._cells[key])
 
     def skipped(self) -> dict[str, dict[str, int]]:
         """For each method, and each metric, the images that it was judged on and that do not count."""
         counts: dict[str, dict[str, int]] = {method: {} for method in self.methods}
         for name in self._metrics:
-            for method, numbers in self.values(name)[1].items():
-                counts[method][name] = int((self._judged(name)[method] & ~numbers.isfinite().all(1)).sum())
+            _, numbers, presence = self._judged(name)
+            for method, rows in numbers.items():
+                counts[method][name] = int((presence[method] & ~rows.isfinite().all(1)).sum())
         return counts
-
-    def _judged(self, metric: str) -> dict[str, Tensor]:
-        """For each method, whether it was judged on each image by a metric, bool (n,)."""
-        if metric not in self._presence:
-            self._presence[metric] = presence_of(self.rows, metric)
-        return self._presence[metric]
 
     def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
         """A report with some methods, as they are called in tables, or some metrics alone."""

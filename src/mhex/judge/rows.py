@@ -14,7 +14,7 @@ from torch import Tensor
 from mhex.errors import ArgumentError
 from mhex.judge.cases import Gaps
 from mhex.judge.plan import MethodRun, MetricRun, label
-from mhex.judge.store import Key
+from mhex.judge.store import ROWS, Key
 from mhex.metrics._base import PerImage
 from mhex.metrics._curve import CurveMetric
 from mhex.metrics.case import Case
@@ -24,79 +24,61 @@ SampleKey = tuple[int, str]  # number and digest
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-6  # an image in another batch or on another device gives values that differ by rounding
 
 
-def keys_of(ids: Iterable[int], digests: Iterable[str], method: MethodRun, metric: MetricRun) -> set[Key]:
-    """Keys of the rows of samples by a method and a metric."""
-    protocol = (method.name, method.options_json, metric.label, str(metric.metric.protocol))
-    return {(i, digest, *protocol) for i, digest in zip(ids, digests, strict=True)}
+class RowGroup:
+    """Rows and curves of some samples by one method and one metric."""
+
+    def __init__(self, ids: Sequence[int], digests: Sequence[str], method: MethodRun, metric: MetricRun) -> None:
+        self.metric = metric
+        names = {"method": method.name, "options": method.options_json}
+        names |= {"metric": metric.label, "protocol": str(metric.metric.protocol)}
+        pairs = zip(ids, digests, strict=True)
+        self.samples: list[dict[str, Any]] = [{"image": i, "input": digest, **names} for i, digest in pairs]
+        self.orders = tuple(metric.metric.orders) if isinstance(metric.metric, CurveMetric) else ()
+
+    def keys(self) -> set[Key]:
+        """Keys of the rows."""
+        return {tuple(sample[name] for name in ROWS.key) for sample in self.samples}
+
+    def curve_keys(self) -> set[Key]:
+        """Keys of the curves; none of a metric that reads no sweep."""
+        return {(*key, order) for key in self.keys() for order in self.orders}
+
+    def rows(
+        self, numbers: Tensor | None = None, seconds: float = math.nan, explain_seconds: float = math.nan
+    ) -> Iterator[dict[str, Any]]:
+        """A row for each sample and number (n, J); without numbers, those of samples that cannot be judged: NaN."""
+        columns, times = self.metric.metric.columns, {"seconds": seconds, "explain_seconds": explain_seconds}
+        numbers = torch.full((len(self.samples), len(columns)), math.nan) if numbers is None else numbers
+        for sample, values in zip(self.samples, numbers.tolist(), strict=True):
+            for column, value in zip(columns, values, strict=True):
+                yield {**sample, "settings": self.metric.settings, "column": column, "value": value, **times}
+
+    def curves(self, by_order: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Any]]:
+        """A row for each sample and curve (n, T + 1); without curves, those of samples that cannot be judged: empty."""
+        for order in self.orders:
+            points = [[]] * len(self.samples) if by_order is None else by_order[order].tolist()
+            for sample, values in zip(self.samples, points, strict=True):
+                yield {**sample, "order": order, "points": values}
 
 
-def curve_keys_of(ids: Iterable[int], digests: Iterable[str], method: MethodRun, metric: MetricRun) -> set[Key]:
-    """Keys of the curves; none of a metric that reads no sweep."""
-    return {(*key, order) for key in keys_of(ids, digests, method, metric) for order in _orders(metric.metric)}
-
-
-def rows_of(
-    case: Case, gaps: Gaps, digests: Sequence[str], method: MethodRun, metric: MetricRun, explain_seconds: float
-) -> Iterator[dict[str, Any]]:
+def rows_of(case: Case, gaps: Gaps, group: RowGroup, explain_seconds: float) -> Iterator[dict[str, Any]]:
     """A row for each sample and number of a metric; NaN where a map is not finite."""
-    started = time.perf_counter()
-    gaps.begin(metric.label, case)
-    numbers = metric.metric.score(*metric.metric.of(case)).double().cpu()
+    started, metric = time.perf_counter(), group.metric.metric
+    gaps.begin(group.metric.label, case)
+    numbers = metric.score(*metric.of(case)).double().cpu()
     numbers = numbers[:, None] if numbers.dim() == 1 else numbers
     numbers = numbers.masked_fill(gaps.of(case)[:, None], math.nan)
-    times = {"seconds": (time.perf_counter() - started) / len(case.ids), "explain_seconds": explain_seconds}
-    for sample, values in zip(_samples(case.ids, digests, method, metric), numbers.tolist(), strict=True):
-        for column, value in zip(metric.metric.columns, values, strict=True):
-            yield {**sample, "settings": metric.settings, "column": column, "value": value, **times}
+    return group.rows(numbers, (time.perf_counter() - started) / len(case.ids), explain_seconds)
 
 
-def empty_rows(
-    ids: Iterable[int], digests: Iterable[str], method: MethodRun, metric: MetricRun
-) -> Iterator[dict[str, Any]]:
-    """Rows of samples that cannot be judged: NaN in the place of every number."""
-    numbers = dict.fromkeys(("value", "seconds", "explain_seconds"), math.nan)
-    for sample in _samples(ids, digests, method, metric):
-        for column in metric.metric.columns:
-            yield {**sample, "settings": metric.settings, "column": column, **numbers}
-
-
-def curve_rows_of(
-    case: Case, gaps: Gaps, digests: Sequence[str], method: MethodRun, metric: MetricRun
-) -> Iterator[dict[str, Any]]:
+def curve_rows_of(case: Case, gaps: Gaps, group: RowGroup) -> Iterator[dict[str, Any]]:
     """A row for each sample and order that a metric reads; nothing of a metric that reads no sweep."""
-    reader = metric.metric
-    if not isinstance(reader, CurveMetric):
-        return
-    gaps.begin(metric.label, case)
-    by_order = reader.curves(*reader.of(case))
-    lost = gaps.of(case)[:, None]
-    for order, curves in by_order.items():
-        curves = curves.to(torch.float32).cpu().masked_fill(lost, math.nan)
-        for sample, points in zip(_samples(case.ids, digests, method, metric), curves.tolist(), strict=True):
-            yield {**sample, "order": order, "points": points}
-
-
-def empty_curves(
-    ids: Iterable[int], digests: Iterable[str], method: MethodRun, metric: MetricRun
-) -> Iterator[dict[str, Any]]:
-    """Curves of samples that cannot be judged, which have no points."""
-    for sample in _samples(ids, digests, method, metric):
-        for order in _orders(metric.metric):
-            yield {**sample, "order": order, "points": []}
-
-
-def _orders(metric: PerImage) -> tuple[str, ...]:
-    return tuple(metric.orders) if isinstance(metric, CurveMetric) else ()
-
-
-def _samples(
-    ids: Iterable[int], digests: Iterable[str], method: MethodRun, metric: MetricRun
-) -> Iterator[dict[str, Any]]:
-    """What all rows of each sample by a method and a metric have in common."""
-    names = {"method": method.name, "options": method.options_json}
-    names |= {"metric": metric.label, "protocol": str(metric.metric.protocol)}
-    for image, digest in zip(ids, digests, strict=True):
-        yield {"image": image, "input": digest, **names}
+    metric = group.metric.metric
+    if not isinstance(metric, CurveMetric):
+        return iter(())
+    gaps.begin(group.metric.label, case)
+    curves, lost = metric.curves(*metric.of(case)), gaps.of(case)[:, None]
+    return group.curves({order: c.to(torch.float32).cpu().masked_fill(lost, math.nan) for order, c in curves.items()})
 
 
 class _Places:
@@ -126,13 +108,10 @@ def _rows_by(rows: Any, metric: str) -> dict[str, list[Any]]:
     return columns
 
 
-def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Ids of the images (n,), and for each method its numbers (n, J); NaN where an image has none.
+def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """Ids of the images (n,), the numbers of each method (n, J), and whether it was judged on each image, bool (n,).
 
-    Args:
-        rows: An arrow table of rows.
-        metric: Its name in the report.
-        columns: Names of its J numbers.
+    Numbers are NaN where an image has none; an image that a method was judged on may have NaN, too.
     """
     part = _rows_by(rows, metric)
     places, at_column = _Places(part), {name: k for k, name in enumerate(columns)}
@@ -141,26 +120,16 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
             f"Expected the numbers {', '.join(columns)} of {metric!r} in the report, but got {strange[0]!r}: it is "
             "damaged, or of another version."
         )
-    numbers = torch.full((len(places.methods), len(places.samples), len(columns)), torch.nan, dtype=torch.float64)
+    size = (len(places.methods), len(places.samples))
+    numbers, presence = torch.full((*size, len(columns)), torch.nan, dtype=torch.float64), torch.zeros(size).bool()
     values = [math.nan if value is None else value for value in part["value"]]
     index = (*places.index, torch.tensor([at_column[name] for name in part["column"]]))
-    numbers[index] = torch.tensor(values, dtype=torch.float64)
-    return places.ids, dict(zip(places.methods, numbers, strict=True))
-
-
-def presence_of(rows: Any, metric: str) -> dict[str, Tensor]:
-    """For each method, whether it was judged on each image by a metric, bool (n,), in the order of `numbers_of`.
-
-    An image that a method was judged on counts as such also where its numbers are NaN.
-    """
-    places = _Places(_rows_by(rows, metric))
-    presence = torch.zeros(len(places.methods), len(places.samples), dtype=torch.bool)
-    presence[places.index] = True
-    return dict(zip(places.methods, presence, strict=True))
+    numbers[index], presence[places.index] = torch.tensor(values, dtype=torch.float64), True
+    return places.ids, *(dict(zip(places.methods, table, strict=True)) for table in (numbers, presence))
 
 
 def unjudged_in(rows: Any) -> list[int]:
-    """Numbers of the samples that have rows without having been judged, see `empty_rows`."""
+    """Numbers of the samples that have rows without having been judged."""
     import pyarrow.compute as pc
 
     return sorted(set(rows.filter(pc.is_nan(rows.column("explain_seconds"))).column("image").to_pylist()))
@@ -171,9 +140,6 @@ def explain_seconds(rows: Any) -> dict[str, float]:
 
     A sample may have been explained more than once; what was read from a cache took next to nothing, so the longest
     counts.
-
-    Args:
-        rows: An arrow table of rows.
     """
     names = ("method", "options", "image", "input", "explain_seconds")
     longest: dict[str, dict[Any, float]] = {}
@@ -187,15 +153,7 @@ def explain_seconds(rows: Any) -> dict[str, float]:
 def curves_of(
     table: Any, metric: str, reader: PerImage, order: str | None, methods: Sequence[str]
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Ids of the images (n,), shares of units (T + 1,), and for each method its curves (n, T + 1).
-
-    Args:
-        table: An arrow table of curves; None if there is none.
-        metric: Its name in the report.
-        reader: The metric.
-        order: In which units go; None for the first that the metric reads.
-        methods: Those to be read, as they are called in tables.
-    """
+    """What `Report.curves` returns, from an arrow table of curves, which may be None."""
     import pyarrow.compute as pc
 
     if not isinstance(reader, CurveMetric):
@@ -233,9 +191,6 @@ def merged(reports: Sequence[Sequence[RowMapping]]) -> list[dict[str, Any]]:
     A sample is known by its number and by its digest (input, label, mask and what else the data says of it): ties,
     boxes and noise are drawn by the number, and what was drawn in another way cannot be paired. Samples of other data
     are never paired, also where they have the same number: they stay samples of their own.
-
-    Args:
-        reports: Rows of each, with the columns of `mhex.judge.store`.
     """
     _check_runs(row for rows in reports for row in rows)
     _check_settings(row for rows in reports for row in rows)

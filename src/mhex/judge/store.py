@@ -294,13 +294,7 @@ class SavedMaps:
         return self.photos.lacks(samples) or lacks_maps
 
     def add(self, case: Case, digests: Sequence[str], method: MethodRun) -> None:
-        """Write the maps of a case, and its photos where they are not there yet.
-
-        Args:
-            case: Its maps are saved.
-            digests: Digests of its samples.
-            method: The method that made the maps.
-        """
+        """Write the maps of a case by a method, and its photos where they are not there yet."""
         subject, real = case.subject, case.subject.batch.real
         shares = probabilities(subject.logits, subject.multi_label).cpu()
         # Negative scores speak against the class as the method says, or as some options make it.

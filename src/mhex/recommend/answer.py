@@ -94,7 +94,7 @@ def recommend(
         clock: From nothing to seconds.
 
     Returns:
-        The answer. A sample that cannot be read, or for which the model gives NaN, is left out, and the answer names it.
+        The answer. A sample that cannot be read, or for which the model gives NaN, is left out, and the answer says so.
     """
     limit = Budget(seconds_of(budget), clock)
     if out is not None:
@@ -440,8 +440,8 @@ def _refusal(race: Race) -> str:
     subject = f"all of {count}; the quickest, {name}," if count > 1 else f"{name}, which"
     return (
         f"Expected a budget that is enough for one method at least, but {spoken(race.budget.seconds)} is too short for "
-        f"{subject} needs about {spoken(race.too_slow[name])}. Give a longer budget, name quicker methods, or try again "
-        "if the machine is busy."
+        f"{subject} needs about {spoken(race.too_slow[name])}. Give a longer budget, name quicker methods, or try "
+        "again if the machine is busy."
     )
 
 

@@ -72,13 +72,10 @@ def spoken(seconds: float) -> str:
 
 
 class Budget:
-    """A time budget that runs from now on.
+    """A time budget, in seconds by a clock, that runs from now on.
 
-    Args:
-        seconds: Its length.
-        clock: From nothing to seconds; `time.perf_counter` unless a test has its own.
-        work: The same for the time that this process was at work, not waiting for its turn on a busy machine; None
-            where that is not known, as for work on a GPU.
+    `work` is a clock of the time that this process was at work, not waiting for its turn on a busy machine; None where
+    that is not known, as for work on a GPU.
     """
 
     def __init__(self, seconds: float, clock: Clock = time.perf_counter, work: Clock | None = None) -> None:
@@ -110,17 +107,11 @@ class Budget:
 
 @dataclass
 class Costs:
-    """What samples cost in a race.
+    """What samples cost in a race."""
 
-    Attributes:
-        budget: Seconds of the race.
-        methods: How many methods wanted to race.
-        seconds: Seconds that a sample by each method takes to explain and judge, by its label.
-    """
-
-    budget: float
-    methods: int
-    seconds: dict[str, float] = field(default_factory=dict)
+    budget: float  # seconds of the race
+    methods: int  # that wanted to race
+    seconds: dict[str, float] = field(default_factory=dict)  # to explain and judge a sample, by label of the method
     _seen: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -179,37 +170,20 @@ def passes(method: MethodRun) -> float:
 
 @dataclass
 class Race:
-    """Methods on their way through the rounds, and what was measured.
-
-    Attributes:
-        run: What does not change from image to image.
-        score: By what methods are raced.
-        pieces: The samples.
-        first: Inputs of the first piece, prepared for the model.
-        budget: The time budget.
-        entrants: All methods and control maps.
-        reserve: Seconds of the budget that are kept for what comes after the race.
-        say: It is called with what is being done.
-        left_out: Methods that were never raced, and why.
-        too_slow: Those of them that the budget has no time for, and one, in seconds, that would have it.
-        rounds: For each round: how many methods began it, and how many images they had at its end.
-        last: Methods of the last round.
-        enough: A budget, in seconds, by which all would have enough images in the first round; None if they had.
-        exhausted: Whether the race ended because all samples were used.
-    """
+    """Methods on their way through the rounds; see `Recommendation` for what is not explained here."""
 
     run: Run
     score: Score
     pieces: Pieces
-    first: Prepared
+    first: Prepared  # inputs of the first piece
     budget: Budget
-    entrants: list[MethodRun]
-    reserve: float = 0.0
+    entrants: list[MethodRun]  # with control maps
+    reserve: float = 0.0  # seconds of the budget that are kept for what comes after the race
     say: Callable[[str], None] = lambda text: None
     left_out: dict[str, str] = field(default_factory=dict)
     too_slow: dict[str, float] = field(default_factory=dict)
     rounds: list[tuple[int, int]] = field(default_factory=list)
-    last: list[str] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)  # methods of the last round
     enough: float | None = None
     exhausted: bool = False
     costs: Costs = field(init=False)

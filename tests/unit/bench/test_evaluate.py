@@ -497,5 +497,5 @@ def test_a_report_is_saved_as_a_run_is(model: Small, data: Any, tmp_path: Path) 
     again = mhex.evaluate(model, data, ["gradcam"], METRICS, out=tmp_path / "saved", batch_size=2)
     assert_equal_rows(again, wanted)
     assert len(list((tmp_path / "saved").glob("part-*.parquet"))) == 1
-    with pytest.raises(ArgumentError, match="Expected a folder without rows, but .* has some"):
+    with pytest.raises(ArgumentError, match=r"Expected a folder without rows, but .* has some"):
         wanted.save(tmp_path / "saved")
