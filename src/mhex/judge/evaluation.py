@@ -138,52 +138,57 @@ def evaluate(
     }
     prepared = prepare(inner, first.inputs, ids=first.ids, **reading)
     subject = Subject(inner, prepared, outputs=outputs)
-    settled, returned = task_of_subject(subject, task), outputs_of(subject)
+    model_task, model_outputs = task_of_subject(subject, task), outputs_of(subject)
+    reader_outputs = model_outputs
+    if reader is not inner:
+        inputs = evaluator_inputs(inner, reader, prepared, first.inputs)
+        reader_outputs = outputs_of(Subject(reader, inputs, **reading))
     numbers = ClassNumbers(inner, bundle.class_names if class_names is None else class_names, subject.raw_logits)
     if target not in ("predicted", "label"):
         target = int(numbers([target])[0])
-    text = describe_run(inner, evaluator, relabelled, target, settled, seed, returned)
+    text = describe_run(inner, evaluator, relabelled, target, model_task, seed, model_outputs)
     folder = None if out is None else Path(out)
     run = Run(
         model=inner,
         evaluator=reader,
         relabelled=None if relabelled is None else unwrap(relabelled),
         **reading,
-        task=settled,
-        outputs=returned,
-        evaluator_outputs=returned
-        if reader is inner
-        else outputs_of(Subject(reader, evaluator_inputs(inner, reader, prepared, first.inputs), **reading)),
+        task=model_task,
+        outputs=model_outputs,
+        evaluator_outputs=reader_outputs,
         target=target,
         seed=seed,
         inner_batch=inner_batch,
         parts=Parts(folder, text),
         curves=Parts(folder, text, CURVES) if curves else None,
         saved_maps=SavedMaps(folder, text, pictures, numbers.names) if folder is not None and pictures else None,
-        cache=None if cache is None else MapCache(Path(cache), fingerprint(inner), settled, returned),
+        cache=None if cache is None else MapCache(Path(cache), fingerprint(inner), model_task, model_outputs),
         lost=lost,
     )
-    judged_by = _metrics(run, prepared, metrics)
-    judged = method_runs(methods, find_anatomy(inner, prepared.batch), controls)
-    needs = [(name, f"Metric {metric.label!r}") for metric in judged_by for name in metric.needs]
+    metric_list = _metrics(run, prepared, metrics)
+    method_list = method_runs(methods, find_anatomy(inner, prepared.batch), controls)
+    needs = [(name, f"Metric {metric.label!r}") for metric in metric_list for name in metric.needs]
     needs += [("label", "target='label'")] * (target == "label")
     run, start = replace(run, needs=frozenset(name for name, _ in needs)), [first]
     for name, reason in needs:  # batches are read until it is sure that the data has what is needed
         look_for(name, reason, start, batches)
-    call: Any = {"methods": [method.label for method in judged], "metrics": [metric.label for metric in judged_by]}
+    call: Any = {
+        "methods": [method.label for method in method_list],
+        "metrics": [metric.label for metric in metric_list],
+    }
     call = {"model": bundle.name or type(inner).__name__, **call, "batch_size": batch_size}
     watched, steps = is_watched(progress), count_batches(data, batch_size, limit)
     size = count_samples(data, first.items, limit)
     if folder is not None:
         write_call(folder, call, samples=size)
-    with progress_bar(None if steps is None else steps * len(judged), watched, "reading") as bar:
+    with progress_bar(None if steps is None else steps * len(method_list), watched, "reading") as bar:
         for samples in chain(start, batches):
             span = f"samples {samples.ids[0] + 1} to {samples.ids[-1] + 1}" + ("" if size is None else f" of {size}")
             judge_batch(
                 run,
                 samples.numbered(numbers),
-                _followed(judged, bar),
-                judged_by,
+                _followed(method_list, bar),
+                metric_list,
                 prepared=prepared if samples is first else None,
                 progress=watched,
                 say=lambda text, span=span: bar.say(f"{span}, {text}"),  # type: ignore[misc]
@@ -203,8 +208,8 @@ def describe_run(
     """What makes rows comparable beside what stands in them, in JSON."""
     models = {"model": model, "evaluator": evaluator, "relabelled": relabelled}
     prints = {name: fingerprint(None if module is None else unwrap(module)) for name, module in models.items()}
-    returned = {} if outputs == "logits" else {"outputs": outputs}
-    return json.dumps({**prints, "target": str(target), "task": task, **returned, "seed": seed})
+    unusual = {} if outputs == "logits" else {"outputs": outputs}
+    return json.dumps({**prints, "target": str(target), "task": task, **unusual, "seed": seed})
 
 
 def _metrics(run: Run, prepared: Prepared, metrics: Any) -> list[MetricRun]:

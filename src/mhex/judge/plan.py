@@ -36,15 +36,10 @@ def label(name: str, options: str) -> str:
 
 @dataclass(frozen=True)
 class MethodRun:
-    """A method, or a control map, with its options.
+    """A method, or a control map, with its options."""
 
-    Attributes:
-        name: Name of the method; a control map is called `"control:NAME"`.
-        options: Options as the user wrote them, without defaults.
-    """
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # name of the method; a control map is called `"control:NAME"`
+    options: Mapping[str, Any] = field(default_factory=dict)  # options as the user wrote them, without defaults
 
     @property
     def control(self) -> str:
@@ -64,19 +59,12 @@ class MethodRun:
 
 @dataclass(frozen=True)
 class MetricRun:
-    """A metric with its protocol.
+    """A metric with its protocol."""
 
-    Attributes:
-        spec: The metric.
-        preset: Name of its protocol.
-        metric: An empty torchmetrics object with the protocol.
-        changes: Parts of the protocol that differ from the preset.
-    """
-
-    spec: MetricSpec
-    preset: str
-    metric: PerImage
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    spec: MetricSpec  # the metric
+    preset: str  # name of its protocol
+    metric: PerImage  # an empty torchmetrics object with the protocol
+    changes: Mapping[str, Any] = field(default_factory=dict)  # parts of the protocol that differ from the preset
 
     @property
     def label(self) -> str:
@@ -124,13 +112,7 @@ def check_names(kind: str, names: Iterable[str], choices: Iterable[str]) -> None
 
 
 def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: bool) -> list[MethodRun]:
-    """Methods to be judged, checked against the model.
-
-    Args:
-        methods: Names, or pairs of a name and options; `"all"` for every method that serves the model.
-        anatomy: Anatomy of the model.
-        controls: Whether control maps are judged beside them.
-    """
+    """Methods to be judged, as `mhex.evaluate` takes them, and control maps if asked for, checked by the model."""
     if methods == "all":
         runs = [MethodRun(spec.name) for spec in all_methods().values() if not spec.refusal(anatomy)]
     else:
@@ -160,13 +142,10 @@ def _method_run(entry: MethodGiven, anatomy: Anatomy) -> MethodRun:
 
 
 def metric_runs(metrics: str | PerImage | Iterable[MetricGiven], modality: str, seed: int = 0) -> list[MetricRun]:
-    """Metrics to judge by, checked against the model.
+    """Metrics to judge by, as `mhex.evaluate` takes them, checked against the model.
 
-    Args:
-        metrics: Names (`"deletion"`, or `"deletion:rise"` for a preset), pairs of a name and parts of the protocol that
-            differ, or torchmetrics objects.
-        modality: Modality of the model; for texts the preset `"text"` is the usual one where a metric has it.
-        seed: Seed of ties, boxes and noise, where a protocol does not say otherwise.
+    For texts the preset `"text"` is the usual one where a metric has it. The seed of ties, boxes and noise counts where
+    a protocol does not say otherwise.
     """
     entries = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
     if not entries:
@@ -201,17 +180,12 @@ def _metric_run(entry: MetricGiven, modality: str, seed: int) -> MetricRun:
 
 @dataclass(frozen=True, eq=False)
 class ClassNumbers:
-    """Numbers of classes that are named by the user.
+    """Numbers of classes that are named by the user."""
 
-    Attributes:
-        model: The model, whose configuration may have names.
-        class_names: Names in the order of the outputs, or by number; None for those of the model.
-        logits: Outputs of the model for some samples, (B, C), which say how many classes there are.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the model, whose configuration may have names
+    # Names in the order of the outputs, or by number; None for those of the model
     class_names: Sequence[str] | Mapping[int, str] | None
-    logits: Tensor
+    logits: Tensor  # outputs of the model for some samples, (B, C), which say how many classes there are
 
     @cached_property
     def names(self) -> list[str] | None:
@@ -227,12 +201,7 @@ class ClassNumbers:
 
 
 def task_of_subject(subject: Subject, task: Any) -> Task:
-    """The task by which maps are made and outputs are read.
-
-    Args:
-        subject: Samples whose model says its task by its configuration, its heads or its end.
-        task: The task that the user names; None for what the model says.
-    """
+    """The task that the user names, or that the model says by its configuration, its heads or its end."""
     if task is None:
         heads = heads_of(subject.model)
         usual = usual_task(subject.model, heads is not None and heads.settings.multi_label)

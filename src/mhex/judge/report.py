@@ -386,21 +386,13 @@ def _facts(text: bytes, path: Path) -> tuple[dict[int, str], str]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation that a folder holds.
+    """An evaluation that a folder holds."""
 
-    Attributes:
-        name: Name of its folder.
-        report: Its rows and curves.
-        run: What the rows are of: fingerprints of models, target, task and seed.
-        calls: The calls that made it, with versions and commands; empty if none was written down.
-        drawn: Explanations of saved samples, by number and method.
-    """
-
-    name: str
-    report: Report
-    run: Mapping[str, Any]
-    calls: Sequence[Call]
-    drawn: Mapping[int, Mapping[str, Explanation]]
+    name: str  # name of its folder
+    report: Report  # its rows and curves
+    run: Mapping[str, Any]  # what the rows are of: fingerprints of models, target, task and seed
+    calls: Sequence[Call]  # the calls that made it, with versions and commands; empty if none was written down
+    drawn: Mapping[int, Mapping[str, Explanation]]  # explanations of saved samples, by number and method
 
     @property
     def images(self) -> int:

@@ -81,7 +81,7 @@ def curve_rows_of(case: Case, gaps: Gaps, group: RowGroup) -> Iterator[dict[str,
     return group.curves({order: c.to(torch.float32).cpu().masked_fill(lost, math.nan) for order, c in curves.items()})
 
 
-class _Places:
+class _RowPlaces:
     """Where the methods and samples of some rows have their places in tensors."""
 
     def __init__(self, part: Mapping[str, list[Any]]) -> None:
@@ -114,7 +114,7 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
     Numbers are NaN where an image has none; an image that a method was judged on may have NaN, too.
     """
     part = _rows_by(rows, metric)
-    places, at_column = _Places(part), {name: k for k, name in enumerate(columns)}
+    places, at_column = _RowPlaces(part), {name: k for k, name in enumerate(columns)}
     if strange := sorted(set(part["column"]) - at_column.keys()):
         raise ArgumentError(
             f"Expected the numbers {', '.join(columns)} of {metric!r} in the report, but got {strange[0]!r}: it is "
@@ -165,7 +165,7 @@ def curves_of(
     if table is not None:
         has_points = pc.greater(pc.list_value_length(table.column("points")), 0)  # unlike samples without judgement
         part = _rows_by(table.filter(pc.and_(pc.equal(table.column("order"), order), has_points)), metric)
-    places, lengths = _Places(part), {len(points) for points in part["points"]}
+    places, lengths = _RowPlaces(part), {len(points) for points in part["points"]}
     if len(lengths) > 1:
         listed = " and ".join(str(length - 1) for length in sorted(lengths))
         raise ArgumentError(

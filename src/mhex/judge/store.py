@@ -33,20 +33,13 @@ Call = Mapping[str, Any]  # what is written down of a call of `mhex.evaluate`
 
 @dataclass(frozen=True)
 class Kind:
-    """What the files of a folder hold.
+    """What the files of a folder hold."""
 
-    Attributes:
-        name: Files are called `NAME-000000.parquet` and so on.
-        columns: Names of the columns, and the type of each: arrow's name of it, or `"floats"` for a list of single
-            precision.
-        key: Columns that no two rows have in common, but for the several numbers of one metric.
-        noun: What sentences call the contents.
-    """
-
-    name: str
+    name: str  # files are called `NAME-000000.parquet` and so on
+    # Names of the columns, and the type of each: arrow's name of it, or `"floats"` for a list of single precision
     columns: Mapping[str, str]
-    key: tuple[str, ...]
-    noun: str
+    key: tuple[str, ...]  # columns that no two rows have in common, but for the several numbers of one metric
+    noun: str  # what sentences call the contents
 
     def schema(self) -> Any:
         """The columns as an arrow schema."""

@@ -37,53 +37,33 @@ _LATEX: dict[str, str | int | None] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is shown by one number of a metric.
+    """What is shown by one number of a metric."""
 
-    Attributes:
-        best: Methods that no other is shown to be better than. Control maps are no methods, and are left out.
-        doubtful: Methods that are not shown to be better than the random control.
-        tested: The fewest and the most images on which two of all were compared; None where there were no two.
-        few: Images that can show nothing, so that nothing is marked; None where they can.
-        apart: Whether methods were judged on different images, so that no best is marked.
-    """
-
+    # Methods that no other is shown to be better than; control maps are no methods, and are left out.
     best: frozenset[str]
-    doubtful: frozenset[str]
+    doubtful: frozenset[str]  # methods that are not shown to be better than the random control
+    # The fewest and the most images on which two of all were compared; None where there were no two.
     tested: tuple[int, int] | None
-    few: int | None = None
-    apart: bool = False
+    few: int | None = None  # images that can show nothing, so that nothing is marked; None where they can
+    apart: bool = False  # whether methods were judged on different images, so that no best is marked
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table.
+    """One number of a table."""
 
-    Attributes:
-        method: Its name in tables.
-        metric: Its name in the report.
-        output: Which of its outputs.
-        value: Value over all images that count.
-        low, high: Ends of its interval.
-        n: Images that count.
-        skipped: Images that do not.
-        higher: Whether higher is better; None where neither is.
-        verdict: What the column shows; None where neither side is better.
-        skips: Which images do not count, in a few words.
-        share: Whether it is a share of hits, whose interval is not symmetric.
-    """
-
-    method: str
-    metric: str
-    output: str
-    value: float
-    low: float
+    method: str  # its name in tables
+    metric: str  # its name in the report
+    output: str  # which of its outputs
+    value: float  # value over all images that count
+    low: float  # ends of its interval, with the next
     high: float
-    n: int
-    skipped: int
-    higher: bool | None
-    verdict: Verdict | None = None
-    skips: str = ""
-    share: bool = False
+    n: int  # images that count
+    skipped: int  # images that do not
+    higher: bool | None  # whether higher is better; None where neither is
+    verdict: Verdict | None = None  # what the column shows; None where neither side is better
+    skips: str = ""  # which images do not count, in a few words
+    share: bool = False  # whether it is a share of hits, whose interval is not symmetric
 
     @property
     def marked(self) -> bool:
@@ -214,19 +194,12 @@ def verdicts(names: Sequence[str], tested: PairTests, higher: bool) -> Verdict:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: methods down, metrics across.
+    """A table: methods down, metrics across."""
 
-    Attributes:
-        methods: Methods in the order of lines.
-        cells: All of its numbers.
-        notes: For each metric, how it was measured.
-        above: Sentences on the run as a whole, which come before all other remarks.
-    """
-
-    methods: Sequence[str]
-    cells: Sequence[Cell]
-    notes: Mapping[str, str]
-    above: Sequence[str] = ()
+    methods: Sequence[str]  # methods in the order of lines
+    cells: Sequence[Cell]  # all of its numbers
+    notes: Mapping[str, str]  # for each metric, how it was measured
+    above: Sequence[str] = ()  # sentences on the run as a whole, which come before all other remarks
 
     @property
     def columns(self) -> list[tuple[str, bool | None]]:

@@ -373,13 +373,7 @@ def check_folder(folder: Path) -> None:
 
 
 def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendation:
-    """The answer of a race that is over.
-
-    Args:
-        race: The race.
-        call: What is known of the call, for the page.
-        seed: Seed of flips and resamples.
-    """
+    """The answer of a race that is over; what is known of the call stands on the page."""
     if not race.last:
         raise ArgumentError(_refusal(race))
     report, raced = race.report, race.raced

@@ -447,7 +447,7 @@ def race_of(
     else:
         reasons = losses_in_words(lost)
         raise ArgumentError(f"Expected samples that can be judged, but none of {len(lost)} can: {reasons}.")
-    settled, returned = task_of_subject(subject, task), outputs_of(subject)
+    model_task, model_outputs = task_of_subject(subject, task), outputs_of(subject)
     if budget.clock is time.perf_counter and subject.device.type == "cpu":
         budget.work = time.process_time
     anatomy = find_anatomy(inner, subject.batch)
@@ -461,14 +461,14 @@ def race_of(
     if entries and not wanted:
         raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
     entrants = method_runs("all" if methods == "all" else wanted, anatomy, controls=True)
-    text = describe_run(inner, None, None, "predicted", settled, seed, returned)
+    text = describe_run(inner, None, None, "predicted", model_task, seed, model_outputs)
     run = Run(
         model=inner,
         evaluator=inner,
         **reading,
-        task=settled,
-        outputs=returned,
-        evaluator_outputs=returned,
+        task=model_task,
+        outputs=model_outputs,
+        evaluator_outputs=model_outputs,
         seed=seed,
         parts=Parts(None, text),
         curves=Parts(None, text, CURVES),

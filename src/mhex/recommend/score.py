@@ -26,16 +26,12 @@ _RESAMPLES = 4000
 
 @dataclass(frozen=True)
 class Score:
-    """By what methods are raced.
+    """By what methods are raced."""
 
-    Attributes:
-        metric: The metric whose rows are made.
-        weights: Weights of its columns; empty where the value of the metric itself is the score.
-        units: Spread of each column over methods, which is one unit of it; empty until it is known.
-    """
-
-    metric: MetricRun
+    metric: MetricRun  # the metric whose rows are made
+    # Weights of its columns; empty where the value of the metric itself is the score
     weights: Mapping[str, float] = field(default_factory=dict)
+    # Spread of each column over methods, which is one unit of it; empty until it is known
     units: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -93,14 +89,7 @@ class Score:
 
 
 def score_of(score: ScoreGiven, modality: str, seed: int) -> Score:
-    """The score that a user asks for.
-
-    Args:
-        score: `"balanced"`; weights of its parts, those left out being 0; or any other metric by name, `"name:preset"`,
-            or a pair of a name and parts of its protocol.
-        modality: Modality of the model; texts have no stability.
-        seed: Seed of ties, boxes and noise.
-    """
+    """The score that a user asks for, see `mhex.recommend`; weights left out are 0, and texts have no stability."""
     if not isinstance(score, (str, tuple, Mapping)):
         raise ArgumentTypeError(
             f"Expected score to be the name of a metric, or weights of {', '.join(WEIGHTS)}, but got "
@@ -132,19 +121,12 @@ def _weights(weights: Mapping[str, float], columns: Sequence[str]) -> dict[str, 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference that should be above 0, on the images that two methods have in common.
+    """A difference that should be above 0, on the images that two methods have in common."""
 
-    Attributes:
-        mean: Mean of the difference; NaN without a common image.
-        p: P of the sign-flip test, two-sided.
-        corrected: The same corrected (Holm) for all that were tested together.
-        n: Number of images.
-    """
-
-    mean: float
-    p: float
-    corrected: float
-    n: int
+    mean: float  # mean of the difference; NaN without a common image
+    p: float  # P of the sign-flip test, two-sided
+    corrected: float  # the same corrected (Holm) for all that were tested together
+    n: int  # number of images
 
     @property
     def answer(self) -> str:
@@ -156,21 +138,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class RaceResult:
-    """The method that won, and how sure that is.
+    """The method that won, and how sure that is."""
 
-    Attributes:
-        order: Methods by how far they are behind the best on the images that both have; the best first.
-        behind: Mean of the best less each method, and its 95 % bootstrap interval, by name; those of the best are 0.
-        worse: The best against each method, by name.
-        sure: Share of resamples of the images in which no method was ahead of the best.
-        images: Number of images of each.
-    """
-
-    order: tuple[str, ...]
+    order: tuple[str, ...]  # methods by how far they are behind the best on the images that both have; the best first
+    # Mean of the best less each method, and its 95 % bootstrap interval, by name; those of the best are 0
     behind: Mapping[str, tuple[float, float, float]]
-    worse: Mapping[str, Difference]
-    sure: float
-    images: Mapping[str, int]
+    worse: Mapping[str, Difference]  # the best against each method, by name
+    sure: float  # share of resamples of the images in which no method was ahead of the best
+    images: Mapping[str, int]  # number of images of each
 
     @property
     def best(self) -> str:
@@ -188,9 +163,9 @@ def race_result(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0
     Pairs are tested by flips of signs, as in tables, with Holm's correction for all pairs with the best.
 
     Args:
-        values: Score of each image, (n,), by method, without control maps; NaN where it has none.
+        values: Score of each image, (n,), by method; NaN where it has none.
         last: Methods of the last round, of which the one with the best mean has won.
-        seed: Seed of the bootstrap.
+        seed: Seed of flips and bootstrap.
     """
     common = torch.stack([values[name].isfinite() for name in last]).all(0)
     means = {name: float(values[name][common].mean()) if common.any() else -math.inf for name in last}
@@ -213,14 +188,7 @@ def race_result(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0
 
 
 def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str], seed: int = 0) -> dict[str, Difference]:
-    """Whether methods are better than a control map, by name.
-
-    Args:
-        values: Value of each image, (n,), higher better, by method; NaN where there is none.
-        floor: Name of the control.
-        methods: The methods to be tested.
-        seed: Seed of the flips.
-    """
+    """Whether methods are better than a control map, by name, from values of each image, (n,), higher being better."""
     return above_zero({name: values[name] - values[floor] for name in methods}, seed)
 
 
