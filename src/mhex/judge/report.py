@@ -213,8 +213,8 @@ class Report:
             self._cells[key] = []
             for name, metric in self._metrics.items():
                 count = len(metric.outputs) if outputs == "all" else 1
-                _, *tables = self._judged(name)
-                self._cells[key] += cells_of(name, metric, *tables, resamples, confidence, seed, count)
+                _, numbers, presence = self._judged(name)
+                self._cells[key] += cells_of(name, metric, numbers, presence, resamples, confidence, seed, count)
         return list(self._cells[key])
 
     def skipped(self) -> dict[str, dict[str, int]]:

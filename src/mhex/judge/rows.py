@@ -125,7 +125,8 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
     values = [math.nan if value is None else value for value in part["value"]]
     index = (*places.index, torch.tensor([at_column[name] for name in part["column"]]))
     numbers[index], presence[places.index] = torch.tensor(values, dtype=torch.float64), True
-    return places.ids, *(dict(zip(places.methods, table, strict=True)) for table in (numbers, presence))
+    by_method = dict(zip(places.methods, numbers, strict=True))
+    return places.ids, by_method, dict(zip(places.methods, presence, strict=True))
 
 
 def unjudged_in(rows: Any) -> list[int]:

@@ -147,12 +147,10 @@ def cells_of(
         if verdict is not None and apart:
             verdict = replace(verdict, best=frozenset(), apart=True)
         for method, rows in numbers.items():
-            n = int(rows.isfinite().all(1).sum())
-            sizes, details = (
-                (n, int(presence[method].sum()) - n),
-                (metric.better[k], verdict, metric.skips, metric.hits),
-            )
-            cells.append(Cell(method, name, metric.outputs[k], *spans[method][:, k].tolist(), *sizes, *details))
+            value, low, high = spans[method][:, k].tolist()
+            n, of, up = int(rows.isfinite().all(1).sum()), metric.outputs[k], metric.better[k]
+            skipped, skips = int(presence[method].sum()) - n, metric.skips
+            cells.append(Cell(method, name, of, value, low, high, n, skipped, up, verdict, skips, metric.hits))
     return cells
 
 
