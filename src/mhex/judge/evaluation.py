@@ -199,7 +199,7 @@ def evaluate(
     if folder is not None:
         write_call(folder, call, samples=size, done=count, lost=lost)
     _warn(run, count)
-    return Report(rows, None if run.curves is None else run.curves.table(), lost)
+    return Report(rows, run.curves and run.curves.table(), lost)
 
 
 def describe_run(

@@ -131,34 +131,24 @@ def recommend(
 class RankedMethod:
     """A method in the table of a recommendation.
 
-    Attributes:
-        method: Its name in tables.
-        standing: In words: `"best"`, `"indistinguishable"`, `"too few samples"`, `"likely worse"` or `"worse"`, with
-            `", not above random"` where that holds; or `"control"`.
-        behind: Mean of the best less this one in the unit of the score, on the images that both have.
-        low, high: Ends of its 95 % bootstrap interval.
-        score: Mean over the images of this method, higher being better.
-        parts: Mean of each number that the score is made of, over the images of this method.
-        spans: Ends of the 95 % bootstrap intervals of `"score"` and of all parts, by name.
-        worse: Whether it is worse than the best: `"yes"`, also after Holm's correction for all methods; `"likely"`, by
-            its own test alone; `"no"`; or `"unknown"`, by too few images for any test. None for control maps.
-        above_random: Whether it is better than random maps, in the same words. None for control maps.
-        images: How many images it was judged on.
-        seconds: Seconds of one explanation.
+    Whether it is worse than the best, and whether it is above random maps, is said in these words: `"yes"`, also after
+    Holm's correction for all methods; `"likely"`, by its own test alone; `"no"`; or `"unknown"`, by too few images for
+    any test. Control maps have None there. The standing is `"best"`, `"indistinguishable"`, `"too few samples"`,
+    `"likely worse"` or `"worse"`, with `", not above random"` where that holds; or `"control"`.
     """
 
-    method: str
+    method: str  # its name in tables
     standing: str
-    behind: float
-    low: float
+    behind: float  # mean of the best less this one in the unit of the score, on the images that both have
+    low: float  # end of its 95 % bootstrap interval
     high: float
-    score: float
-    parts: Mapping[str, float]
-    spans: Mapping[str, tuple[float, float]]
+    score: float  # mean over the images of this method, higher being better
+    parts: Mapping[str, float]  # mean of each number that the score is made of, over the same images
+    spans: Mapping[str, tuple[float, float]]  # ends of the 95 % intervals of "score" and of all parts, by name
     worse: str | None
     above_random: str | None
-    images: int
-    seconds: float
+    images: int  # that it was judged on
+    seconds: float  # of one explanation
 
     @property
     def control(self) -> bool:

@@ -175,7 +175,7 @@ class Race:
     run: Run
     score: Score
     pieces: Pieces
-    first: Prepared  # inputs of the first piece
+    prepared: dict[int, Prepared]  # inputs of the first pieces, which are judged more than once
     budget: Budget
     entrants: list[MethodRun]  # with control maps
     reserve: float = 0.0  # seconds of the budget that are kept for what comes after the race
@@ -190,19 +190,14 @@ class Race:
     _stage: str = ""  # of the race, in words
     _place: int = 1  # of the next piece
     _done: set[tuple[int, str]] = field(default_factory=set)  # pieces, and methods that were judged on them early
-    _prepared: dict[int, Prepared] = field(default_factory=dict)  # inputs of pieces that are judged more than once
 
     def __post_init__(self) -> None:
         self.costs = Costs(self.budget.seconds, max(1, sum(not method.control for method in self.entrants)))
-        self._prepared[0] = self.first
 
     @property
     def report(self) -> Report:
         """All rows so far."""
-        curves = self.run.curves
-        return Report(
-            self.run.parts.table(), curves.table() if curves is not None and curves.tables else None, self.lost
-        )
+        return Report(self.run.parts.table(), self.run.curves and self.run.curves.table(), self.lost)
 
     @property
     def lost(self) -> dict[int, str]:
@@ -250,9 +245,11 @@ class Race:
 
     def _try_all(self) -> None:
         """Judge one image by every method, the cheap ones first; methods too slow for the budget are left out."""
-        forward = self._forward()
+        forward, first = self._forward(), self.pieces.get(0)
+        if first is None:
+            raise ArgumentError("Expected at least one sample, but the data is empty.")
         ordered = sorted(self.entrants, key=lambda method: (not method.control, passes(method)))
-        self._rehearse([method for method in ordered if not self._hopeless(method, forward)])
+        self._rehearse(first, [method for method in ordered if not self._hopeless(method, forward)])
         spent, unsure = 0.0, True
         for method in ordered:
             if unsure and self._hopeless(method, forward):
@@ -269,29 +266,25 @@ class Race:
             else:
                 self.say(f"trying {method.label}")
                 try:
-                    self._judge(0, self._piece(0), [method])
+                    self._judge(0, first, [method])
                 except _CANNOT as error:
                     reason = error.reason if isinstance(error, UnsupportedModelError) else str(error)
                     self.left_out[method.label] = reason
                 # Without waits for other processes.
-                spent += len(self._piece(0).ids) * self.costs.seconds.get(method.label, 0.0)
+                spent += len(first.ids) * self.costs.seconds.get(method.label, 0.0)
         self._leave_out()
-
-    def _piece(self, place: int) -> Samples:
-        piece = self.pieces.get(place)
-        if piece is None:
-            raise ArgumentError("Expected at least one sample, but the data is empty.")
-        return piece
 
     def _forward(self) -> float:
         """Seconds of a forward pass of one image, the least of some, because the first ones load things."""
-        subject = Subject(self.run.model, self.first, outputs=self.run.outputs)
+        subject = Subject(self.run.model, self.prepared[0], outputs=self.run.outputs)
         times = [math.inf] if subject.logits.numel() else []
         begun = self.budget.clock()
-        while len(times) < 2 or (
-            len(times) < _PASSES
-            and self.budget.clock() - begun < (_WARM if _alike(times) else _AGAIN) * self.budget.seconds
-        ):
+        while len(times) < _PASSES:
+            if len(times) > 1:
+                least, second = sorted(times)[:2]  # the least can be believed if the next is about the same
+                share = _WARM if second <= _ALIKE * least else _AGAIN
+                if self.budget.clock() - begun >= share * self.budget.seconds:
+                    break
             seconds = self.budget.timer()
             for _ in subject.run(1, lambda jobs: subject.variants(subject.main, jobs)):
                 pass
@@ -302,14 +295,14 @@ class Race:
         """Whether a method is too slow to be tried, if a guess by the seconds of a pass is worth anything."""
         return not method.control and _MAPS * passes(method) * forward > _DOUBT * self.costs.limit
 
-    def _rehearse(self, methods: list[MethodRun]) -> None:
+    def _rehearse(self, first: Samples, methods: list[MethodRun]) -> None:
         """Judge by the first method that can, and forget it, so that nobody's cost has what is loaded on the way."""
         aside = replace(self.run, parts=Parts(None, self.run.parts.run), curves=None, saved_maps=None, skipped={})
         for method in methods:
             if method.control:
                 continue
             try:
-                judge_batch(aside, self._piece(0), [method], [self.score.metric], prepared=self.first)
+                judge_batch(aside, first, [method], [self.score.metric], prepared=self.prepared[0])
             except _CANNOT:
                 continue  # the reason is noted when the method is tried
             return
@@ -378,9 +371,9 @@ class Race:
                 self.costs.note(method.label, seconds() / size)
                 self._done.add((place, method.label))
 
-        prepared = self._prepared.get(place) or self.run.prepare(samples)
-        if place <= 1:  # which may be judged again
-            self._prepared[place] = prepared
+        prepared = self.prepared.get(place) or self.run.prepare(samples)
+        if place == 1:  # which may be judged again
+            self.prepared[place] = prepared
         judge_batch(self.run, samples, watched(), [self.score.metric], prepared=prepared)
         return complete
 
@@ -402,12 +395,6 @@ class Race:
         """Number of images that count for all of these."""
         values = self.score.values(self.report)
         return int(torch.stack([values[method.label].isfinite() for method in methods]).all(0).sum())
-
-
-def _alike(times: list[float]) -> bool:
-    """Whether the two least of some times are about the same, so that the least can be believed."""
-    least, second = sorted(times)[:2]
-    return second <= _ALIKE * least
 
 
 def race_of(
@@ -477,7 +464,7 @@ def race_of(
         redraw=True,
         lost=lost,
     )
-    race = Race(run, chosen, pieces, prepared, budget, entrants)
+    race = Race(run, chosen, pieces, {0: prepared}, budget, entrants)
     if methods == "all":
         race.left_out.update({spec.name: why for spec in all_methods().values() if (why := spec.refusal(anatomy))})
     return race
