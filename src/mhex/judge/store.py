@@ -157,12 +157,9 @@ def _checked(table: Any, file: Path, kind: Kind) -> Any:
 
 
 class Parts:
-    """Rows of a run, part by part.
+    """Rows of a run, part by part, in a folder, or in memory alone if it is None.
 
-    Args:
-        folder: The folder of the files; None to keep rows in memory alone.
-        run: Model, target, task and seed of the run, in JSON. Rows of another run are refused.
-        kind: What the rows hold.
+    Model, target, task and seed of the run stand in `run`, in JSON; rows of another run are refused.
     """
 
     def __init__(self, folder: Path | None, run: str, kind: Kind = ROWS) -> None:
@@ -267,14 +264,7 @@ def remarks(broken: str, lost: Mapping[int, str]) -> list[str]:
 
 
 class SavedMaps:
-    """Photos of the first samples of a run and their maps by every method, for a page.
-
-    Args:
-        folder: The folder of the run; None to keep them in memory alone.
-        run: Description of the run, as for `Parts`.
-        count: How many samples have their maps saved.
-        class_names: Names of the classes, if they are known.
-    """
+    """Photos of the first `count` samples of a run and their maps by every method, for a page; else as `Parts`."""
 
     def __init__(self, folder: Path | None, run: str, count: int, class_names: Sequence[str] | None) -> None:
         self.count, self.class_names = count, class_names
