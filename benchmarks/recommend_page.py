@@ -88,7 +88,7 @@ def _p(full: Full, name: str) -> str:
 def _random(full: Full, name: str) -> str:
     one = full.higher[name]
     below = one.mean < 0 and one.corrected < 0.05
-    said = "yes" if one.said == "yes" else "below" if below else "not shown"
+    said = "yes" if one.answer == "yes" else "below" if below else "not shown"
     return f"{said} (p {p_text(one.corrected)})"
 
 

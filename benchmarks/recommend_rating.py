@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.judge import report as about
 from mhex.judge import store
 from mhex.judge.controls import RANDOM, is_control
-from mhex.recommend.score import Difference, Outcome, Score, above, outcome_of, score_of
+from mhex.recommend.score import Difference, RaceResult, Score, above, race_result, score_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Full:
         calls: That made the rows, with their commands and versions.
     """
 
-    outcome: Outcome
+    outcome: RaceResult
     higher: Mapping[str, Difference]
     score: Score
     images: int
@@ -39,18 +39,18 @@ class Full:
         if not folder.is_dir() or not store.numbered(folder):
             raise ArgumentError(f"Expected a full benchmark in {str(folder)!r}, but there is none; make it first.")
         report = mhex.Report.load(folder)
-        return cls.of(report, about.read(folder))
+        return cls.of(report, about.read_calls(folder))
 
     @classmethod
     def of(cls, report: mhex.Report, calls: Sequence[Mapping[str, Any]] = ()) -> Full:
         """From a report, whose seed is 0."""
         score = score_of("balanced", "image", 0)
-        rows = report.values(score.judge.label)[1]
+        rows = report.values(score.metric.label)[1]
         counts = {name: int(one.isfinite().all(1).sum()) for name, one in rows.items() if not is_control(name)}
         whole = [name for name, count in counts.items() if count == max(counts.values())]
         score = score.with_units(report, whole)
         values = score.values(report)
-        found = outcome_of({name: values[name] for name in counts}, whole)
+        found = race_result({name: values[name] for name in counts}, whole)
         higher = above(score.faithful(report), RANDOM, list(counts))
         return cls(found, higher, score, max(counts.values()), calls)
 
@@ -58,12 +58,12 @@ class Full:
     def good(self) -> tuple[str, ...]:
         """The best, and all that are not rated significantly worse."""
         worse = self.outcome.worse
-        return tuple(name for name in self.outcome.order if name == self.outcome.best or worse[name].said != "yes")
+        return tuple(name for name in self.outcome.order if name == self.outcome.best or worse[name].answer != "yes")
 
     @property
     def weak(self) -> frozenset[str]:
         """Methods that are not shown to be better than random maps."""
-        return frozenset(name for name, one in self.higher.items() if one.said != "yes")
+        return frozenset(name for name, one in self.higher.items() if one.answer != "yes")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from mhex.judge.evaluation import evaluate
     from mhex.judge.report import Report
     from mhex.metrics import list_metrics
-    from mhex.recommend.answer import Recommendation
-    from mhex.recommend.entry import recommend
+    from mhex.recommend.answer import Recommendation, recommend
     from mhex.registry import list_methods
     from mhex.zoo import load
 

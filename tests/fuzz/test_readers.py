@@ -40,8 +40,8 @@ from mhex.heads.files import read_heads
 from mhex.heads.heads import Heads
 from mhex.judge import Report
 from mhex.judge import report as about
-from mhex.judge.cases import Cache
-from mhex.judge.plan import Judged
+from mhex.judge.cases import MapCache
+from mhex.judge.plan import MethodRun
 from mhex.judge.report import evaluations
 from mhex.lab.config.recipe import TrainingRecipe, read_recipe
 from mhex.lab.config.suite import read_suite
@@ -250,15 +250,15 @@ def load_last_checkpoint(folder: Path) -> Any:
 
 READERS["checkpoint"] = Reader(write_checkpoint, load_last_checkpoint, {**SAFE, "state.json": damaged_json}, many=FEWER)
 
-CACHE_KEY = (Judged("gae"), ("a", "b"), torch.tensor([0, 1]), 0)
+CACHE_KEY = (MethodRun("gae"), ("a", "b"), torch.tensor([0, 1]), 0)
 
 
 def write_cache(folder: Path) -> None:
-    Cache(folder, "model", "classification").put(*CACHE_KEY, torch.rand(2, 3, 3))
+    MapCache(folder, "model", "classification").put(*CACHE_KEY, torch.rand(2, 3, 3))
 
 
 def read_cache(folder: Path) -> None:
-    scores = Cache(folder, "model", "classification").get(*CACHE_KEY)
+    scores = MapCache(folder, "model", "classification").get(*CACHE_KEY)
     assert scores is None or len(scores) == 2
 
 
@@ -322,7 +322,7 @@ CALLS = [{"model": "net", "methods": ["gae"], "metrics": ["deletion"], "versions
 
 
 def load_told(folder: Path) -> Any:
-    return read_record(folder), about.read(folder)
+    return read_record(folder), about.read_calls(folder)
 
 
 def write_told(folder: Path) -> None:

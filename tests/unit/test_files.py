@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_the_recommendation_of_before(tmp_path: Path, monkeyp
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     other = raced(images=3)
     with monkeypatch.context() as patch:
-        patch.setattr("mhex.recommend.answer.about.note", _no_space)
+        patch.setattr("mhex.judge.report.write_call", _no_space)
         with pytest.raises(ArgumentError, match="No space left on device"):
             other.save(tmp_path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -6,7 +6,7 @@ from torch import rand
 from mhex._printable import one_line, printable
 from mhex.heads.fit import BlockFit, FitReport
 from mhex.heads.strip import BlockSummary, Summary
-from mhex.recommend.answer import Line, Recommendation
+from mhex.recommend.answer import RankedMethod, Recommendation
 from support.fixtures_report import report_of
 
 TITLE = "\x1b]0;title\x07"  # sets the title of a terminal's window
@@ -42,7 +42,7 @@ def test_one_line() -> None:
 def test_reports_and_summaries_print_safely() -> None:
     fit = FitReport("ridge", 8, 2, (BlockFit(f"layer{TITLE}", 4, 0, 1.0, True, 0.5, 0.5, None, 1, 0.1),), 1.0)
     row = BlockSummary(f"layer{TITLE}", "map", 4, 16, 8, 0.1, "one", 1.0)
-    line = Line(f"gae{TITLE}", "best", 0.0, 0.0, 0.0, 1.0, {"score": 1.0}, {}, "no", "yes", 4, 0.1)
+    line = RankedMethod(f"gae{TITLE}", "best", 0.0, 0.0, 0.0, 1.0, {"score": 1.0}, {}, "no", "yes", 4, 0.1)
     report = report_of({"aopc": {f"gae{TITLE}": rand(4), "lrp": rand(4)}})
     answer = Recommendation(
         f"gae{TITLE}",
@@ -62,7 +62,6 @@ def test_reports_and_summaries_print_safely() -> None:
         2.0,
         report,
         {},
-        None,
         None,
         {},
     )

@@ -1,10 +1,11 @@
-"""What metrics are given: the maps of a method on a batch, and ways to make others."""
+"""What metrics are given: a batch of samples, the maps of a method on it, and ways to make other maps."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,226 +19,303 @@ from mhex._files import write_tensors, writing
 from mhex.capture import Outputs
 from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
 from mhex.explain import explain
+from mhex.inputs import Prepared, prepare
 from mhex.inputs.batching import taken
+from mhex.inputs.prepared import place_of
 from mhex.inputs.samples import Samples
 from mhex.judge.controls import control
-from mhex.judge.plan import Judged
-from mhex.judge.rows import Gaps
-from mhex.judge.saved_maps import Shown
-from mhex.judge.store import Parts
+from mhex.judge.plan import MethodRun, tensor_bytes
+from mhex.judge.store import Parts, SavedMaps
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.targets import Task
 
+_MAIN = "main"  # maps that all metrics read
 
-class Cache:
-    """Maps by model, task, method, options, seed, samples and classes.
 
-    Args:
-        folder: Where they are kept.
-        model: Fingerprint of the weights, so that another model's maps are not taken for its own.
-        task: What its outputs were taken for.
-        outputs: Whether they are logits or probabilities.
-    """
+class MapCache:
+    """Maps on disk, by fingerprint of the model, task, outputs, method, options, seed, samples and classes."""
 
     def __init__(self, folder: Path, model: str, task: str, outputs: Outputs = "logits") -> None:
         self.folder, self.model, self.task = folder, model, task if outputs == "logits" else f"{task} by {outputs}"
 
-    def _path(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Path:
-        told = repr((self.model, self.task, method.name, method.written, seed, inputs, classes.tolist()))
-        return self.folder / f"{method.name}-{hashlib.sha256(told.encode()).hexdigest()[:24]}.safetensors"
+    def _path(self, method: MethodRun, digests: tuple[str, ...], classes: Tensor, seed: int) -> Path:
+        key = repr((self.model, self.task, method.name, method.options_json, seed, digests, classes.tolist()))
+        return self.folder / f"{method.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
 
-    def get(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int) -> Tensor | None:
+    def get(self, method: MethodRun, digests: tuple[str, ...], classes: Tensor, seed: int) -> Tensor | None:
         """The maps of a batch, by digests of its samples; None if they are not there."""
-        path = self._path(method, inputs, classes, seed)
+        path = self._path(method, digests, classes, seed)
         if not path.exists():
             return None
         try:
             tensors = load_file(path)
-            if "scores" not in tensors or len(tensors["scores"]) != len(inputs):
-                raise SafetensorError(f"it holds no map of each of {len(inputs)} samples")
+            if "scores" not in tensors or len(tensors["scores"]) != len(digests):
+                raise SafetensorError(f"it holds no map of each of {len(digests)} samples")
             return tensors["scores"].to(classes.device)
         except (OSError, SafetensorError) as error:
-            told = f"Expected maps in {str(path)!r}, but the file is damaged ({error})"
-            raise ArgumentError(f"{told}; delete it, and they are made again.") from error
+            damage = f"Expected maps in {str(path)!r}, but the file is damaged ({error})"
+            raise ArgumentError(f"{damage}; delete it, and they are made again.") from error
 
-    def put(self, method: Judged, inputs: tuple[str, ...], classes: Tensor, seed: int, scores: Tensor) -> None:
-        """Keep the maps of a batch; a file is written whole or not at all."""
-        path = self._path(method, inputs, classes, seed)
+    def put(self, method: MethodRun, digests: tuple[str, ...], classes: Tensor, seed: int, scores: Tensor) -> None:
+        """Write the maps of a batch; a file is written whole or not at all."""
+        path = self._path(method, digests, classes, seed)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         write_tensors({"scores": scores, "classes": classes}, path)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
-    """What does not change from batch to batch."""
+    """What does not change from batch to batch; see `mhex.evaluate` for what is not explained here."""
 
     model: nn.Module
-    evaluator: nn.Module
-    relabelled: nn.Module | None
+    evaluator: nn.Module  # often the same
+    relabelled: nn.Module | None = None
     preprocess: Callable[[Any], Tensor] | None
     tokenizer: Callable[..., Mapping[str, Any]] | None
-    target: str | int
-    seed: int
-    inner_batch: int | None
-    cache: Cache | None
-    parts: Parts
     task: Task
-    outputs: Outputs = "logits"  # of the model and the relabelled one
+    outputs: Outputs  # of the model and the relabelled one
+    evaluator_outputs: Outputs
+    target: str | int = "predicted"  # or "label", or a class number
+    seed: int
+    inner_batch: int | None = None
+    parts: Parts
     curves: Parts | None = None
-    shown: Shown | None = None
+    saved_maps: SavedMaps | None = None
+    cache: MapCache | None = None
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
     redraw: bool = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
     skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
     lost: dict[int, str] = field(default_factory=dict)  # samples that count for no method, and why
 
+    def prepare(self, samples: Samples) -> Prepared:
+        """Inputs of samples as the explained model takes them; photos are preprocessed here, and nowhere else."""
+        with torch.inference_mode(False):
+            return prepare(self.model, samples.inputs, self.preprocess, self.tokenizer, samples.ids)
+
+
+def evaluator_inputs(model: nn.Module, evaluator: nn.Module, prepared: Prepared, inputs: Any) -> Any:
+    """Inputs for the evaluator: those of the explained model where they fit, so that photos are preprocessed once."""
+    alike = prepared.batch.modality == "image" and place_of(model) == place_of(evaluator)
+    return prepared if evaluator is model or alike else inputs
+
+
+class SampleBatch:
+    """A batch of samples with all that its methods share; inputs may have been prepared before.
+
+    Attributes:
+        subject: The samples as the evaluator sees them.
+        explained: The samples as the explained model sees them.
+        digests: A short name for each sample and what the data says of it.
+    """
+
+    def __init__(self, run: Run, samples: Samples, prepared: Prepared | None = None, progress: bool = False) -> None:
+        self.run, self.samples, self.progress = run, samples, progress
+        self.prepared = run.prepare(samples) if prepared is None else prepared
+        self.subject = Subject(
+            run.evaluator,
+            evaluator_inputs(run.model, run.evaluator, self.prepared, samples.inputs),
+            samples.label,
+            samples.ids,
+            preprocess=run.preprocess,
+            tokenizer=run.tokenizer,
+            multi_label=run.task == "multi-label",
+            outputs=run.evaluator_outputs,
+            batch_size=run.inner_batch,
+            progress=progress,
+        )
+        self.explained = self.subject
+        if run.evaluator is not run.model:
+            self.explained = Subject(run.model, self.prepared, ids=samples.ids, outputs=run.outputs)
+        self.digests = digests(samples, self.subject)
+
+    def part(self, places: Sequence[int]) -> SampleBatch:
+        """The samples at some places of the batch."""
+        samples, prepared = self.samples.only(places), prepared_part(self.prepared, places)
+        return SampleBatch(self.run, samples, prepared, self.progress)
+
+    @property
+    def finite(self) -> list[bool]:
+        """Whether the models' outputs are finite for each sample."""
+        finite: list[bool] = (self.subject.finite & self.explained.finite).tolist()
+        return finite
+
+    @cached_property
+    def classes(self) -> Tensor:
+        """The class that is explained of each sample, (B,)."""
+        if self.run.target == "label" and self.samples.label is not None:
+            return self.samples.label.to(self.subject.device)
+        if isinstance(self.run.target, int):
+            return torch.full_like(self.subject.predicted, self.run.target)
+        return self.explained.predicted
+
+    @cached_property
+    def masks(self) -> Tensor | None:
+        """Masks at the size that the model sees, (B, H, W), int8, -1 all over where there is none; None if not needed.
+
+        Pixels of a mask stay as they are, so that the classes in it do.
+        """
+        if "mask" not in self.run.needs:
+            return None
+        size = tuple(self.subject.batch.pixels.shape[-2:])
+        masks = torch.full((len(self.samples.ids), *size), -1, dtype=torch.int8)
+        crops = not isinstance(self.samples.inputs, (Tensor, Mapping))
+        crops = crops and not getattr(self.run.preprocess, "whole_photo", False)
+        for n, mask in enumerate(self.samples.mask or ()):
+            if mask is not None and tuple(mask.shape) != size:
+                if crops:
+                    raise ArgumentError(
+                        f"Expected masks of the size that the model sees, {size}, but got {tuple(mask.shape)}: "
+                        "preprocessing does not say that it crops nothing, so it is not known where they lie. Give "
+                        "masks after it."
+                    )
+                mask = F.interpolate(mask[None, None].float(), size=size, mode="nearest-exact")[0, 0].to(mask)
+            if mask is not None:
+                masks[n] = mask
+        return masks.to(self.subject.device)
+
+    def warm_up(self) -> None:
+        """Make what the cases of all methods share, so that it is no part of their time."""
+        _ = self.subject.logits, self.masks, self.classes
+
 
 def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
-    """A short name for each sample and what the data says of it, so that other data are not taken for these."""
-    real = subject.batch.real
-    found = []
+    """A short name for each sample and what the data says of it, by which samples of different data are kept apart."""
+    real, texts = subject.batch.real, []
     for n in range(len(samples.ids)):
-        own = subject.main[n] if real is None else subject.main[n][real[n]]
-        mixed = hashlib.sha256(own.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        beside = (samples.label, samples.mask, samples.rationale, samples.other, samples.tiles)
-        for value in beside:
-            told = None if value is None else value[n]
-            mixed.update(repr(told.tolist() if isinstance(told, Tensor) else told).encode())
-        found.append(mixed.hexdigest()[:16])
-    return tuple(found)
+        digest = hashlib.sha256(tensor_bytes(subject.main[n] if real is None else subject.main[n][real[n]]))
+        for column in (samples.label, samples.mask, samples.rationale, samples.other, samples.tiles):
+            value = None if column is None else column[n]
+            digest.update(repr(value.tolist() if isinstance(value, Tensor) else value).encode())
+        texts.append(digest.hexdigest()[:16])
+    return tuple(texts)
 
 
-def prepare_case(run: Run, samples: Samples, subject: Subject) -> None:
-    """Make what the cases of all methods share: outputs, masks at the size that the model sees, classes to explain."""
-    _ = subject.logits
-    if "mask" in run.needs:
-        _masks(run, samples, subject)
-    _explained(run, samples, subject)
+def prepared_part(prepared: Prepared, places: Sequence[int]) -> Prepared:
+    """The samples at some places of a prepared batch."""
+    batch, rows = prepared.batch, list(places)
+
+    def part(value: Any) -> Any:
+        return value[rows] if isinstance(value, Tensor) and value.dim() and len(value) == batch.size else value
+
+    roles = {name: part(getattr(batch, name)) for name in ("real", "special", "kept")}
+    kwargs = {name: part(value) for name, value in batch.kwargs.items()}
+    small = replace(batch, args=tuple(map(part, batch.args)), kwargs=kwargs, size=len(rows), **roles)
+    lists = {
+        entry.name: taken(getattr(prepared, entry.name), rows) for entry in fields(prepared) if entry.name != "batch"
+    }
+    return replace(prepared, batch=small, **lists)
 
 
-def case_of(run: Run, samples: Samples, marks: tuple[str, ...], method: Judged, subject: Subject, gaps: Gaps) -> Case:
-    """The map of a method, or a control, for the class that is explained; what is not finite is noted as a gap."""
-    mask = _masks(run, samples, subject) if "mask" in run.needs else None
-    classes = _explained(run, samples, subject)
-    maps = gaps.own(_maps(run, marks, method, subject, samples.inputs, classes))
+class Gaps:
+    """Samples of a batch whose maps by one method are NaN or infinite.
+
+    Metrics are given zeros in their place, and what they say of such a sample is taken back. Maps beside the main ones
+    are filed by what they were made for, so that a metric loses the samples whose maps it used, whoever asked first.
+
+    Attributes:
+        lost: Ids of the samples that did not count for one of the metrics so far.
+    """
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids = tuple(ids)
+        self.lost: set[int] = set()
+        self._asking: Hashable = None
+        self._bad: dict[Hashable, Tensor] = {}
+
+    def begin(self, label: str, case: Case) -> None:
+        """A metric begins; what it asks a case for is noted from here on."""
+        self._asking = ("metric", label)
+        case.used = set()
+
+    def fill_main(self, maps: Tensor) -> Tensor:
+        """Maps that all metrics read, (B, ...), with zeros in the gaps."""
+        return self._filled(maps, _MAIN)
+
+    def fill(self, maps: Tensor, case: Case) -> Tensor:
+        """Maps for what a case is making, which other metrics may share, or for the metric itself, likewise."""
+        return self._filled(maps, self._asking if case.making is None else ("shared", case.making))
+
+    def of(self, case: Case) -> Tensor:
+        """Samples that do not count for the metric that was begun last, bool (B,)."""
+        gaps = torch.zeros(len(self.ids), dtype=torch.bool)
+        for part in (_MAIN, self._asking, *(("shared", name) for name in case.used)):
+            gaps |= self._bad.get(part, torch.tensor(False))
+        self.lost |= {i for i, gone in zip(self.ids, gaps.tolist(), strict=True) if gone}
+        return gaps
+
+    def _filled(self, maps: Tensor, part: Hashable) -> Tensor:
+        bad = ~maps.flatten(1).isfinite().all(1)
+        if not bool(bad.any()):
+            return maps
+        self._bad[part] = self._bad.get(part, torch.tensor(False)) | bad.cpu()
+        return maps.masked_fill(bad.view(-1, *(1,) * (maps.dim() - 1)), 0.0)
+
+
+def case_of(batch: SampleBatch, method: MethodRun, gaps: Gaps) -> Case:
+    """The maps of a method, or a control, for the class that is explained; what is not finite is noted as a gap."""
+    run, samples, subject, classes = batch.run, batch.samples, batch.subject, batch.classes
+    maps = gaps.fill_main(_maps(batch, method, classes))
     other_class = None if samples.other is None else samples.other.to(classes.device)
     if other_class is None and "other" in run.needs:
         other_class = torch.full_like(classes, -1)
 
-    def remade(model: nn.Module, inputs: Any, classes: Tensor) -> Tensor:
-        try:
-            return _fresh(run, model, method, subject, inputs, classes)
-        except NotFiniteOutputError:
-            return torch.full_like(maps, torch.nan)
+    def explained_by(model: nn.Module) -> Callable[[Any, Tensor], Tensor]:
+        def again(inputs: Any, classes: Tensor) -> Tensor:
+            try:
+                scores = _new_maps(batch, model, method, inputs, classes)
+            except NotFiniteOutputError:
+                scores = torch.full_like(maps, torch.nan)
+            return gaps.fill(scores, case)
+
+        return again
 
     case = Case(
         subject,
         maps,
         classes,
-        mask=mask,
+        mask=batch.masks,
         rationale=[[] for _ in samples.ids] if samples.rationale is None else samples.rationale,
         tiles=samples.tiles,
-        again=lambda inputs, classes: gaps.again(remade(run.model, inputs, classes), case),
+        again=explained_by(run.model),
         other_class=other_class,
+        relabelled=None if run.relabelled is None else explained_by(run.relabelled),
         model=None if run.evaluator is run.model else run.model,
     )
-    if (relabelled := run.relabelled) is not None:
-        case.relabelled = lambda inputs, classes: gaps.again(remade(relabelled, inputs, classes), case)
     if other_class is not None:
-        for_other = torch.where(other_class < 0, classes, other_class)
+        exchanged = torch.where(other_class < 0, classes, other_class)
         case.other = lambda: Case(
-            subject,
-            gaps.again(_maps(run, marks, method, subject, samples.inputs, for_other), case),
-            for_other,
-            other_class=classes,
+            subject, gaps.fill(_maps(batch, method, exchanged), case), exchanged, other_class=classes
         )
     return case
 
 
-def _masks(run: Run, samples: Samples, subject: Subject) -> Tensor:
-    """Masks at the size that the model sees, (B, H, W), int8, once for all methods; -1 all over where there is none."""
-    if "masks" not in subject.shared:
-        size = (int(subject.batch.pixels.shape[-2]), int(subject.batch.pixels.shape[-1]))
-        found = torch.full((len(samples.ids), *size), -1, dtype=torch.int8)
-        for n, mask in enumerate(samples.mask or ()):
-            if mask is not None:
-                found[n] = _at_size(run, samples, mask, size)
-        subject.shared["masks"] = found.to(subject.device)
-    masks: Tensor = subject.shared["masks"]
-    return masks
-
-
-def _at_size(run: Run, samples: Samples, mask: Tensor, size: tuple[int, int]) -> Tensor:
-    """A mask (h, w) at another size, each pixel one of its own: maps that are there already stay as they are."""
-    if tuple(mask.shape) == size:
-        return mask
-    if not isinstance(samples.inputs, (Tensor, Mapping)) and not getattr(run.preprocess, "whole_photo", False):
-        raise ArgumentError(
-            f"Expected masks of the size that the model sees, {size}, but got {tuple(mask.shape)}: preprocessing "
-            "does not say that it crops nothing, so it is not known where they lie. Give masks after it."
-        )
-    return F.interpolate(mask[None, None].float(), size=size, mode="nearest-exact")[0, 0].to(mask)
-
-
-def _explained(run: Run, samples: Samples, subject: Subject) -> Tensor:
-    """The class that is explained of each sample, (B,), once for all methods."""
-    if "explained" not in subject.shared:
-        subject.shared["explained"] = _chosen(run, samples, subject)
-    classes: Tensor = subject.shared["explained"]
-    return classes
-
-
-def _chosen(run: Run, samples: Samples, subject: Subject) -> Tensor:
-    if run.target == "label":
-        label = samples.label
-        assert label is not None  # checked for each batch
-        return label.to(subject.device)
-    if isinstance(run.target, int):
-        return torch.full_like(subject.predicted, run.target)
-    if run.evaluator is run.model:
-        return subject.predicted
-    return _explained_model(run, samples, subject).predicted
-
-
-def _explained_model(run: Run, samples: Samples, subject: Subject) -> Subject:
-    """The samples as the explained model sees them, which is the subject itself unless another model is read."""
-    if run.evaluator is run.model:
-        return subject
-    if "explained model" not in subject.shared:
-        subject.shared["explained model"] = Subject(
-            run.model, samples.inputs, preprocess=run.preprocess, tokenizer=run.tokenizer, outputs=run.outputs
-        )
-    explained: Subject = subject.shared["explained model"]
-    return explained
-
-
-def finite_of(run: Run, samples: Samples, subject: Subject) -> Tensor:
-    """Whether the models' outputs are finite for each sample, bool (B,)."""
-    return subject.finite & _explained_model(run, samples, subject).finite
-
-
-def _maps(run: Run, marks: tuple[str, ...], method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
+def _maps(batch: SampleBatch, method: MethodRun, classes: Tensor) -> Tensor:
     """Maps of a method for a class of each sample, from the cache where they are there."""
+    run = batch.run
     if run.cache is None or method.control:
-        return _fresh(run, run.model, method, subject, inputs, classes)
-    found = run.cache.get(method, marks, classes, run.seed)
-    if found is None:
-        found = _fresh(run, run.model, method, subject, inputs, classes)
-        run.cache.put(method, marks, classes, run.seed, found)
-    return found
+        return _new_maps(batch, run.model, method, batch.prepared, classes)
+    maps = run.cache.get(method, batch.digests, classes, run.seed)
+    if maps is None:
+        maps = _new_maps(batch, run.model, method, batch.prepared, classes)
+        run.cache.put(method, batch.digests, classes, run.seed, maps)
+    return maps
 
 
-def _fresh(run: Run, model: nn.Module, method: Judged, subject: Subject, inputs: Any, classes: Tensor) -> Tensor:
-    """The same, made now, of any inputs and model; they may hold NaN or infinity."""
-    options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer}
+def _new_maps(batch: SampleBatch, model: nn.Module, method: MethodRun, inputs: Any, classes: Tensor) -> Tensor:
+    """Maps by any model of its inputs, which may hold NaN or infinity."""
+    run, seed = batch.run, batch.run.seed
+    options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer, "outputs": run.outputs}
     if method.control:
-        other = isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs)
-        seen = Subject(model, inputs, ids=subject.ids, outputs=run.outputs, **options) if other else subject
-        anew = run.redraw and not torch.equal(seen.main, subject.main)
-        return control(method.control, seen, _seed_of(seen, run.seed) if anew else run.seed)
-    options |= {"task": run.task, "outputs": run.outputs, "seed": run.seed, **method.options}
-    return _scores(model, inputs, method.name, classes, options)
+        subject = batch.subject
+        if isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs):
+            subject = Subject(model, inputs, ids=subject.ids, **options)
+        if run.redraw and not torch.equal(subject.main, batch.subject.main):
+            # A seed of these very inputs.
+            seed = int(hashlib.sha256(repr(seed).encode() + tensor_bytes(subject.main)).hexdigest()[:12], 16)
+        return control(method.control, subject, seed)
+    return _scores(model, inputs, method.name, classes, {**options, "task": run.task, "seed": seed, **method.options})
 
 
 def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options: Mapping[str, Any]) -> Tensor:
@@ -249,16 +327,11 @@ def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options
         return scores
     except NotFiniteOutputError as error:
         # Such as of inputs with noise, or for a model that is not the one whose outputs were looked at before.
-        rest = [place for place in range(error.count) if place not in error.samples]
-        if not rest:
+        places = [place for place in range(error.count) if place not in error.samples]
+        if not places:
             raise
-        part = _scores(model, taken(inputs, rest), method, classes[rest], options)
-        whole = part.new_full((error.count, *part.shape[1:]), torch.nan)
-        whole[rest] = part
-        return whole
-
-
-def _seed_of(subject: Subject, seed: int) -> int:
-    """A seed of these very inputs."""
-    told = subject.main.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    return int(hashlib.sha256(repr(seed).encode() + told).hexdigest()[:12], 16)
+        some = prepared_part(inputs, places) if isinstance(inputs, Prepared) else taken(inputs, places)
+        part = _scores(model, some, method, classes[places], options)
+        scores = part.new_full((error.count, *part.shape[1:]), torch.nan)
+        scores[places] = part
+        return scores

@@ -1,4 +1,4 @@
-"""Maps that know nothing of the model: what a method must beat."""
+"""Control maps, which are made without the model: what a method must beat."""
 
 from __future__ import annotations
 
@@ -25,51 +25,38 @@ def is_control(name: str) -> bool:
 
 
 def random(subject: Subject, seed: int = 0) -> Tensor:
-    """Uniform from 0 to 1, from seed and id alone: (B, H, W), or (B, T) for texts, 0 at padding.
+    """Uniform numbers from 0 to 1, from seed and id alone: (B, H, W), or (B, T) for texts, 0 at padding.
 
     For any model, the areas `A_LIF` and `A_MIF` of such maps are the same on average.
-
-    Args:
-        subject: The samples.
-        seed: The user's.
     """
     generators = [generator_for(seed, number, _PURPOSE) for number in subject.ids]
     if subject.batch.modality == "image":
         size = subject.batch.pixels.shape[-2:]
-        return torch.stack([torch.rand(size, generator=one) for one in generators]).to(subject.device)
+        return torch.stack([torch.rand(size, generator=generator) for generator in generators]).to(subject.device)
     real, _ = subject.batch.roles
-    found = torch.zeros(real.shape)
-    for row, kept, one in zip(found, real.cpu(), generators, strict=True):
+    maps = torch.zeros(real.shape)
+    for row, tokens, generator in zip(maps, real.cpu(), generators, strict=True):
         # As many as the text has, so that padding, which depends on the batch, changes nothing.
-        row[kept] = torch.rand(int(kept.sum()), generator=one)
-    return found.to(subject.device)
+        row[tokens] = torch.rand(int(tokens.sum()), generator=generator)
+    return maps.to(subject.device)
 
 
 def gaussian(subject: Subject, seed: int = 0) -> Tensor:
     """`exp(-(u^2 + v^2) / 2)` with u and v the distances from the centre in quarters of the sides: (B, H, W).
 
-    People put what they photograph in the middle.
-
-    Args:
-        subject: Images.
-        seed: Not used.
+    People put what they photograph in the middle. The seed is not used.
     """
-    height, width = subject.batch.pixels.shape[-2:]
-    rows, columns = (
-        (torch.arange(side, device=subject.device) - (side - 1) / 2) * _SPREAD / side for side in (height, width)
-    )
-    falling = [torch.exp(-distance.square() / 2) for distance in (rows, columns)]
+    falling = []
+    for side in subject.batch.pixels.shape[-2:]:
+        distance = (torch.arange(side, device=subject.device) - (side - 1) / 2) * _SPREAD / side
+        falling.append(torch.exp(-distance.square() / 2))
     return torch.outer(*falling).expand(subject.batch.size, -1, -1).contiguous()
 
 
 def sobel(subject: Subject, seed: int = 0) -> Tensor:
     """Length of the gradient of the grey image by Sobel's filters, the border continued: (B, H, W).
 
-    Grey is the mean of the channels, in colours before normalisation where it is known.
-
-    Args:
-        subject: Images.
-        seed: Not used.
+    Grey is the mean of the channels, in colours before normalisation where it is known. The seed is not used.
     """
     pixels = subject.batch.pixels
     pixels = pixels.to(torch.promote_types(pixels.dtype, torch.float32))
@@ -83,7 +70,7 @@ def sobel(subject: Subject, seed: int = 0) -> Tensor:
 
 @dataclass(frozen=True)
 class Control:
-    """A map that knows nothing of the model.
+    """A map that is made without the model.
 
     Attributes:
         name: What users type.
@@ -100,12 +87,9 @@ class Control:
 
 CONTROLS: Mapping[str, Control] = MappingProxyType(
     {
-        one.name: one
-        for one in (
-            Control("random", "Chance: every order is as likely.", random, ("image", "text")),
-            Control("gaussian", "The middle of the image, whatever is there.", gaussian),
-            Control("sobel", "Edges of the image, whatever they belong to.", sobel),
-        )
+        "random": Control("random", "Chance: every order is as likely.", random, ("image", "text")),
+        "gaussian": Control("gaussian", "The middle of the image, whatever is there.", gaussian),
+        "sobel": Control("sobel", "Edges of the image, whatever they belong to.", sobel),
     }
 )
 
@@ -116,13 +100,12 @@ def control(name: str, subject: Subject, seed: int = 0) -> Tensor:
     Args:
         name: One of `CONTROLS`.
         subject: The samples.
-        seed: Of `"random"`.
+        seed: Seed of `"random"`.
     """
     if name not in CONTROLS:
         raise unknown_name("control", name, CONTROLS)
-    if subject.batch.modality not in CONTROLS[name].modalities:
-        known = [one.name for one in CONTROLS.values() if subject.batch.modality in one.modalities]
-        raise ArgumentError(
-            f"The control {name!r} needs images, but got {subject.batch.modality}s; choose {', '.join(known)}."
-        )
+    modality = subject.batch.modality
+    if modality not in CONTROLS[name].modalities:
+        choices = [entry.name for entry in CONTROLS.values() if modality in entry.modalities]
+        raise ArgumentError(f"The control {name!r} needs images, but got {modality}s; choose {', '.join(choices)}.")
     return CONTROLS[name].make(subject, seed)

@@ -214,7 +214,7 @@ def map_cards(maps: Mapping[str, Explanation], remarks: Mapping[str, str] | None
 
 def facts_html(entry: Evaluation) -> str:
     """Model, target, task, seed, counts, versions and commands as a table, in HTML."""
-    facts = entry.told
+    facts = entry.run
     rows = [("model", str(facts.get("model", "")))]
     rows += [(name, str(facts[name])) for name in ("evaluator", "relabelled") if facts.get(name) not in (None, "none")]
     rows += [(name, str(facts.get(name, ""))) for name in ("target", "task", "seed")]

@@ -1,10 +1,10 @@
-"""What is to be judged by what: methods with options, metrics with protocols, and the names of both in a report."""
+"""What is judged by what: methods with options, metrics with protocols, and the names of both in a report."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,119 +18,28 @@ from mhex.explain import names_of, usual_task
 from mhex.heads import heads_of
 from mhex.judge.controls import CONTROLS, PREFIX, is_control
 from mhex.metrics.base import PerImage
-from mhex.metrics.registry import MetricSpec, get_metric
+from mhex.metrics.registry import MetricSpec, all_metrics, get_metric
 from mhex.perturb import Subject
 from mhex.registry import all_methods, get_method
-from mhex.stats.comparison import Paired
 from mhex.targets import Task, resolve_target
-
-
-class ClassNumbers:
-    """Numbers of classes that are given by name or number.
-
-    Args:
-        model: Whose configuration may have names.
-        names: In the order of the outputs, or by number; None for those of the model.
-        logits: Outputs of the model for some samples, (B, C), which say how many classes there are; asked for once, and
-            only if a class is given.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        names: Sequence[str] | Mapping[int, str] | None,
-        logits: Callable[[], Tensor],
-    ) -> None:
-        self._model, self._given, self._ask = model, names, logits
-
-    @cached_property
-    def _known(self) -> tuple[Tensor, list[str] | None]:
-        logits = self._ask()
-        return logits, names_of(self._model, self._given, logits, "classification")
-
-    @property
-    def names(self) -> list[str] | None:
-        """Names of all classes, in their order; None if they are not known."""
-        return self._known[1]
-
-    def __call__(self, given: Sequence[int | str]) -> Tensor:
-        """Their numbers, (n,); a name that the model does not know is refused, with those that are near it."""
-        logits, names = self._known
-        found = resolve_target(list(given), logits, names).index
-        assert found is not None  # classes alone were given
-        return found[0]
-
-
-_TASKS = ("classification", "multi-label")
-
-
-def judged_task(subject: Subject, given: Any) -> Task:
-    """The task by which maps are made and outputs are read.
-
-    Args:
-        subject: Whose model says it by its configuration, its heads or its end, where the user does not.
-        given: By the user; None if not at all.
-    """
-    if given is None:
-        heads = heads_of(subject.model)
-        several = heads is not None and heads.settings.multi_label
-        found = usual_task(subject.model, several)
-        if found == "classification" and has_sigmoids(subject.ending, subject.raw_logits):
-            return "multi-label"
-        if found == "regression":
-            raise ArgumentError(
-                "Expected a classifier, but the model's configuration says 'regression', and metrics judge classes; "
-                "give task='classification' or 'multi-label' if its outputs are scores of classes."
-            )
-        return found
-    if given not in _TASKS:
-        why = ", because metrics judge classes" if given == "regression" else ""
-        raise ArgumentError(f"Expected task {' or '.join(map(repr, _TASKS))}{why}, but got {given!r}.")
-    sort: Task = given
-    return sort
-
-
-def outputs_of(subject: Subject) -> Outputs:
-    """What a model returns, as the user said or as it was recognised, so that all batches are read alike."""
-    return "logits" if subject.ending is None else "probabilities"
-
-
-class Pairs(dict[tuple[str, str], Paired]):
-    """Comparisons by the names of two methods; asked for in the other order, a pair is turned round."""
-
-    def __missing__(self, pair: tuple[str, str]) -> Paired:
-        names = dict.fromkeys(name for known in self for name in known)
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            raise ArgumentError(f"Expected the names of two methods, but got {pair!r}.")
-        check_names("method", pair, names)
-        return self[pair[1], pair[0]].reversed
-
-
-def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names that are not known, and those that come twice."""
-    names, known = list(names), list(known)
-    for name in names:
-        if name not in known:
-            raise unknown_name(kind, name, known)
-        if names.count(name) > 1:
-            raise ArgumentError(f"Expected each {kind} once, but got {name!r} twice.")
-
 
 MethodGiven = str | tuple[str, Mapping[str, Any]]
 MetricGiven = str | tuple[str, Mapping[str, Any]] | PerImage
+_TASKS: tuple[Task, ...] = ("classification", "multi-label")
+
+
+def label(name: str, options: str) -> str:
+    """What a method with options (in JSON) is called in tables."""
+    parts = [f"{key}={value}" for key, value in json.loads(options).items()]
+    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A method, or a control map, with its options.
+class MethodRun:
+    """A method, or a control map, with its options."""
 
-    Attributes:
-        name: Of the method; of a control, `"control:NAME"`.
-        options: As given, without defaults.
-    """
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # name of the method; a control map is called `"control:NAME"`
+    options: Mapping[str, Any] = field(default_factory=dict)  # options as the user wrote them, without defaults
 
     @property
     def control(self) -> str:
@@ -138,31 +47,24 @@ class Judged:
         return self.name.removeprefix(PREFIX) if is_control(self.name) else ""
 
     @property
-    def written(self) -> str:
-        """Options as they stand in the rows of a report."""
+    def options_json(self) -> str:
+        """The options as they stand in the rows of a report."""
         return json.dumps(dict(self.options), sort_keys=True, default=str)
 
     @property
     def label(self) -> str:
         """What it is called in tables."""
-        return label(self.name, self.written)
+        return label(self.name, self.options_json)
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A metric with its protocol.
+class MetricRun:
+    """A metric with its protocol."""
 
-    Attributes:
-        spec: The metric.
-        preset: Name of its protocol.
-        metric: An empty torchmetrics object with it.
-        changes: Parts of the protocol that differ from the preset.
-    """
-
-    spec: MetricSpec
-    preset: str
-    metric: PerImage
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    spec: MetricSpec  # the metric
+    preset: str  # name of its protocol
+    metric: PerImage  # an empty torchmetrics object with the protocol
+    changes: Mapping[str, Any] = field(default_factory=dict)  # parts of the protocol that differ from the preset
 
     @property
     def label(self) -> str:
@@ -173,23 +75,23 @@ class Judge:
     @property
     def needs(self) -> tuple[str, ...]:
         """What it needs of the data beside inputs, by the names of `Samples`."""
-        found = ["other" if name == "two classes" else name for name in self.spec.data]
+        names = ["other" if name == "two classes" else name for name in self.spec.data]
         if any(getattr(self.metric.protocol, part, None) == "label" for part in ("scored", "hit")):
-            found.append("label")
-        return tuple(dict.fromkeys(found))
+            names.append("label")
+        return tuple(dict.fromkeys(names))
 
     @property
     def settings(self) -> str:
-        """All that is needed to make the metric again."""
+        """Everything that `metric_from` needs to build the metric again, in JSON."""
         return json.dumps({"name": self.spec.name, "preset": self.preset, "changes": dict(self.changes)})
 
 
-def metric_of(settings: str) -> PerImage:
-    """An empty torchmetrics object, from what `Judge.settings` wrote."""
-    told = json.loads(settings)
+def metric_from(settings: str) -> PerImage:
+    """An empty torchmetrics object, from what `MetricRun.settings` wrote."""
+    entry = json.loads(settings)
     try:
-        changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in told["changes"].items()}
-        return get_metric(told["name"]).metric(told["preset"], **changes)
+        changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry["changes"].items()}
+        return get_metric(entry["name"]).metric(entry["preset"], **changes)
     except MhexError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -199,99 +101,141 @@ def metric_of(settings: str) -> PerImage:
         ) from error
 
 
-def label(name: str, written: str) -> str:
-    """What a method with options is called in tables."""
-    options = json.loads(written)
-    return name if not options else f"{name} ({', '.join(f'{k}={v}' for k, v in options.items())})"
+def check_names(kind: str, names: Iterable[str], choices: Iterable[str]) -> None:
+    """Refuse names that are not among the choices, and names that come twice."""
+    names, choices = list(names), list(choices)
+    for name in names:
+        if name not in choices:
+            raise unknown_name(kind, name, choices)
+        if names.count(name) > 1:
+            raise ArgumentError(f"Expected each {kind} once, but got {name!r} twice.")
 
 
-def judged(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: bool) -> list[Judged]:
-    """Methods to be judged, checked against the model.
-
-    Args:
-        methods: Names, or pairs of a name and options; `"all"` for every method that serves the model.
-        anatomy: Of the model.
-        controls: Whether control maps are judged beside them.
-    """
+def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: bool) -> list[MethodRun]:
+    """Methods to be judged, as `mhex.evaluate` takes them, and control maps if asked for, checked by the model."""
     if methods == "all":
-        found = [Judged(m.name) for m in all_methods().values() if not m.refusal(anatomy)]
+        runs = [MethodRun(spec.name) for spec in all_methods().values() if not spec.refusal(anatomy)]
     else:
-        given = [methods] if isinstance(methods, str) else list(methods)
-        found = [_judged(one, anatomy) for one in given]
-    if not found:
+        runs = [_method_run(entry, anatomy) for entry in ([methods] if isinstance(methods, str) else methods)]
+    if not runs:
         raise ArgumentError("Expected at least one method, but got none.")
     names = CONTROLS if anatomy.modality == "image" else ("random",)
-    found += [Judged(f"{PREFIX}{name}") for name in names if controls]
-    twice = [one.label for k, one in enumerate(found) if one.label in [other.label for other in found[:k]]]
-    if twice:
-        raise ArgumentError(f"Expected each method once, but got {twice[0]} twice.")
-    return found
+    runs += [MethodRun(f"{PREFIX}{name}") for name in names if controls]
+    labels = [run.label for run in runs]
+    if len(set(labels)) < len(labels):
+        raise ArgumentError(f"Expected each method once, but got {max(labels, key=labels.count)} twice.")
+    return runs
 
 
-def _judged(given: MethodGiven, anatomy: Anatomy) -> Judged:
-    name, options = (given, {}) if isinstance(given, str) else given
+def _method_run(entry: MethodGiven, anatomy: Anatomy) -> MethodRun:
+    name, options = (entry, {}) if isinstance(entry, str) else entry
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"Expected a method's name, or a name and its options, but got {given!r}.")
+        raise ArgumentTypeError(f"Expected a method's name, or a name and its options, but got {entry!r}.")
     if is_control(name):
         if name.removeprefix(PREFIX) not in CONTROLS:
             raise ArgumentError(f"Expected a control map among {', '.join(CONTROLS)}, but got {name!r}.")
-        return Judged(name)
+        return MethodRun(name)
     method = get_method(name)
     settings = method.check_options(options)
     method.check_serves(anatomy, needs=method.needs_with(settings, anatomy))
-    return Judged(name, dict(options))
+    return MethodRun(name, dict(options))
 
 
-def judges(metrics: str | Sequence[MetricGiven], modality: str, seed: int = 0) -> list[Judge]:
-    """Metrics to judge by, checked against the model.
+def metric_runs(metrics: str | PerImage | Iterable[MetricGiven], modality: str, seed: int = 0) -> list[MetricRun]:
+    """Metrics to judge by, as `mhex.evaluate` takes them, checked against the model.
 
-    Args:
-        metrics: Names (`"deletion"`, or `"deletion:rise"` for a preset), pairs of a name and parts of the protocol that
-            differ, or torchmetrics objects.
-        modality: Of the model; for texts the preset `"text"` is the usual one where a metric has it.
-        seed: Of ties, boxes and noise, where a protocol does not say otherwise.
+    For texts the preset `"text"` is the usual one where a metric has it. The seed of ties, boxes and noise counts where
+    a protocol does not say otherwise.
     """
-    given = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
-    if not given:
+    entries = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
+    if not entries:
         raise ArgumentError("Expected at least one metric, but got none.")
-    found = [_judge(one, modality, seed) for one in given]
-    labels = [one.label for one in found]
+    runs = [_metric_run(entry, modality, seed) for entry in entries]
+    labels = [run.label for run in runs]
     if len(set(labels)) < len(labels):
         raise ArgumentError(f"Expected each metric once, but got {max(labels, key=labels.count)} twice.")
-    for one in found:
-        if modality not in one.spec.modalities:
-            raise ArgumentError(f"Metric {one.spec.name!r} is not defined for {modality} models.")
-    return found
+    for run in runs:
+        if modality not in run.spec.modalities:
+            raise ArgumentError(f"Metric {run.spec.name!r} is not defined for {modality} models.")
+    return runs
 
 
-def _judge(given: MetricGiven, modality: str, seed: int) -> Judge:
-    if isinstance(given, PerImage):
-        from mhex.metrics.registry import all_metrics
-
-        spec = next((one for one in all_metrics().values() if one.metric is type(given)), None)
+def _metric_run(entry: MetricGiven, modality: str, seed: int) -> MetricRun:
+    if isinstance(entry, PerImage):
+        spec = next((spec for spec in all_metrics().values() if spec.metric is type(entry)), None)
         if spec is None:
-            raise ArgumentTypeError(f"Expected a registered metric, but got {type(given).__name__}.")
-        usual_parts, parts = (vars(one) for one in (given.presets[given.preset], given.protocol))
-        return Judge(spec, given.preset, given, {k: v for k, v in parts.items() if v != usual_parts[k]})
-    name, changes = (given, {}) if isinstance(given, str) else given
+            raise ArgumentTypeError(f"Expected a registered metric, but got {type(entry).__name__}.")
+        usual_parts, parts = vars(entry.presets[entry.preset]), vars(entry.protocol)
+        return MetricRun(spec, entry.preset, entry, {k: v for k, v in parts.items() if v != usual_parts[k]})
+    name, changes = (entry, {}) if isinstance(entry, str) else entry
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"Expected a metric's name, or a name and parts of its protocol, but got {given!r}.")
+        raise ArgumentTypeError(f"Expected a metric's name, or a name and parts of its protocol, but got {entry!r}.")
     name, _, preset = name.partition(":")
     spec = get_metric(name)
-    usual = "text" if modality == "text" and "text" in spec.presets else "default"
-    preset = preset or usual
+    preset = preset or ("text" if modality == "text" and "text" in spec.presets else "default")
     if seed and preset in spec.presets and hasattr(spec.presets[preset], "seed"):
         changes = {"seed": seed, **changes}
-    return Judge(spec, preset, spec.metric(preset, **changes), dict(changes))
+    return MetricRun(spec, preset, spec.metric(preset, **changes), dict(changes))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassNumbers:
+    """Numbers of classes that are named by the user."""
+
+    model: nn.Module  # the model, whose configuration may have names
+    # Names in the order of the outputs, or by number; None for those of the model
+    class_names: Sequence[str] | Mapping[int, str] | None
+    logits: Tensor  # outputs of the model for some samples, (B, C), which say how many classes there are
+
+    @cached_property
+    def names(self) -> list[str] | None:
+        """Names of all classes, in their order; None if they are not known."""
+        return names_of(self.model, self.class_names, self.logits, "classification")
+
+    def __call__(self, classes: Sequence[int | str]) -> Tensor:
+        """Their numbers, (n,); a name that the model does not have is refused, with those that are near it."""
+        numbers = resolve_target(list(classes), self.logits, self.names).index
+        if numbers is None:
+            raise ArgumentError(f"Expected class numbers or names, but got {list(classes)!r}.")
+        return numbers[0]
+
+
+def task_of_subject(subject: Subject, task: Any) -> Task:
+    """The task that the user names, or that the model says by its configuration, its heads or its end."""
+    if task is None:
+        heads = heads_of(subject.model)
+        usual = usual_task(subject.model, heads is not None and heads.settings.multi_label)
+        if usual == "classification" and has_sigmoids(subject.ending, subject.raw_logits):
+            return "multi-label"
+        if usual == "regression":
+            raise ArgumentError(
+                "Expected a classifier, but the model's configuration says 'regression', and metrics judge classes; "
+                "give task='classification' or 'multi-label' if its outputs are scores of classes."
+            )
+        return usual
+    if task not in _TASKS:
+        why = ", because metrics judge classes" if task == "regression" else ""
+        raise ArgumentError(f"Expected task {' or '.join(map(repr, _TASKS))}{why}, but got {task!r}.")
+    return _TASKS[_TASKS.index(task)]
+
+
+def outputs_of(subject: Subject) -> Outputs:
+    """What a model returns, as the user said or as it was recognised, so that all batches are read alike."""
+    return "logits" if subject.ending is None else "probabilities"
+
+
+def tensor_bytes(value: Tensor) -> bytes:
+    """The bytes of a tensor, for digests."""
+    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def fingerprint(model: nn.Module | None) -> str:
-    """A short name for the weights and buffers of a model, so that results of another one are not taken for its own."""
+    """A short name for the weights and buffers of a model, by which results of different models are kept apart."""
     if model is None:
         return "none"
-    mixed = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, value in model.state_dict().items():
-        mixed.update(name.encode())
+        digest.update(name.encode())
         if isinstance(value, Tensor):
-            mixed.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return f"{type(model).__name__}-{mixed.hexdigest()[:16]}"
+            digest.update(tensor_bytes(value))
+    return f"{type(model).__name__}-{digest.hexdigest()[:16]}"

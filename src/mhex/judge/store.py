@@ -1,98 +1,48 @@
-"""Rows on disk: parts that are written whole, so that a broken run loses nothing and goes on."""
+"""The folder of an evaluation: rows, curves, photos and maps in Parquet files.
+
+Every file is written whole or not at all, so that a run that was broken off loses nothing and can go on.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mhex._files import read_json, replacing, write_text, writing
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexError
+from mhex.explanation import Explanation
+from mhex.inputs.photos import BROKEN
 from mhex.inputs.samples import losses_in_words
-from mhex.judge.plan import label
-
-Call = Mapping[str, Any]
-
-
-def broken_off(calls: Sequence[Call], rows: Any) -> str:
-    """A sentence on calls that did not come to their end; empty if all did, or if that was not written down.
-
-    Args:
-        calls: As `mhex.judge.report` reads them.
-        rows: An arrow table of the rows that there are.
-    """
-    for call in calls:
-        if "done" not in call or call["done"] is not None or any(_covers(other, call) for other in calls):
-            continue
-        whole, begun = _counts(call, rows)
-        wanted = call.get("samples")
-        if wanted is not None and whole >= wanted:
-            continue
-        methods, metrics = len(call.get("methods", [])), len(call.get("metrics", []))
-        of = f"of {wanted} samples" if wanted is not None else f"of {begun} samples so far"
-        return (
-            f"Broken off, or still running: {whole} {of} {'is' if whole == 1 else 'are'} judged by all of {methods} "
-            f"{'method' if methods == 1 else 'methods and controls'} and {metrics} "
-            f"{'metric' if metrics == 1 else 'metrics'}. The same call goes on from there."
-        )
-    return ""
-
-
-def lost_in(calls: Iterable[Call]) -> dict[int, str]:
-    """Samples that could not be judged, and why, by the last call that says so."""
-    lost: dict[int, str] = {}
-    for call in calls:
-        lost |= {int(number): str(reason) for number, reason in (call.get("lost") or {}).items()}
-    return lost
-
-
-def remarks(broken: str, lost: Mapping[int, str]) -> list[str]:
-    """Sentences that belong above or below every table of a report."""
-    count = f"{len(lost)} {'sample' if len(lost) == 1 else 'samples'}"
-    losses = f"Not judged: {count} ({losses_in_words(lost)})." if lost else ""
-    return [sentence for sentence in (broken, losses) if sentence]
-
-
-def _covers(other: Call, call: Call) -> bool:
-    """Whether another call came to its end, and did all that this one was to do."""
-    if other.get("done") is None or (call.get("samples") or 0) > other["done"]:
-        return False
-    return all(set(call.get(key, [])) <= set(other.get(key, [])) for key in ("methods", "metrics"))
-
-
-def _counts(call: Call, rows: Any) -> tuple[int, int]:
-    """Samples that have all methods and metrics of a call, and those that have any."""
-    names = ("image", "input", "method", "options", "metric")
-    cells: dict[tuple[Any, Any], set[tuple[str, str]]] = {}
-    for image, mark, method, options, metric in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
-        cells.setdefault((image, mark), set()).add((label(method, options), metric))
-    wanted = {(method, metric) for method in call["methods"] for metric in call["metrics"]}
-    return sum(wanted <= there for there in cells.values()), len(cells)
-
+from mhex.judge.controls import is_control
+from mhex.judge.plan import MethodRun, label
+from mhex.metrics.case import Case
+from mhex.registry import get_method
+from mhex.targets import probabilities
 
 Key = tuple[Any, ...]
+Call = Mapping[str, Any]  # what is written down of a call of `mhex.evaluate`
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the files of a folder hold.
+    """What the files of a folder hold."""
 
-    Attributes:
-        name: Files are `NAME-000000.parquet` and so on.
-        columns: Their names, and what is in them: arrow's names, or `"floats"` for a list of single precision.
-        key: Columns that no two rows have in common, but for the several numbers of one metric.
-        what: They are called in sentences.
-    """
-
-    name: str
+    name: str  # files are called `NAME-000000.parquet` and so on
+    # Names of the columns, and the type of each: arrow's name of it, or `"floats"` for a list of single precision
     columns: Mapping[str, str]
-    key: tuple[str, ...]
-    what: str
+    key: tuple[str, ...]  # columns that no two rows have in common, but for the several numbers of one metric
+    noun: str  # what sentences call the contents
 
     def schema(self) -> Any:
-        """As arrow has it."""
+        """The columns as an arrow schema."""
         import pyarrow as pa
 
         lists = pa.list_(pa.float32())
@@ -100,27 +50,40 @@ class Kind:
         return pa.schema(list(kinds.items()))
 
 
-_OF = {"run": "string", "image": "int64", "input": "string", "method": "string", "options": "string"}
-_HOW = {"metric": "string", "settings": "string", "protocol": "string", "column": "string"}
+_SAMPLE = {"run": "string", "image": "int64", "input": "string"}
+_METHOD = {**_SAMPLE, "method": "string", "options": "string"}
+_METRIC = {"metric": "string", "settings": "string", "protocol": "string", "column": "string"}
 # One row per image, method, metric and number of it; `run` says of which model, target, task and seed.
 ROWS = Kind(
     "part",
-    {**_OF, **_HOW, "value": "double", "seconds": "double", "explain_seconds": "double"},
+    {**_METHOD, **_METRIC, "value": "double", "seconds": "double", "explain_seconds": "double"},
     ("image", "input", "method", "options", "metric", "protocol"),
     "rows",
 )
 # One row per image, method, metric and order in which units go, with T + 1 points of its curve.
 CURVES = Kind(
     "curves",
-    {**_OF, "metric": "string", "protocol": "string", "order": "string", "points": "floats"},
+    {**_METHOD, "metric": "string", "protocol": "string", "order": "string", "points": "floats"},
     (*ROWS.key, "order"),
     "curves",
 )
+PHOTOS = Kind("photos", {**_SAMPLE, "jpeg": "binary"}, ("image", "input"), "pictures")
+# `tokens` is what is said beside scores, in JSON: the predicted class, and of texts the tokens, the words that they
+# belong to, and how many there were before the text was cut. Older files have nothing there for images.
+MAPS = Kind(
+    "maps",
+    {
+        **{**_METHOD, "target": "string", "probability": "double", "signed": "bool"},
+        **{"height": "int64", "width": "int64", "tokens": "string", "scores": "floats"},
+    },
+    ("image", "input", "method", "options"),
+    "maps",
+)
 _JSON = ("run", "options", "settings")  # columns whose texts are mappings
-COLUMNS, KEY = tuple(ROWS.columns), ROWS.key
+_SIDE = 256  # the longer one of a photo in the folder
 
 
-def as_table(rows: Sequence[Mapping[str, Any]], kind: Kind = ROWS) -> Any:
+def as_table(rows: Iterable[Mapping[str, Any]], kind: Kind = ROWS) -> Any:
     """Rows as an arrow table."""
     import pyarrow as pa
 
@@ -137,16 +100,38 @@ def write(table: Any, path: Path) -> None:
         pq.write_table(table, aside)
 
 
+def numbered(folder: Path, kind: Kind = ROWS) -> list[tuple[int, Path]]:
+    """Files of a run and their numbers, in their order."""
+    names = ((re.fullmatch(rf"{kind.name}-(\d+)\.parquet", path.name), path) for path in folder.iterdir())
+    return sorted((int(name[1]), path) for name, path in names if name)
+
+
 def read(path: Path, kind: Kind = ROWS) -> Any:
-    """Rows of a Parquet file, or of all of them in a folder."""
+    """Rows of a Parquet file, or of all of them in a folder, as an arrow table."""
     import pyarrow as pa
 
     if not path.exists():
         raise ArgumentError(f"Expected a Parquet file or a folder of them, but there is no {path.name!r}.")
     files = [file for _, file in numbered(path, kind)] if path.is_dir() else [path]
-    tables = [_table(file, path.is_dir(), kind) for file in files]
-    checked = [_checked(table, file, kind) for file, table in zip(files, tables, strict=True)]
-    return pa.concat_tables(checked) if checked else as_table([], kind)
+    tables = [_checked(_parquet(file, path.is_dir(), kind), file, kind) for file in files]
+    return pa.concat_tables(tables) if tables else as_table([], kind)
+
+
+def _parquet(file: Path, in_folder: bool, kind: Kind) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with file.open("rb") as stream:
+        try:
+            return pq.read_table(stream)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the file may be whole, but cannot be read
+            again = f"delete it, and the same call makes its {kind.noun} again"
+            raise ArgumentError(
+                f"Expected {kind.noun} in {str(file)!r}, but the file is damaged ({str(error).strip()}); "
+                f"{again if in_folder else 'write the report once more'}."
+            ) from error
 
 
 def _checked(table: Any, file: Path, kind: Kind) -> Any:
@@ -160,79 +145,47 @@ def _checked(table: Any, file: Path, kind: Kind) -> Any:
         table = table.cast(kind.schema()).replace_schema_metadata(table.schema.metadata)
         table.validate(full=True)
         for name in kind.columns:
-            if name != "value" and table.column(name).null_count:
+            column = table.column(name)
+            if name != "value" and column.null_count:
                 raise ValueError(f"the column {name} has empty places")
-            if name in _JSON and not all(isinstance(read_json(text), dict) for text in _different(table, name)):
+            if name in _JSON and not all(isinstance(read_json(text), dict) for text in column.unique().to_pylist()):
                 raise ValueError(f"the column {name} should hold mappings")
     except (pa.ArrowException, ValueError) as error:
-        what = f"Expected {kind.what} of mhex in {file.name!r}, but it holds something else"
-        raise ArgumentError(f"{what}: {str(error).strip().rstrip('.')}.") from error
+        sentence = f"Expected {kind.noun} of mhex in {file.name!r}, but it holds something else"
+        raise ArgumentError(f"{sentence}: {str(error).strip().rstrip('.')}.") from error
     return table
 
 
-def _different(table: Any, name: str) -> list[str]:
-    texts: list[str] = table.column(name).unique().to_pylist()
-    return texts
-
-
-def numbered(folder: Path, kind: Kind = ROWS) -> list[tuple[int, Path]]:
-    """Parts of a run and their numbers, in their order."""
-    names = ((re.fullmatch(rf"{kind.name}-(\d+)\.parquet", path.name), path) for path in folder.iterdir())
-    return sorted((int(name[1]), path) for name, path in names if name)
-
-
-def _table(file: Path, part: bool, kind: Kind) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with file.open("rb") as stream:
-        try:
-            return pq.read_table(stream)
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # the file may be whole, but cannot be read
-            what = f"delete it, and the same call makes its {kind.what} again" if part else "write the report once more"
-            told = f"Expected {kind.what} in {str(file)!r}, but the file is damaged ({str(error).strip()}); {what}."
-            raise ArgumentError(told) from error
-
-
 class Parts:
-    """Rows of a run, part by part.
+    """Rows of a run, part by part, in a folder, or in memory alone if it is None.
 
-    Args:
-        folder: Where they are kept; None to keep them in memory alone.
-        told: What the run is of: its model, target, task and seed. Rows of another run are refused.
-        kind: What they hold.
+    Model, target, task and seed of the run stand in `run`, in JSON; rows of another run are refused.
     """
 
-    def __init__(self, folder: Path | None, told: str, kind: Kind = ROWS) -> None:
-        self.folder, self.told, self.kind = folder, told, kind
+    def __init__(self, folder: Path | None, run: str, kind: Kind = ROWS) -> None:
+        self.folder, self.run, self.kind = folder, run, kind
         self.tables: list[Any] = []
         self.done: set[Key] = set()
         self.asked: set[Key] = set()
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        _check_run(folder / "run.json", told)
+        _check_run(folder / "run.json", run)
         if numbered(folder, kind):
-            table = read(folder, kind)
-            self.tables.append(table)
-            self._note(table.select(kind.key).to_pylist())
+            self.tables.append(read(folder, kind))
+            self.done |= set(map(self._key, self.tables[0].select(kind.key).to_pylist()))
 
     def _key(self, row: Mapping[str, Any]) -> Key:
         return tuple(row[name] for name in self.kind.key)
 
-    def _note(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        self.done |= {self._key(row) for row in rows}
-
     def lacks(self, keys: set[Key]) -> bool:
-        """Whether some of these are not there; all of them are noted as asked for."""
+        """Whether some of these rows are missing; all of them are noted as asked for."""
         self.asked |= keys
         return not keys <= self.done
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Keep rows of a batch, on disk before anything else is done."""
-        rows = [{"run": self.told, **row} for row in rows if self._key(row) not in self.done]
+        """Add rows of a batch, which are on disk before anything else is done."""
+        rows = [{"run": self.run, **row} for row in rows if self._key(row) not in self.done]
         if not rows:
             return
         table = as_table(rows, self.kind)
@@ -240,10 +193,10 @@ class Parts:
             last = max((number for number, _ in numbered(self.folder, self.kind)), default=-1)
             write(table, self.folder / f"{self.kind.name}-{last + 1:06d}.parquet")
         self.tables.append(table)
-        self._note(rows)
+        self.done |= set(map(self._key, rows))
 
     def table(self) -> Any:
-        """All rows that were asked for; others that the folder has stay there."""
+        """All rows that were asked for, as an arrow table; other rows of the folder stay there."""
         import pyarrow as pa
 
         table = pa.concat_tables(self.tables) if self.tables else as_table([], self.kind)
@@ -251,14 +204,187 @@ class Parts:
         return table.filter(pa.array([key in self.asked for key in keys], pa.bool_()))
 
 
-def _check_run(path: Path, told: str) -> None:
+def _check_run(path: Path, run: str) -> None:
     """Refuse a folder whose rows are of another model, target, task or seed."""
-    if path.exists():
-        there = path.read_text(encoding="utf-8")
-        if there != told:
-            raise ArgumentError(
-                f"Expected rows of this run in {path.parent.name!r}, but they are of another model, target, task or "
-                f"seed: {there} there, {told} now. Choose another folder."
+    if not path.exists():
+        write_text(run, path)
+    elif (before := path.read_text(encoding="utf-8")) != run:
+        raise ArgumentError(
+            f"Expected rows of this run in {path.parent.name!r}, but they are of another model, target, task or "
+            f"seed: {before} there, {run} now. Choose another folder."
+        )
+
+
+def lost_in(calls: Iterable[Call]) -> dict[int, str]:
+    """Samples that could not be judged, and why, by the last call that says so."""
+    return {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
+
+
+def broken_off(calls: Sequence[Call], rows: Any) -> str:
+    """A sentence on calls that did not come to their end; empty if all did, or if that was not written down."""
+    for call in calls:
+        if "done" not in call or call["done"] is not None or any(_covers(later, call) for later in calls):
+            continue
+        complete, begun = _counts(call, rows)
+        samples = call.get("samples")
+        if samples is not None and complete >= samples:
+            continue
+        methods, metrics = len(call.get("methods", [])), len(call.get("metrics", []))
+        total = f"of {samples} samples" if samples is not None else f"of {begun} samples so far"
+        return (
+            f"Broken off, or still running: {complete} {total} {'is' if complete == 1 else 'are'} judged by all of "
+            f"{methods} {'method' if methods == 1 else 'methods and controls'} and {metrics} "
+            f"{'metric' if metrics == 1 else 'metrics'}. The same call goes on from there."
+        )
+    return ""
+
+
+def _covers(later: Call, call: Call) -> bool:
+    """Whether another call came to its end, and did all that this one was to do."""
+    if later.get("done") is None or (call.get("samples") or 0) > later["done"]:
+        return False
+    return all(set(call.get(key, [])) <= set(later.get(key, [])) for key in ("methods", "metrics"))
+
+
+def _counts(call: Call, rows: Any) -> tuple[int, int]:
+    """Samples that have all methods and metrics of a call, and those that have any."""
+    names = ("image", "input", "method", "options", "metric")
+    cells: dict[tuple[Any, Any], set[tuple[str, str]]] = {}
+    for image, digest, method, options, metric in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
+        cells.setdefault((image, digest), set()).add((label(method, options), metric))
+    wanted = {(method, metric) for method in call["methods"] for metric in call["metrics"]}
+    return sum(wanted <= pairs for pairs in cells.values()), len(cells)
+
+
+def remarks(broken: str, lost: Mapping[int, str]) -> list[str]:
+    """Sentences that belong above or below every table of a report."""
+    count = f"{len(lost)} {'sample' if len(lost) == 1 else 'samples'}"
+    losses = f"Not judged: {count} ({losses_in_words(lost)})." if lost else ""
+    return [sentence for sentence in (broken, losses) if sentence]
+
+
+class SavedMaps:
+    """Photos of the first `count` samples of a run and their maps by every method, for a page; else as `Parts`."""
+
+    def __init__(self, folder: Path | None, run: str, count: int, class_names: Sequence[str] | None) -> None:
+        self.count, self.class_names = count, class_names
+        self.photos, self.maps = Parts(folder, run, PHOTOS), Parts(folder, run, MAPS)
+
+    def lacks(self, ids: Sequence[int], digests: Sequence[str], method: MethodRun) -> bool:
+        """Whether a map of one of these samples is wanted, and not there."""
+        samples = {(i, digest) for i, digest in zip(ids, digests, strict=True) if i < self.count}
+        lacks_maps = self.maps.lacks({(*sample, method.name, method.options_json) for sample in samples})
+        return self.photos.lacks(samples) or lacks_maps
+
+    def add(self, case: Case, digests: Sequence[str], method: MethodRun) -> None:
+        """Write the maps of a case by a method, and its photos where they are not there yet."""
+        subject, real = case.subject, case.subject.batch.real
+        shares = probabilities(subject.logits, subject.multi_label).cpu()
+        # Negative scores speak against the class as the method says, or as some options make it.
+        signed = (not method.control and get_method(method.name).signed) or bool((case.saliency < 0).any())
+        photos, maps = [], []
+        for n, (image, digest) in enumerate(zip(case.ids, digests, strict=True)):
+            if image >= self.count:
+                continue
+            sample, number = {"image": image, "input": digest}, int(case.needs("explained", "a class of each map")[n])
+            top = int(shares[n].argmax())
+            details: dict[str, Any] = {"predicted": [self._name(top), float(shares[n, top])]}
+            scores = case.saliency[n].detach().float().cpu()
+            if real is not None:
+                scores = scores[real[n].cpu()][None]
+                details |= _token_details(subject, n)
+            if (image, digest) not in self.photos.done:  # once, and not for every method
+                photos.append({**sample, "jpeg": b"" if real is not None else _jpeg(subject.prepared.pictures[n])})
+            maps.append(
+                {
+                    **sample,
+                    **{"method": method.name, "options": method.options_json, "target": self._name(number)},
+                    **{"probability": float(shares[n, number]), "tokens": json.dumps(details), "signed": signed},
+                    **{"scores": scores.flatten().tolist(), "height": scores.shape[0], "width": scores.shape[1]},
+                }
             )
-        return
-    write_text(told, path)
+        self.photos.add(photos)
+        self.maps.add(maps)
+
+    def explanations(self) -> dict[int, dict[str, Explanation]]:
+        """Explanations by number of the sample and label of the method."""
+        return explanations_from(self.photos.table(), self.maps.table())
+
+    def _name(self, number: int) -> str:
+        names = self.class_names
+        return names[number] if names and number < len(names) else f"class {number}"
+
+
+def explanations_from(photos: Any, maps: Any) -> dict[int, dict[str, Explanation]]:
+    """Explanations by number of the sample and label of the method, from arrow tables of photos and maps."""
+    from PIL import Image
+
+    jpegs = {(row["image"], row["input"]): row["jpeg"] for row in photos.to_pylist()}
+    explanations: dict[int, dict[str, Explanation]] = {}
+    for row in maps.to_pylist():
+        jpeg = jpegs.get((row["image"], row["input"]))
+        try:
+            picture = Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB") if jpeg else None
+            explanation = _explanation(row, picture)
+        except MhexError:
+            raise
+        except (*BROKEN, RuntimeError, AttributeError, Image.DecompressionBombError) as error:
+            raise ArgumentError(
+                f"Expected the picture and the map of sample {row['image']} by {row['method']!r}, but they are damaged "
+                f"({str(error).rstrip('.')}); delete photos-*.parquet and maps-*.parquet: the same call makes them."
+            ) from error
+        explanations.setdefault(row["image"], {})[explanation.method] = explanation
+    return dict(sorted(explanations.items()))
+
+
+def _explanation(row: dict[str, Any], picture: Any) -> Explanation:
+    """A map as `mhex.viz` draws it: a batch of one sample with one class."""
+    details = read_json(row["tokens"]) if row["tokens"] else {}
+    is_text = "tokens" in details
+    scores = torch.tensor(row["scores"]).view(1, row["height"], row["width"])
+    predicted, probability = details.get("predicted", ("another class", math.nan))  # older files do not say it
+    classes = {predicted: probability, row["target"]: row["probability"]}
+    shares = torch.tensor([list(classes.values())])
+    explanation = Explanation(
+        scores[0] if is_text else scores,
+        target=torch.tensor([list(classes).index(row["target"])]),
+        logits=shares.log(),
+        probabilities=shares,
+        method=label(row["method"], row["options"]),
+        signed=row["signed"],
+        class_specific=not is_control(row["method"]) and get_method(row["method"]).class_specific,
+        modality="text" if is_text else "image",
+        size=None if picture is None else (picture.height, picture.width),
+        class_names=list(classes),
+        pictures=None if picture is None else [picture],
+    )
+    if is_text:
+        explanation.tokens = [details["tokens"]]
+        explanation.words = None if details["words"] is None else [details["words"]]
+        explanation.real = torch.ones_like(explanation.scores, dtype=torch.bool)
+        explanation.scored = torch.tensor([details["scored"]])
+        explanation.lengths = [details["length"]] if details.get("length") else None
+    return explanation
+
+
+def _token_details(subject: Any, n: int) -> dict[str, Any]:
+    prepared, batch = subject.prepared, subject.batch
+    real = batch.real[n].cpu()
+    names = [str(i) for i in range(int(real.sum()))] if prepared.tokens is None else prepared.tokens[n]
+    scored = real[real] if batch.special is None else ~batch.special[n].cpu()[real]
+    words = None if prepared.words is None else prepared.words[n]
+    length = None if prepared.lengths is None else prepared.lengths[n]
+    return {"tokens": list(names), "words": words, "scored": scored.tolist(), "length": length}
+
+
+def _jpeg(picture: Any) -> bytes:
+    """A small copy of a photo, or of a normalised tensor (C, H, W)."""
+    from PIL import Image
+
+    from mhex.viz.heatmap import picture_pixels
+
+    small = Image.fromarray(picture_pixels(picture))
+    small.thumbnail((_SIDE, _SIDE))
+    file = io.BytesIO()
+    small.save(file, "JPEG", quality=85)
+    return file.getvalue()

@@ -1,6 +1,5 @@
 """Which method to use: a race on the user's own model and data, under a time budget."""
 
-from mhex.recommend.answer import Recommendation
-from mhex.recommend.entry import recommend
+from mhex.recommend.answer import Recommendation, recommend
 
 __all__ = ["Recommendation", "recommend"]

@@ -1,71 +1,154 @@
-"""A recommendation as a folder: a page to be looked at, and rows that evaluations are read from too."""
+"""Which method to use: the call, its answer in words and numbers, and the answer as a folder."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mhex._files import folder_aside, write_text
 from mhex._printable import printable
+from mhex._progress import is_watched, progress_bar
+from mhex.bundle import Bundle, as_bundle
+from mhex.capture import Outputs
 from mhex.errors import ArgumentError
-from mhex.judge import report as about
+from mhex.inputs.samples import Pieces, shuffled
 from mhex.judge import store
 from mhex.judge.controls import RANDOM
+from mhex.judge.plan import MethodGiven
 from mhex.judge.report import Report
 from mhex.judge.rows import explain_seconds
-from mhex.judge.saved_maps import MAPS, PHOTOS, Shown
-from mhex.judge.store import remarks
 from mhex.judge.tables import FEWEST, in_columns
-from mhex.recommend.race import Race, no_time, spoken
-from mhex.recommend.score import Difference, Outcome, above, outcome_of
+from mhex.recommend.race import Budget, Clock, Race, race_of, seconds_of, spoken
+from mhex.recommend.score import FEW, ScoreGiven, above, race_result
 from mhex.stats.intervals import bootstrap
 
+NAME = "recommendation"
+PAGE = f"{NAME}.html"
+_JSON = f"{NAME}.json"
+_SHARE, _ANSWER, _PAGE = 0.03, 0.5, 3.0  # of the budget, and seconds, that are kept for the answer and for its page
+_MOST = 0.15  # of the budget is the most that is kept
 _HEADS = ("method", "behind the best", "standing", "above random?", "samples", "a map takes")
-_ASIDE = ("report", "table", "options", "values", "curves", "shown", "made")  # not in the JSON as they are
-_WORDS = {"unknown": "few samples"}
+_ASIDE = ("report", "table", "options", "values", "saved_maps", "call")  # not in the JSON as they are
+_STANDING = {"yes": "worse", "likely": "likely worse", "no": "indistinguishable", "unknown": "too few samples"}
+
+
+def recommend(
+    model: nn.Module | Bundle,
+    data: Any,
+    budget: float | str = "2 min",
+    *,
+    methods: str | Iterable[MethodGiven] = "all",
+    score: ScoreGiven = "balanced",
+    images: int | None = None,
+    class_names: Sequence[str] | Mapping[int, str] | None = None,
+    task: str | None = None,
+    outputs: Outputs | None = None,
+    preprocess: Callable[[Any], Tensor] | None = None,
+    window: tuple[float, float] | None = None,
+    tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+    seed: int = 0,
+    out: str | PathLike[str] | None = None,
+    say: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+    clock: Clock = time.perf_counter,
+) -> Recommendation:
+    """Race methods on a model and a sample of its data, and say which one to use.
+
+    One image is explained by every method that serves the model; those too slow for the budget are left out. The others
+    are raced by successive halving: in each round all who are left are judged on the same further images, and the
+    better half goes on, the first time after ten images if there is time for them. Random, centred and edge maps take
+    part, and can never be recommended. The predicted class is explained. The race lasts until the budget or the samples
+    are used.
+
+    Args:
+        model: A classifier, or a bundle from `mhex.load`.
+        data: As for `mhex.evaluate`. Sequences and tensors are sampled at random, loaders and generators are read from
+            their beginning.
+        budget: Seconds, or text such as `"2 min"`, for all of it, with the page where there is one.
+        methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model.
+        score: By what methods are raced: `"balanced"`, weights of its parts (`{"faithfulness": 1, "stability": 1}`), or
+            another metric, as for `mhex.evaluate`. The default weighs faithfulness both ways by 0.5, class sensitivity
+            and stability by 0.25 each, in units of their spread over methods.
+        images: The most images; None for as many as the budget allows.
+        class_names: As for `mhex.evaluate`.
+        task: As for `mhex.evaluate`.
+        outputs: As for `mhex.evaluate`.
+        preprocess: As for `mhex.explain`.
+        window: As for `mhex.explain`.
+        tokenizer: As for `mhex.explain`.
+        seed: Seed of the sample, of methods, ties and noise. With the same number of images in each round, everything
+            is the same.
+        out: Folder for the answer as a page, with pictures and all rows, as `Recommendation.save` writes it.
+        say: It is called with what is being done, for a display of one's own.
+        progress: Draw a progress bar; None for a bar in a terminal or a notebook alone.
+        clock: From nothing to seconds.
+
+    Returns:
+        The answer. A sample that cannot be read, or for which the model gives NaN, is left out, and the answer says so.
+    """
+    limit = Budget(seconds_of(budget), clock)
+    if out is not None:
+        check_folder(Path(out))
+    samples, order = shuffled(data, seed)
+    options: Any = {"class_names": class_names, "task": task, "outputs": outputs, "preprocess": preprocess}
+    options |= {"window": window, "tokenizer": tokenizer, "seed": seed}
+    race = race_of(model, Pieces(samples, images, order), limit, methods=methods, score=score, **options)
+    race.reserve = min(_MOST * limit.seconds, _SHARE * limit.seconds + _ANSWER + (0 if out is None else _PAGE))
+    call = {
+        "model": as_bundle(model).name or type(race.run.model).__name__,
+        "methods": [method.label for method in race.entrants],
+        "metrics": [race.score.metric.label],
+        "budget": f"{limit.seconds:g} s",
+    }
+    with progress_bar(limit.seconds, is_watched(progress), "timing the model", "s") as bar:
+
+        def tell(text: str) -> None:
+            bar.say(text)
+            bar.reach(limit.used)
+            if say is not None:
+                say(text)
+
+        race.say = tell
+        race.go()
+        answer = answer_of(race, call, seed)
+        if out is not None:
+            race.say("drawing")
+            answer.save(out)
+    return answer
 
 
 @dataclass(frozen=True)
-class Line:
+class RankedMethod:
     """A method in the table of a recommendation.
 
-    Attributes:
-        method: As it is called in tables.
-        standing: In words: `"best"`, `"indistinguishable"`, `"too few samples"`, `"likely worse"` or `"worse"`, with
-            `", not above random"` where that holds; or `"control"`.
-        behind: Mean of the best less this one in the unit of the score, on the images that both have.
-        low, high: Ends of its 95 % bootstrap interval.
-        score: Mean over the images of this method, higher being better.
-        parts: Mean of each number that the score is made of, over the images of this method.
-        spans: Ends of the 95 % bootstrap intervals of `"score"` and of all parts, by name.
-        worse: Whether it is worse than the best: `"yes"`, also after Holm's correction for all methods; `"likely"`, by
-            its own test alone; `"no"`; or `"unknown"`, by too few images for any test. None for control maps.
-        above_random: Whether it is better than random maps, in the same words. None for control maps.
-        images: How many it was judged on.
-        seconds: Of one explanation.
+    Whether it is worse than the best, and whether it is above random maps, is said in these words: `"yes"`, also after
+    Holm's correction for all methods; `"likely"`, by its own test alone; `"no"`; or `"unknown"`, by too few images for
+    any test. Control maps have None there. The standing is `"best"`, `"indistinguishable"`, `"too few samples"`,
+    `"likely worse"` or `"worse"`, with `", not above random"` where that holds; or `"control"`.
     """
 
-    method: str
+    method: str  # its name in tables
     standing: str
-    behind: float
-    low: float
+    behind: float  # mean of the best less this one in the unit of the score, on the images that both have
+    low: float  # end of its 95 % bootstrap interval
     high: float
-    score: float
-    parts: Mapping[str, float]
-    spans: Mapping[str, tuple[float, float]]
+    score: float  # mean over the images of this method, higher being better
+    parts: Mapping[str, float]  # mean of each number that the score is made of, over the same images
+    spans: Mapping[str, tuple[float, float]]  # ends of the 95 % intervals of "score" and of all parts, by name
     worse: str | None
     above_random: str | None
-    images: int
-    seconds: float
+    images: int  # that it was judged on
+    seconds: float  # of one explanation
 
     @property
     def control(self) -> bool:
@@ -79,11 +162,11 @@ class Recommendation:
 
     Attributes:
         method: Its name; a control map is never recommended.
-        options: Of the method, as given; `mhex.explain(model, inputs, method, **options)` makes such maps.
+        options: Options of the method; `mhex.explain(model, inputs, method, **options)` makes such maps.
         sure: Share of bootstrap resamples of the images in which no other method was ahead.
         margin: By how much the next one is behind, in the unit of the score, and ends of its 95 % interval; None
             without a next one.
-        seconds: Of one explanation, as measured.
+        seconds: Seconds of one explanation, as measured.
         indistinguishable: Methods that nothing speaks against (flips of signs of pairs, p not below 0.05).
         not_better_than_random: Methods of which the same holds beside random maps, by faithfulness alone.
         left_out: Methods that were not raced, and why.
@@ -92,13 +175,13 @@ class Recommendation:
         score: What was measured, in a sentence.
         rounds: For each round, how many methods began it and how many images they had at its end.
         enough: A budget, in seconds, by which all would have ten images in the first round; None if they had.
+        exhausted: Whether the race ended because all samples were used.
         used: Seconds that all of it took, the page not counted.
-        budget: Seconds that it was given.
+        budget: Seconds of the budget.
         report: Rows of everything that was measured.
         values: Score of each image, (n,), by method and control map; NaN where it has none.
-        curves: An arrow table of curves, where the score reads some; else None.
-        shown: Photos and maps of the first images.
-        made: Model, methods, metric and budget, as they stand on the page.
+        saved_maps: Photos and maps of the first images.
+        call: Model, methods, metric and budget, as they stand on the page.
         lost: Samples that could not be read or judged, and why, by their number in the data.
     """
 
@@ -111,7 +194,7 @@ class Recommendation:
     not_better_than_random: tuple[str, ...]
     left_out: Mapping[str, str]
     too_slow: Mapping[str, float]
-    table: tuple[Line, ...]
+    table: tuple[RankedMethod, ...]
     score: str
     rounds: tuple[tuple[int, int], ...]
     enough: float | None
@@ -119,60 +202,64 @@ class Recommendation:
     budget: float
     report: Report = field(repr=False)
     values: Mapping[str, Tensor] = field(repr=False)
-    curves: Any = field(repr=False)
-    shown: Shown | None = field(repr=False)
-    made: Mapping[str, Any] = field(repr=False)
+    saved_maps: store.SavedMaps | None = field(repr=False)
+    call: Mapping[str, Any] = field(repr=False)
     lost: Mapping[int, str] = field(default_factory=dict, repr=False)
+    exhausted: bool = False
 
     def sentences(self) -> list[str]:
         """The answer."""
-        found = [self._first()]
+        best, count = self.table[0], sum(not line.control for line in self.table)
+        weak, samples = best.above_random in ("no", "unknown"), _many(best.images)
+        if weak:
+            first = (
+                f"No method is shown to beat random maps on this model and data; {best.method} is first on {samples}."
+            )
+        elif count == 1:
+            first = f"Use {best.method}: the only method that was raced, on {samples} of your data."
+        else:
+            first = f"Use {best.method}: the best of {count} methods on {samples} of your data."
+        sentences = [first]
+        if self.rounds and self.rounds[-1][1] < FEW and count > 1:
+            sentences.append(
+                f"The sample is small: the last round had {_many(self.rounds[-1][1])}, fewer than {FEW}, so the order "
+                "of the methods may change with more."
+            )
         if self.margin is not None:
             mean, low, high = self.margin
             span = f" (95 % interval {low:.2f} to {high:.2f})" if self.table[1].images >= FEWEST else ""
-            found.append(
+            sentences.append(
                 f"In {100 * self.sure:.0f} % of bootstrap resamples no other was ahead; {self.table[1].method} is "
                 f"next, {mean:.2f} behind{span}."
             )
-        found.append(f"One explanation takes {spoken(self.seconds)}.")
+        sentences.append(f"One explanation takes {spoken(self.seconds)}.")
         if self.indistinguishable:
-            found.append(f"As good, as far as these samples tell: {', '.join(self.indistinguishable)}.")
+            sentences.append(f"As good, as far as these samples tell: {', '.join(self.indistinguishable)}.")
             equals = [line for line in self.table if line.worse in ("no", "unknown")]
             cheap = min(equals, key=lambda line: line.seconds)
             if 2 * cheap.seconds < self.seconds:
-                found.append(f"The quickest of these is {cheap.method}, with {spoken(cheap.seconds)}.")
-        elif self._count > 1:
-            sure = all(line.worse in (None, "yes") for line in self.table[1:])
-            found.append(f"All others are {'' if sure else 'likely '}worse.")
-        beaten = [name for name in self.not_better_than_random if not self._weak or name != self.table[0].method]
+                sentences.append(f"The quickest of these is {cheap.method}, with {spoken(cheap.seconds)}.")
+        elif count > 1:
+            certain = all(line.worse in (None, "yes") for line in self.table[1:])
+            sentences.append(f"All others are {'' if certain else 'likely '}worse.")
+        beaten = [name for name in self.not_better_than_random if not weak or name != best.method]
         if beaten:
-            found.append(f"No better than random maps here, as far as these samples tell: {', '.join(beaten)}.")
+            sentences.append(f"No better than random maps here, as far as these samples tell: {', '.join(beaten)}.")
         if self.enough is not None:
-            found.append(
+            sentences.append(
                 f"Every method had {_many(self.rounds[0][1])} before the first left, which is few; a budget of about "
                 f"{spoken(self.enough)} would give ten."
             )
-        found += remarks("", self.lost)
+        if self.exhausted:
+            sentences.append(
+                f"All samples are used, after {spoken(self.used)} of {spoken(self.budget)}: more samples would make "
+                "the answer surer, more time would not."
+            )
+        sentences += store.remarks("", self.lost)
         for reason, names in by_reason(self.left_out).items():
-            what = "Too slow for this budget" if names[0] in self.too_slow else "Left out"
-            found.append(f"{what}: {', '.join(names)} ({reason}).")
-        return found
-
-    def _first(self) -> str:
-        named, samples = self.table[0].method, _many(self.table[0].images)
-        if self._weak:
-            return f"No method is shown to beat random maps on this model and data; {named} is first on {samples}."
-        if self._count == 1:
-            return f"Use {named}: the only method that was raced, on {samples} of your data."
-        return f"Use {named}: the best of {self._count} methods on {samples} of your data."
-
-    @property
-    def _weak(self) -> bool:
-        return self.table[0].above_random in ("no", "unknown")
-
-    @property
-    def _count(self) -> int:
-        return sum(not line.control for line in self.table)
+            start = "Too slow for this budget" if names[0] in self.too_slow else "Left out"
+            sentences.append(f"{start}: {', '.join(names)} ({reason}).")
+        return sentences
 
     def __str__(self) -> str:
         width = shutil.get_terminal_size().columns
@@ -187,17 +274,17 @@ class Recommendation:
 
     @property
     def heads(self) -> list[str]:
-        """Of the columns of the table."""
+        """Headings of the columns of the table."""
         return [_HEADS[0], *(name.replace("_", " ") for name in self.table[0].parts), *_HEADS[1:]]
 
-    def cells(self, line: Line) -> list[str]:
+    def cells(self, line: RankedMethod) -> list[str]:
         """A line of the table."""
         return [
             line.method,
             *(f"{value:.3f}" for value in line.parts.values()),
             "" if line is self.table[0] else behind_text(line),
             line.standing.partition(",")[0],
-            _WORDS.get(line.above_random or "", line.above_random or ""),
+            "few samples" if line.above_random == "unknown" else line.above_random or "",
             str(line.images),
             spoken(line.seconds),
         ]
@@ -219,9 +306,23 @@ class Recommendation:
         `mhex.Report.load` and `mhex report` read the folder as they read those of `mhex.evaluate`. A recommendation
         that is there already is replaced.
         """
-        pass
-
-        return save(self, Path(folder))
+        folder = Path(folder)
+        check_folder(folder)
+        kinds, maps = (store.ROWS, store.CURVES, store.PHOTOS, store.MAPS), self.saved_maps
+        with folder_aside(folder / ".partial") as aside:
+            write_text(json.dumps(self.as_dict(), indent=2), aside / _JSON)
+            write_text(f"{self}\n", aside / f"{NAME}.txt")
+            self.report.save(aside, self.call)
+            for parts in () if maps is None else (maps.photos, maps.maps):
+                if (table := parts.table()).num_rows:
+                    store.write(table, aside / f"{parts.kind.name}-000000.parquet")
+            write_text(self.to_html(), aside / PAGE)
+            for path in [file for kind in kinds for _, file in store.numbered(folder, kind)]:
+                path.unlink()
+            # The JSON file, which says that the folder holds a recommendation, comes before the rows.
+            for file in sorted(aside.iterdir(), key=lambda file: file.name != _JSON):
+                file.replace(folder / file.name)
+        return folder
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the rows and pictures, for JSON."""
@@ -231,7 +332,7 @@ class Recommendation:
         return {**{name: getattr(self, name) for name in names}, "options": options, "table": table}
 
 
-def behind_text(line: Line) -> str:
+def behind_text(line: RankedMethod) -> str:
     """How far a method is behind; few images have no interval."""
     return f"{line.behind:.2f}" + (f" ± {(line.high - line.low) / 2:.2f}" if line.images >= FEWEST else "")
 
@@ -248,98 +349,8 @@ def by_reason(left_out: Mapping[str, str]) -> dict[str, Sequence[str]]:
     return dict(groups)
 
 
-_STANDING = {"yes": "worse", "likely": "likely worse", "no": "indistinguishable", "unknown": "too few samples"}
-
-
-def answer_of(race: Race, made: Mapping[str, Any], seed: int = 0) -> Recommendation:
-    """The answer of a race.
-
-    Args:
-        race: That is over.
-        made: What is known of the call, for the page.
-        seed: Of flips and resamples.
-    """
-    if not race.last:
-        if race.too_slow:
-            raise ArgumentError(no_time(race.watch.budget, race.too_slow))
-        name, why = next(iter(race.left_out.items()))
-        more = f", and {len(race.left_out) - 1} others likewise" if len(race.left_out) > 1 else ""
-        raise ArgumentError(f"Expected at least one method that can be raced, but {name} cannot ({why}){more}.")
-    report, raced = race.report, race.raced
-    names = [one.label for one in raced if not one.control]
-    controls = [one.label for one in raced if one.control]
-    values = {name: one for name, one in race.score.values(report).items() if name in (*names, *controls)}
-    found = outcome_of({name: values[name] for name in names}, race.last, seed)
-    higher = above(race.score.faithful(report), RANDOM, names, seed)
-    beside = outcome_of({name: values[name] for name in (found.best, *controls)}, [found.best], seed)
-    seconds, parts = explain_seconds(report.rows), race.score.parts(report)
-
-    def line(name: str) -> Line:
-        own = beside if name in controls else found
-        middle, spans = _means({"score": values[name], **parts[name]}, seed)
-        return Line(
-            name,
-            "control" if name in controls else _standing(name, found, higher[name]),
-            *own.behind[name],
-            middle.pop("score"),
-            middle,
-            spans,
-            None if name in controls else "no" if name == found.best else found.worse[name].said,
-            None if name in controls else higher[name].said,
-            own.images[name],
-            seconds[name],
-        )
-
-    winner = next(one for one in raced if one.label == found.best)
-    return Recommendation(
-        method=winner.name,
-        options=dict(winner.options),
-        sure=found.sure,
-        margin=found.behind[found.order[1]] if len(found.order) > 1 else None,
-        seconds=seconds[found.best],
-        indistinguishable=found.equals,
-        not_better_than_random=tuple(name for name in found.order if higher[name].said == "no"),
-        left_out=dict(race.left_out),
-        too_slow=dict(race.too_slow),
-        table=tuple(line(name) for name in (*found.order, *beside.order[1:])),
-        score=race.score.words,
-        rounds=tuple(race.rounds),
-        enough=race.enough,
-        used=race.watch.used,
-        budget=race.watch.budget,
-        report=report,
-        values=values,
-        curves=race.curves,
-        shown=race.run.shown,
-        made=made,
-        lost=race.lost,
-    )
-
-
-def _standing(name: str, found: Outcome, higher: Difference) -> str:
-    place = "best" if name == found.best else _STANDING[found.worse[name].said]
-    return f"{place}, not above random" if higher.said == "no" else place
-
-
-def _means(numbers: Mapping[str, Tensor], seed: int) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Mean of each number (n,) over the images that have all, and ends of its interval."""
-    table = torch.stack([values.double().cpu() for values in numbers.values()], 1)
-    rows = table[table.isfinite().all(1)]
-    if not len(rows):
-        return dict.fromkeys(numbers, math.nan), dict.fromkeys(numbers, (math.nan, math.nan))
-    ends = bootstrap(rows, lambda drawn: drawn.mean(-2), seed=seed)
-    spans = zip(ends.low.tolist(), ends.high.tolist(), strict=True)
-    return dict(zip(numbers, rows.mean(0).tolist(), strict=True)), dict(zip(numbers, spans, strict=True))
-
-
-NAME = "recommendation"
-PAGE = f"{NAME}.html"
-_KINDS = (store.ROWS, store.CURVES, PHOTOS, MAPS)
-_JSON = f"{NAME}.json"
-
-
 def is_recommendation(folder: Path) -> bool:
-    """Whether a folder holds one."""
+    """Whether a folder holds a recommendation."""
     return (folder / _JSON).is_file()
 
 
@@ -351,34 +362,79 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def save(found: Recommendation, folder: Path) -> Path:
-    """Write a recommendation; one that is there already is replaced.
+def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendation:
+    """The answer of a race that is over; what is known of the call stands on the page."""
+    if not race.last:
+        raise ArgumentError(_refusal(race))
+    report, raced = race.report, race.raced
+    names = [method.label for method in raced if not method.control]
+    controls = [method.label for method in raced if method.control]
+    values = {name: scores for name, scores in race.score.values(report).items() if name in (*names, *controls)}
+    result = race_result({name: values[name] for name in names}, race.last, seed)
+    higher = above(race.score.faithful(report), RANDOM, names, seed)
+    beside = race_result({name: values[name] for name in (result.best, *controls)}, [result.best], seed)
+    seconds, parts = explain_seconds(report.rows), race.score.parts(report)
 
-    Args:
-        found: The recommendation.
-        folder: Made if it is not there.
-    """
-    check_folder(folder)
-    with folder_aside(folder / ".partial") as aside:
-        _write(found, aside)
-        for path in [file for kind in _KINDS for _, file in store.numbered(folder, kind)]:
-            path.unlink()
-        # The JSON file, which says that the folder holds a recommendation, comes before the rows.
-        for file in sorted(aside.iterdir(), key=lambda file: file.name != _JSON):
-            file.replace(folder / file.name)
-    return folder
+    def line(name: str) -> RankedMethod:
+        is_control, is_best = name in controls, name == result.best
+        group = beside if is_control else result
+        worse = None if is_control else "no" if is_best else result.worse[name].answer
+        above_random = None if is_control else higher[name].answer
+        standing = "control" if worse is None else "best" if is_best else _STANDING[worse]
+        if above_random == "no":
+            standing += ", not above random"
+        means, spans = _means({"score": values[name], **parts[name]}, seed)
+        score, images = means.pop("score"), group.images[name]
+        numbers = (*group.behind[name], score, means, spans)
+        return RankedMethod(name, standing, *numbers, worse, above_random, images, seconds[name])
+
+    winner = next(method for method in raced if method.label == result.best)
+    return Recommendation(
+        method=winner.name,
+        options=dict(winner.options),
+        sure=result.sure,
+        margin=result.behind[result.order[1]] if len(result.order) > 1 else None,
+        seconds=seconds[result.best],
+        indistinguishable=result.equals,
+        not_better_than_random=tuple(name for name in result.order if higher[name].answer == "no"),
+        left_out=dict(race.left_out),
+        too_slow=dict(race.too_slow),
+        table=tuple(line(name) for name in (*result.order, *beside.order[1:])),
+        score=race.score.words,
+        rounds=tuple(race.rounds),
+        enough=race.enough,
+        used=race.budget.used,
+        budget=race.budget.seconds,
+        report=report,
+        values=values,
+        saved_maps=race.run.saved_maps,
+        call=call,
+        lost=race.lost,
+        exhausted=race.exhausted,
+    )
 
 
-def _write(answer: Recommendation, folder: Path) -> None:
-    write_text(json.dumps(answer.as_dict(), indent=2), folder / _JSON)
-    write_text(f"{answer}\n", folder / f"{NAME}.txt")
-    report, shown = answer.report, answer.shown
-    tables = [(store.ROWS, report.rows), (store.CURVES, answer.curves)]
-    if shown is not None:
-        tables += [(PHOTOS, shown.photos.table()), (MAPS, shown.maps.table())]
-    for kind, table in tables:
-        if table is not None and table.num_rows:
-            store.write(table, folder / f"{kind.name}-000000.parquet")
-    write_text(report.rows.column("run")[0].as_py(), folder / "run.json")
-    about.note(folder, answer.made, done=max(line.images for line in answer.table), lost=answer.lost)
-    write_text(answer.to_html(), folder / PAGE)
+def _refusal(race: Race) -> str:
+    """A sentence on a race that no method could begin."""
+    if not race.too_slow:
+        name, why = next(iter(race.left_out.items()))
+        more = f", and {len(race.left_out) - 1} others likewise" if len(race.left_out) > 1 else ""
+        return f"Expected at least one method that can be raced, but {name} cannot ({why}){more}."
+    count, name = len(race.too_slow), min(race.too_slow, key=race.too_slow.__getitem__)
+    subject = f"all of {count}; the quickest, {name}," if count > 1 else f"{name}, which"
+    return (
+        f"Expected a budget that is enough for one method at least, but {spoken(race.budget.seconds)} is too short for "
+        f"{subject} needs about {spoken(race.too_slow[name])}. Give a longer budget, name quicker methods, or try "
+        "again if the machine is busy."
+    )
+
+
+def _means(numbers: Mapping[str, Tensor], seed: int) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    """Mean of each number (n,) over the images that have all, and ends of its interval."""
+    table = torch.stack([values.double().cpu() for values in numbers.values()], 1)
+    rows = table[table.isfinite().all(1)]
+    if not len(rows):
+        return dict.fromkeys(numbers, math.nan), dict.fromkeys(numbers, (math.nan, math.nan))
+    ends = bootstrap(rows, lambda drawn: drawn.mean(-2), seed=seed)
+    spans = zip(ends.low.tolist(), ends.high.tolist(), strict=True)
+    return dict(zip(numbers, rows.mean(0).tolist(), strict=True)), dict(zip(numbers, spans, strict=True))

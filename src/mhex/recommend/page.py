@@ -13,7 +13,6 @@ from mhex.judge import report as about
 from mhex.judge.controls import RANDOM
 from mhex.judge.page import BOXES, cost_html, curves_html, facts_html, map_cards
 from mhex.judge.report import Evaluation, Report
-from mhex.judge.saved_maps import drawn_from
 from mhex.judge.tables import FEWEST
 from mhex.recommend.race import spoken
 from mhex.viz.charts import box_figure, styles_of
@@ -62,9 +61,9 @@ class Advice(Protocol):
     @property
     def values(self) -> Mapping[str, Tensor]: ...
     @property
-    def shown(self) -> Any: ...
+    def saved_maps(self) -> Any: ...
     @property
-    def made(self) -> Mapping[str, Any]: ...
+    def call(self) -> Mapping[str, Any]: ...
     def sentences(self) -> list[str]: ...
     def course(self) -> str: ...
     def cells(self, line: Any) -> list[str]: ...
@@ -72,7 +71,7 @@ class Advice(Protocol):
 
 def recommendation_page(advice: Advice) -> str:
     """The whole page of a recommendation, in HTML."""
-    title = f"Which method explains {advice.made['model']} best?"
+    title = f"Which method explains {advice.call['model']} best?"
     return page(title, advice.sentences()[0], list(_sections(advice)))
 
 
@@ -128,10 +127,10 @@ def _number(line: Any, name: str, value: float) -> str:
 
 def _evaluation(advice: Advice) -> Evaluation:
     """The rows as pages of evaluations have them."""
-    call = {**advice.made, "command": about.command(), "versions": about.versions()}
+    call = {**advice.call, "command": about.command(), "versions": about.versions()}
     facts = json.loads(advice.report.rows.column("run")[0].as_py())
     raced = advice.report.only([line.method for line in advice.table])
-    maps = {} if advice.shown is None else drawn_from(advice.shown.photos.table(), advice.shown.maps.table())
+    maps = {} if advice.saved_maps is None else advice.saved_maps.explanations()
     return Evaluation("recommendation", raced, facts, [call], maps)
 
 

@@ -1,42 +1,61 @@
-"""A race of methods under a time budget: successive halving on the same images for all who are still in it."""
+"""A race of methods under a time budget: successive halving on the same images for all methods still in it."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from mhex.bundle import Bundle, as_bundle
+from mhex.capture import Outputs, find_anatomy, unwrap
 from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
-from mhex.inputs.samples import PIECE, Pieces, Samples
+from mhex.heads.predictors import check_answering
+from mhex.inputs import Prepared, prepare, with_window
+from mhex.inputs.samples import PIECE, Pieces, Samples, look_for, losses_in_words
 from mhex.judge.cases import Run
-from mhex.judge.controls import RANDOM
-from mhex.judge.evaluation import judge_batch
-from mhex.judge.plan import Judged
+from mhex.judge.controls import PREFIX, RANDOM
+from mhex.judge.evaluation import NOT_FINITE, describe_run, judge_batch
+from mhex.judge.plan import ClassNumbers, MethodGiven, MethodRun, method_runs, outputs_of, task_of_subject
 from mhex.judge.report import Report
-from mhex.judge.store import Parts
+from mhex.judge.store import CURVES, Parts, SavedMaps
 from mhex.perturb import Subject
-from mhex.recommend.score import Score
-from mhex.registry import get_method
+from mhex.recommend.score import Score, ScoreGiven, score_of
+from mhex.registry import all_methods, get_method
 
 Clock = Callable[[], float]
+AIM = 10  # samples for all before the first leave: flips of fewer signs show nothing that holds for twenty methods
+_UNITS = {"": 1, "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 _SHORT = 0.1  # seconds below which the time at work may be too coarse
 _WAITING = 4  # times the time at work is what a machine that others use too may take
-_UNITS = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
+_DOUBT = 2  # a guess may be so far off
+_LIMIT = 0.2  # of the budget is the most that so many samples by one method may cost, where there are many methods
+_ALL = 0.8  # and so much where it is the only one
+_FAR = 2.5  # times the mean cost of the others is more than a fair share
+_MAPS = 3  # of each sample: of its class, of another, and with noise
+_UNKNOWN = 400.0  # forward passes that a method is taken to need for a map, if it does not say
+_CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
+_TRYING = 0.4  # of the budget at most is spent on the first image, by which costs are learnt
+_AGAIN = 0.1  # and so much on a second try of those that seem too slow
+_WARM = 0.02  # and so much on timing plain forward passes, unless they differ, as on a busy machine
+_PASSES, _ALIKE = 5, 2.0  # so many of them at most, and how far apart the two quickest may be
+_FIRST, _MOST = 0.4, 0.75  # of what is left then goes to the first round, and up to so much if samples are few
+_PICTURES = 3  # samples whose maps are saved for the page
 
 
 def seconds_of(budget: float | str) -> float:
     """Seconds of a budget: a number of them, or text such as `"90"`, `"90 s"`, `"2 min"`, `"2m"` or `"1 h"`."""
     text = str(budget) if isinstance(budget, (int, float)) and not isinstance(budget, bool) else budget
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower()) if isinstance(text, str) else None
-    unit = None if found is None else found[2] if found[2] in ("", *_UNITS) else found[2].removesuffix("s")
-    if found is None or unit not in ("", *_UNITS):
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower()) if isinstance(text, str) else None
+    unit = "" if match is None else match[2] if match[2] in _UNITS else match[2].removesuffix("s")
+    if match is None or unit not in _UNITS:
         raise ArgumentError(f"Expected a budget in seconds, or text such as '2 min', but got {budget!r}.")
-    seconds = float(found[1]) * _UNITS.get(unit or "s", 1)
+    seconds = float(match[1]) * _UNITS[unit]
     if not 0 < seconds < math.inf:
         raise ArgumentError(f"Expected a budget of more than 0 seconds, but got {budget!r}.")
     return seconds
@@ -44,42 +63,34 @@ def seconds_of(budget: float | str) -> float:
 
 def spoken(seconds: float) -> str:
     """A time in two figures: `"35 ms"`, `"1.2 s"`, `"2.5 min"`, `"3.1 h"`."""
-    if seconds < 0.9995:
-        return f"{_two(1000 * seconds)} ms"
     if seconds < 99.5:
-        return f"{_two(seconds)} s"
-    return f"{_two(seconds / 60)} min" if seconds < 99.5 * 60 else f"{_two(seconds / 3600)} h"
-
-
-def _two(value: float) -> str:
+        value, unit = (1000 * seconds, "ms") if seconds < 0.9995 else (seconds, "s")
+    else:
+        value, unit = (seconds / 60, "min") if seconds < 99.5 * 60 else (seconds / 3600, "h")
     digits = 0 if value <= 0 else max(0, 1 - math.floor(math.log10(value)))
-    return f"{value:.{min(digits, 2)}f}"
+    return f"{value:.{min(digits, 2)}f} {unit}"
 
 
-class Watch:
-    """Time since the start of a budget.
+class Budget:
+    """A time budget, in seconds by a clock, that runs from now on.
 
-    Args:
-        budget: Seconds.
-        clock: From nothing to seconds; `time.perf_counter` unless a test has its own.
-        work: The same for the time that this process was at work, not waiting for its turn on a busy machine; None
-            where that is not known, as for work on a GPU.
+    `work` is a clock of the time that this process was at work, not waiting for its turn on a busy machine; None where
+    that is not known, as for work on a GPU.
     """
 
-    def __init__(self, budget: float, clock: Clock = time.perf_counter, work: Clock | None = None) -> None:
-        self.budget, self.clock, self.work = budget, clock, work
+    def __init__(self, seconds: float, clock: Clock = time.perf_counter, work: Clock | None = None) -> None:
+        self.seconds, self.clock, self.work = seconds, clock, work
         self.started = clock()
 
     def timer(self) -> Clock:
-        """Starts to measure; what it gives are the seconds since then, without long waits for other processes."""
-        clock, work = self.clock, self.work
-        begun, busy = clock(), 0.0 if work is None else work()
+        """Start to measure: the function gives the seconds since then, without long waits for other processes."""
+        begun, busy = self.clock(), 0.0 if self.work is None else self.work()
 
         def seconds() -> float:
-            passed = clock() - begun
-            if work is None or passed < _SHORT:
+            passed = self.clock() - begun
+            if self.work is None or passed < _SHORT:
                 return passed
-            return min(passed, max(_SHORT, _WAITING * (work() - busy)))
+            return min(passed, max(_SHORT, _WAITING * (self.work() - busy)))
 
         return seconds
 
@@ -89,33 +100,18 @@ class Watch:
         return self.clock() - self.started
 
     @property
-    def left(self) -> float:
-        """Seconds that are left; below 0 when all are used."""
-        return self.budget - self.used
-
-
-AIM = 10  # samples for all before the first leave: flips of fewer signs show nothing that holds for twenty methods
-_DOUBT = 2  # a guess may be so far off
-_LIMIT = 0.2  # of the budget is the most that so many samples by one method may cost, where there are many methods
-_ALL = 0.8  # and so much where it is the only one
-_FAR = 2.5  # times the mean cost of the others is more than a fair share
-_MAPS = 3  # of each sample: of its class, of another, and with noise
-_UNKNOWN = 400.0  # forward passes that a method is taken to need for a map, if it does not say
+    def remaining(self) -> float:
+        """Seconds that remain; below 0 when all are used."""
+        return self.seconds - self.used
 
 
 @dataclass
 class Costs:
-    """Of a race.
+    """What samples cost in a race."""
 
-    Attributes:
-        budget: Seconds.
-        methods: How many wanted to race.
-        seconds: What a sample by each takes to explain and judge.
-    """
-
-    budget: float
-    methods: int
-    seconds: dict[str, float] = field(default_factory=dict)
+    budget: float  # seconds of the race
+    methods: int  # that wanted to race
+    seconds: dict[str, float] = field(default_factory=dict)  # to explain and judge a sample, by label of the method
     _seen: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -124,160 +120,84 @@ class Costs:
         return max(_LIMIT, _ALL / self.methods) * self.budget / AIM
 
     def note(self, name: str, seconds: float) -> None:
-        """A measured cost; the first is forgotten as soon as there is a second, because it may hold a cold start."""
+        """Note a measured cost; the first is forgotten when a second comes, because it may hold a cold start."""
         seen = self._seen.get(name, 0)
         self.seconds[name] = seconds if seen < 2 else (self.seconds[name] + seconds) / 2
         self._seen[name] = seen + 1
 
-    def drop(self, name: str) -> None:
-        """One who is out of the race."""
-        self.seconds.pop(name, None)
-
-    def total(self, who: list[Judged]) -> float:
+    def total(self, methods: Iterable[MethodRun]) -> float:
         """Seconds of a sample by all of these."""
-        return sum(self.seconds[one.label] for one in who)
+        return sum(self.seconds[method.label] for method in methods)
 
-    def hopeless(self, guess: float) -> bool:
-        """Whether a method is too slow to be tried, if a guess is worth anything."""
-        return guess > _DOUBT * self.limit
+    def over(self, methods: list[MethodRun]) -> list[MethodRun]:
+        """Methods that take longer than they may, and far longer than the others: on a slow machine all take long."""
+        slow = []
+        for method in methods:
+            rivals = [rival for rival in methods if rival is not method]
+            fair = _FAR * self.total(rivals) / len(rivals) if rivals else math.inf
+            if self.seconds[method.label] > max(self.limit, fair):
+                slow.append(method)
+        return slow
 
-    def over(self, methods: list[Judged]) -> list[Judged]:
-        """Methods that take longer than one may, and far longer than the others: on a slow machine all take long."""
-        found = []
-        for one in methods:
-            others = [other for other in methods if other is not one]
-            fair = _FAR * self.total(others) / len(others) if others else math.inf
-            if self.seconds[one.label] > max(self.limit, fair):
-                found.append(one)
-        return found
-
-    def crowding(self, methods: list[Judged], time: float) -> list[Judged]:
-        """Slow methods that keep all others from having enough samples, the slowest first.
-
-        Args:
-            methods: That were tried.
-            time: Seconds that these samples may take.
-        """
-        ordered = sorted(methods, key=lambda one: self.seconds[one.label])
-        found = []
+    def crowding(self, methods: list[MethodRun], time: float) -> list[MethodRun]:
+        """Slow methods that keep all others from having enough samples in the time for these, the slowest first."""
+        ordered, slow = sorted(methods, key=lambda method: self.seconds[method.label]), []
         while len(ordered) > 2 and (AIM - 1) * self.total(ordered) > time:
-            *others, slowest = ordered
-            if self.seconds[slowest.label] <= _FAR * self.total(others) / len(others):
+            *quicker, slowest = ordered
+            if self.seconds[slowest.label] <= _FAR * self.total(quicker) / len(quicker):
                 break
-            found.append(slowest)
-            ordered = others
-        return found
+            slow.append(slowest)
+            ordered = quicker
+        return slow
 
     def needed(self, seconds: float) -> float:
         """A budget, in seconds, that is enough for a method with so many seconds for a sample."""
         return seconds * self.budget / self.limit
 
 
-def no_time(budget: float, needed: dict[str, float]) -> str:
-    """A sentence for a race that nobody can begin.
-
-    Args:
-        budget: That was given, in seconds.
-        needed: For each method, a budget that would do, in seconds.
-    """
-    name = min(needed, key=needed.__getitem__)
-    which = f"all of {len(needed)}; the quickest, {name}," if len(needed) > 1 else f"{name}, which"
-    return (
-        f"Expected a budget that is enough for one method at least, but {spoken(budget)} is too short for {which} "
-        f"needs about {spoken(needed[name])}. Give a longer budget, name quicker methods, or try again if the machine "
-        "is busy."
-    )
-
-
-def too_slow(seconds: float, needed: float, tried: bool = True) -> str:
-    """A sentence on a method that is.
-
-    Args:
-        seconds: For a sample.
-        needed: A budget that would do, in seconds.
-        tried: Whether that was measured.
-    """
-    about = "takes" if tried else "would take about"
-    return (
-        f"a sample {about} {spoken(seconds)} to explain and judge; {AIM} of them, beside the others, need a budget of "
-        f"about {spoken(needed)}"
-    )
-
-
-def guessed(one: Judged, forward: float) -> float:
-    """Seconds that a sample may take.
-
-    Args:
-        one: The method.
-        forward: Seconds of a forward pass of one sample.
-    """
-    return _MAPS * passes(one) * forward
-
-
-def passes(one: Judged) -> float:
+def passes(method: MethodRun) -> float:
     """About how many forward passes a map takes: what the method says, or the largest number among its options."""
-    if one.control:
+    if method.control:
         return 0.0
-    method = get_method(one.name)
-    if method.budget is not None and method.budget[1] in ("F", "F+B"):
-        return method.budget[0] * (1 if method.budget[1] == "F" else 3)
-    options = {**method.options, **one.options}.values()
+    spec = get_method(method.name)
+    if spec.budget is not None and spec.budget[1] in ("F", "F+B"):
+        return spec.budget[0] * (1 if spec.budget[1] == "F" else 3)
+    options = {**spec.options, **method.options}.values()
     numbers = [value for value in options if isinstance(value, int) and not isinstance(value, bool)]
     # With a backward pass each, where the method says so.
-    return float(max(numbers, default=0)) * (3 if "B" in method.passes else 1) or _UNKNOWN
-
-
-_CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
-_TRYING = 0.4  # of the budget at most is spent on the first image, by which costs are learnt
-_AGAIN = 0.1  # and so much on a second try of those that seem too slow
-_WARM = 0.02  # and so much on timing plain forward passes, unless they differ, as on a busy machine
-_PASSES, _ALIKE = 5, 2.0  # so many of them at most, and how far apart the two quickest may be
-_FIRST, _MOST = 0.4, 0.75  # of what is left then goes to the first round, and up to so much if samples are few
+    return float(max(numbers, default=0)) * (3 if "B" in spec.passes else 1) or _UNKNOWN
 
 
 @dataclass
 class Race:
-    """Who is in it, who is out, and what was measured.
-
-    Attributes:
-        run: What does not change from image to image.
-        score: By what methods are raced.
-        pieces: The samples.
-        watch: The budget.
-        entrants: Methods and control maps, all.
-        reserve: Seconds of the budget that are kept for what comes after the race.
-        say: Told what is being done.
-        left_out: Those that were never raced, and why.
-        too_slow: Those of them that the budget has no time for, and one, in seconds, that would have it.
-        rounds: For each round: how many methods began it, and how many images they had at its end.
-        last: Methods of the last round.
-        enough: A budget, in seconds, by which all would have enough images in the first round; None if they had.
-    """
+    """Methods on their way through the rounds; see `Recommendation` for what is not explained here."""
 
     run: Run
     score: Score
     pieces: Pieces
-    watch: Watch
-    entrants: list[Judged]
-    reserve: float = 0.0
+    prepared: dict[int, Prepared]  # inputs of the first pieces, which are judged more than once
+    budget: Budget
+    entrants: list[MethodRun]  # with control maps
+    reserve: float = 0.0  # seconds of the budget that are kept for what comes after the race
     say: Callable[[str], None] = lambda text: None
     left_out: dict[str, str] = field(default_factory=dict)
     too_slow: dict[str, float] = field(default_factory=dict)
     rounds: list[tuple[int, int]] = field(default_factory=list)
-    last: list[str] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)  # methods of the last round
     enough: float | None = None
+    exhausted: bool = False
     costs: Costs = field(init=False)
     _stage: str = ""  # of the race, in words
     _place: int = 1  # of the next piece
-    _has: set[tuple[int, str]] = field(default_factory=set)  # pieces, and methods that were judged on them early
+    _done: set[tuple[int, str]] = field(default_factory=set)  # pieces, and methods that were judged on them early
 
     def __post_init__(self) -> None:
-        self.costs = Costs(self.watch.budget, max(1, sum(not one.control for one in self.entrants)))
+        self.costs = Costs(self.budget.seconds, max(1, sum(not method.control for method in self.entrants)))
 
     @property
     def report(self) -> Report:
         """All rows so far."""
-        return Report(self.run.parts.table(), self.curves, self.lost)
+        return Report(self.run.parts.table(), self.run.curves and self.run.curves.table(), self.lost)
 
     @property
     def lost(self) -> dict[int, str]:
@@ -287,20 +207,22 @@ class Race:
         return {place if order is None else order[place]: reason for place, reason in lost.items()}
 
     @property
-    def curves(self) -> Any:
-        """An arrow table of curves; None if the score reads none."""
-        kept = self.run.curves
-        return kept.table() if kept is not None and kept.tables else None
+    def raced(self) -> list[MethodRun]:
+        """Methods and control maps that have a cost, and so were not left out."""
+        return [method for method in self.entrants if method.label in self.costs.seconds]
 
     @property
-    def raced(self) -> list[Judged]:
-        """Methods and control maps that have a cost, and so were not left out."""
-        return [one for one in self.entrants if one.label in self.costs.seconds]
+    def _methods(self) -> list[MethodRun]:
+        return [method for method in self.raced if not method.control]
+
+    @property
+    def _remaining(self) -> float:
+        return self.budget.remaining - self.reserve
 
     def go(self) -> None:
         """Race until the budget is used, the data is at its end, or one method is left."""
-        self._try_all(self._first(), self._forward())
-        alive = sorted(self.raced, key=lambda one: not one.control)  # what all share is in the time of the first
+        self._try_all()
+        alive = sorted(self.raced, key=lambda method: not method.control)  # what all share is in the time of the first
         methods = self._methods
         if not methods:
             return
@@ -310,172 +232,239 @@ class Race:
             self.say(self._stage)
             going = self._round(alive, self._until(number, rounds, alive))
             if number == 0:
-                self.score = self.score.with_units(self.report, [one.label for one in methods])
+                self.score = self.score.with_units(self.report, [method.label for method in methods])
                 if self._images(methods) < AIM and self.pieces.get(self._place) is not None:
                     self.enough = self._enough(alive)
             self.rounds.append((len(methods), self._images(methods)))
-            self.last = [one.label for one in methods]
+            self.last = [method.label for method in methods]
             if not going:
-                return
+                break
             if len(methods) > 2:
                 alive, methods = self._half(alive, methods)
+        self.exhausted = self.pieces.get(self._place) is None
 
-    def _first(self) -> Samples:
-        first = self.pieces.get(0)
-        assert first is not None  # empty data is refused before
-        return first
+    def _try_all(self) -> None:
+        """Judge one image by every method, the cheap ones first; methods too slow for the budget are left out."""
+        forward, first = self._forward(), self.pieces.get(0)
+        if first is None:
+            raise ArgumentError("Expected at least one sample, but the data is empty.")
+        ordered = sorted(self.entrants, key=lambda method: (not method.control, passes(method)))
+        self._rehearse(first, [method for method in ordered if not self._hopeless(method, forward)])
+        spent, unsure = 0.0, True
+        for method in ordered:
+            if unsure and self._hopeless(method, forward):
+                # No method leaves because the machine was busy for a moment.
+                again = self._forward()
+                forward, unsure = min(forward, again), again * _ALIKE < forward
+            guess = _MAPS * passes(method) * forward
+            if self._hopeless(method, forward):
+                self._leave(method, guess, self.costs.needed(guess), tried=False)
+            elif not method.control and (spent + guess > _TRYING * self.budget.seconds or guess > self._remaining):
+                needed = 2 * self.budget.seconds
+                self.left_out[method.label] = f"there was no time to try it; give a budget of about {spoken(needed)}"
+                self.too_slow[method.label] = needed
+            else:
+                self.say(f"trying {method.label}")
+                try:
+                    self._judge(0, first, [method])
+                except _CANNOT as error:
+                    reason = error.reason if isinstance(error, UnsupportedModelError) else str(error)
+                    self.left_out[method.label] = reason
+                # Without waits for other processes.
+                spent += len(first.ids) * self.costs.seconds.get(method.label, 0.0)
+        self._leave_out()
 
     def _forward(self) -> float:
         """Seconds of a forward pass of one image, the least of some, because the first ones load things."""
-        run, samples = self.run, self._first()
-        reading: Any = {"preprocess": run.preprocess, "tokenizer": run.tokenizer, "outputs": run.outputs}
-        subject = Subject(run.model, samples.inputs, **reading)
-        taken = [math.inf] if subject.logits.numel() else []
-        begun = self.watch.clock()
-        while len(taken) < 2 or (
-            len(taken) < _PASSES
-            and self.watch.clock() - begun < (_WARM if _alike(taken) else _AGAIN) * self.watch.budget
-        ):
-            seconds = self.watch.timer()
+        subject = Subject(self.run.model, self.prepared[0], outputs=self.run.outputs)
+        times = [math.inf] if subject.logits.numel() else []
+        begun = self.budget.clock()
+        while len(times) < _PASSES:
+            if len(times) > 1:
+                least, second = sorted(times)[:2]  # the least can be believed if the next is about the same
+                share = _WARM if second <= _ALIKE * least else _AGAIN
+                if self.budget.clock() - begun >= share * self.budget.seconds:
+                    break
+            seconds = self.budget.timer()
             for _ in subject.run(1, lambda jobs: subject.variants(subject.main, jobs)):
                 pass
-            taken.append(seconds())
-        return min(taken)
+            times.append(seconds())
+        return min(times)
 
-    def _try_all(self, first: Samples, forward: float) -> None:
-        """One image by everybody, the cheap ones first; who is too slow for the budget is left out."""
-        budget, ordered = self.watch.budget, sorted(self.entrants, key=lambda one: (not one.control, passes(one)))
-        self._rehearse(first, [one for one in ordered if not self.costs.hopeless(guessed(one, forward))])
-        spent, unsure = 0.0, True
-        for one in ordered:
-            if unsure and self.costs.hopeless(guessed(one, forward)):
-                # Nobody leaves because the machine was busy for a moment.
-                again = self._forward()
-                forward, unsure = min(forward, again), again * _ALIKE < forward
-            guess = guessed(one, forward)
-            if not one.control and self.costs.hopeless(guess):
-                self._slow(one, guess, self.costs.needed(guess), tried=False)
-            elif not one.control and (spent + guess > _TRYING * budget or guess > self.watch.left - self.reserve):
-                self.left_out[one.label] = f"there was no time to try it; give a budget of about {spoken(2 * budget)}"
-                self.too_slow[one.label] = 2 * budget
-            else:
-                self.say(f"trying {one.label}")
-                self._try(first, one)
-                spent += len(first.ids) * self.costs.seconds.get(one.label, 0.0)  # without waits for other processes
-        self._leave_out()
+    def _hopeless(self, method: MethodRun, forward: float) -> bool:
+        """Whether a method is too slow to be tried, if a guess by the seconds of a pass is worth anything."""
+        return not method.control and _MAPS * passes(method) * forward > _DOUBT * self.costs.limit
 
-    def _leave_out(self) -> None:
-        """Send away those that are too slow by what was measured."""
-        for one in self.costs.over(self._methods):
-            # It may have been slow once: the machine was busy, or something was loaded.
-            piece, seconds = self.pieces.get(1), self.costs.seconds[one.label]
-            until = (_TRYING + _AGAIN) * self.watch.budget
-            if piece is not None and self.watch.used + len(piece.ids) * seconds < until:
-                self._judge(1, piece, [one])
-        for one in self.costs.over(self._methods):
-            seconds = self.costs.seconds[one.label]
-            self._slow(one, seconds, self.costs.needed(seconds))
-        enough = self._enough(self.raced)
-        for one in self.costs.crowding(self._methods, _MOST * (self.watch.left - self.reserve)):
-            self._slow(one, self.costs.seconds[one.label], enough)
-
-    @property
-    def _methods(self) -> list[Judged]:
-        return [one for one in self.raced if not one.control]
-
-    def _enough(self, who: list[Judged]) -> float:
-        """A budget, in seconds, by which all of these would have enough images in the first round."""
-        return max(1.2 * self.watch.budget, AIM * self.costs.total(who) / _MOST + self.reserve)
-
-    def _rehearse(self, first: Samples, methods: list[Judged]) -> None:
-        """Judge by the first method that can, and forget it: what is loaded on the way is in nobody's cost."""
-        aside = replace(self.run, parts=Parts(None, self.run.parts.told), curves=None, shown=None, skipped={})
-        for one in methods:
-            if one.control:
+    def _rehearse(self, first: Samples, methods: list[MethodRun]) -> None:
+        """Judge by the first method that can, and forget it, so that nobody's cost has what is loaded on the way."""
+        aside = replace(self.run, parts=Parts(None, self.run.parts.run), curves=None, saved_maps=None, skipped={})
+        for method in methods:
+            if method.control:
                 continue
             try:
-                judge_batch(aside, first, [one], [self.score.judge], progress=False)
+                judge_batch(aside, first, [method], [self.score.metric], prepared=self.prepared[0])
             except _CANNOT:
-                continue  # it is told why when it is tried
+                continue  # the reason is noted when the method is tried
             return
 
-    def _try(self, first: Samples, one: Judged) -> None:
-        try:
-            self._judge(0, first, [one])
-        except _CANNOT as error:
-            self.left_out[one.label] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
+    def _leave_out(self) -> None:
+        """Leave out methods that are too slow by what was measured."""
+        for method in self.costs.over(self._methods):
+            # It may have been slow once: the machine was busy, or something was loaded.
+            piece, seconds = self.pieces.get(1), self.costs.seconds[method.label]
+            until = (_TRYING + _AGAIN) * self.budget.seconds
+            if piece is not None and self.budget.used + len(piece.ids) * seconds < until:
+                self._judge(1, piece, [method])
+        for method in self.costs.over(self._methods):
+            seconds = self.costs.seconds[method.label]
+            self._leave(method, seconds, self.costs.needed(seconds))
+        enough = self._enough(self.raced)
+        for method in self.costs.crowding(self._methods, _MOST * self._remaining):
+            self._leave(method, self.costs.seconds[method.label], enough)
 
-    def _slow(self, one: Judged, seconds: float, needed: float, tried: bool = True) -> None:
-        self.left_out[one.label], self.too_slow[one.label] = too_slow(seconds, needed, tried), needed
-        self.costs.drop(one.label)
+    def _leave(self, method: MethodRun, seconds: float, needed: float, tried: bool = True) -> None:
+        self.too_slow[method.label] = needed
+        self.left_out[method.label] = (
+            f"a sample {'takes' if tried else 'would take about'} {spoken(seconds)} to explain and judge; {AIM} of "
+            f"them, beside the others, need a budget of about {spoken(needed)}"
+        )
+        self.costs.seconds.pop(method.label, None)
 
-    def _until(self, number: int, rounds: int, alive: list[Judged]) -> float:
+    def _enough(self, methods: list[MethodRun]) -> float:
+        """A budget, in seconds, by which all of these would have enough images in the first round."""
+        return max(1.2 * self.budget.seconds, AIM * self.costs.total(methods) / _MOST + self.reserve)
+
+    def _until(self, number: int, rounds: int, alive: list[MethodRun]) -> float:
         """When a round ends, in seconds since the start."""
-        left = max(0.0, self.watch.left - self.reserve)
-        if number == rounds - 1:
-            share = left
-        elif number:
-            share = left / (rounds - number)
-        else:
+        share = time = max(0.0, self._remaining)
+        if number == 0 and rounds > 1:
             pieces = math.ceil((AIM - 1) / PIECE)
-            share = min(_MOST * left, max(_FIRST * left, 1.1 * pieces * PIECE * self.costs.total(alive)))
-        return self.watch.used + share
+            share = min(_MOST * time, max(_FIRST * time, 1.1 * pieces * PIECE * self.costs.total(alive)))
+        return self.budget.used + (share if number == 0 else time / (rounds - number))
 
-    def _round(self, alive: list[Judged], until: float) -> bool:
-        """More images for all who are in, until a time; whether there are more of them, and time."""
+    def _round(self, alive: list[MethodRun], until: float) -> bool:
+        """Judge more images by all methods still in it, until a time; whether there are more of them, and time."""
         while (piece := self.pieces.get(self._place)) is not None:
-            if self.watch.used + len(piece.ids) * self.costs.total(alive) > until:
+            if self.budget.used + len(piece.ids) * self.costs.total(alive) > until:
                 return True
             if not self._judge(self._place, piece, alive):
                 return False
             self._place += 1
         return False
 
-    def _judge(self, place: int, samples: Samples, who: list[Judged]) -> bool:
-        """Judge these on a piece; False if time ran out, and some of them are not judged on it."""
-        size, whole = len(samples.ids), True
+    def _judge(self, place: int, samples: Samples, methods: list[MethodRun]) -> bool:
+        """Judge methods on a piece; False if time ran out, and some of them are not judged on it."""
+        size, complete = len(samples.ids), True
 
-        def watched() -> Iterator[Judged]:
-            nonlocal whole
-            for one in who:
-                if (place, one.label) in self._has:
+        def watched() -> Iterator[MethodRun]:
+            nonlocal complete
+            for method in methods:
+                if (place, method.label) in self._done:
                     continue
-                if place and self.watch.left - self.reserve < size * self.costs.seconds[one.label]:
-                    whole = False
+                if place and self._remaining < size * self.costs.seconds[method.label]:
+                    complete = False
                     return
                 if place:
-                    self.say(f"{self._stage}, {one.label} on sample {samples.ids[-1] + 1}")
-                seconds = self.watch.timer()
-                yield one
-                self.costs.note(one.label, seconds() / size)
-                self._has.add((place, one.label))
+                    self.say(f"{self._stage}, {method.label} on sample {samples.ids[-1] + 1}")
+                seconds = self.budget.timer()
+                yield method
+                self.costs.note(method.label, seconds() / size)
+                self._done.add((place, method.label))
 
-        judge_batch(self.run, samples, watched(), [self.score.judge], progress=False)
-        return whole
+        prepared = self.prepared.get(place) or self.run.prepare(samples)
+        if place == 1:  # which may be judged again
+            self.prepared[place] = prepared
+        judge_batch(self.run, samples, watched(), [self.score.metric], prepared=prepared)
+        return complete
 
-    def _half(self, alive: list[Judged], methods: list[Judged]) -> tuple[list[Judged], list[Judged]]:
-        """Who goes on: all, and the methods among them."""
-        means = self._means(alive)
-        methods = sorted(methods, key=lambda one: -means[one.label])[: max(2, math.ceil(len(methods) / 2))]
+    def _half(self, alive: list[MethodRun], methods: list[MethodRun]) -> tuple[list[MethodRun], list[MethodRun]]:
+        """The better half: control maps and methods, and the methods alone."""
+        values = self.score.values(self.report)
+        table = torch.stack([values[method.label] for method in alive])
+        averages = table[:, table.isfinite().all(0)].mean(1).tolist()  # on the images that all of these have
+        means = dict(zip((method.label for method in alive), averages, strict=True))
+        methods = sorted(methods, key=lambda method: -means[method.label])[: max(2, math.ceil(len(methods) / 2))]
         # Random maps stay, for the tests; the other controls go when they are behind all.
         floor = means[methods[-1].label]
-        controls = [one for one in alive if one.control and (one.label == RANDOM or means[one.label] >= floor)]
+        controls = [
+            entry for entry in alive if entry.control and (entry.label == RANDOM or means[entry.label] >= floor)
+        ]
         return [*controls, *methods], methods
 
-    def _images(self, who: list[Judged]) -> int:
-        """Images that count for all of these."""
+    def _images(self, methods: list[MethodRun]) -> int:
+        """Number of images that count for all of these."""
         values = self.score.values(self.report)
-        return int(torch.stack([values[one.label].isfinite() for one in who]).all(0).sum())
-
-    def _means(self, who: list[Judged]) -> dict[str, float]:
-        """Mean score of each, on the images that all of these have."""
-        values = self.score.values(self.report)
-        table = torch.stack([values[one.label] for one in who])
-        means = table[:, table.isfinite().all(0)].mean(1)
-        return dict(zip((one.label for one in who), means.tolist(), strict=True))
+        return int(torch.stack([values[method.label].isfinite() for method in methods]).all(0).sum())
 
 
-def _alike(taken: list[float]) -> bool:
-    """Whether the two least of some times are about the same, so that the least can be believed."""
-    least, second = sorted(taken)[:2]
-    return second <= _ALIKE * least
+def race_of(
+    model: nn.Module | Bundle,
+    pieces: Pieces,
+    budget: Budget,
+    *,
+    methods: str | Iterable[MethodGiven] = "all",
+    score: ScoreGiven = "balanced",
+    class_names: Sequence[str] | Mapping[int, str] | None = None,
+    task: str | None = None,
+    outputs: Outputs | None = None,
+    preprocess: Callable[[Any], Tensor] | None = None,
+    window: tuple[float, float] | None = None,
+    tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+    seed: int = 0,
+) -> Race:
+    """A race that has not begun; arguments as for `recommend`."""
+    bundle = as_bundle(model)
+    inner = unwrap(bundle.model)
+    check_answering(inner, "its outputs are judged")
+    lost: dict[int, str] = {}
+    while (first := pieces.get(0)) is not None:
+        reading: Any = {
+            "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
+            "tokenizer": tokenizer or bundle.tokenizer,
+        }
+        prepared = prepare(inner, first.inputs, ids=first.ids, **reading)
+        subject = Subject(inner, prepared, ids=first.ids, outputs=outputs)
+        finite = subject.finite.tolist()
+        if all(finite):
+            break
+        # Samples for which the model's outputs are not finite are taken out.
+        lost.update({i: NOT_FINITE for i, fine in zip(first.ids, finite, strict=True) if not fine})
+        places = [place for place, fine in enumerate(finite) if fine]
+        pieces.put(first.only(places) if places else None)
+    else:
+        reasons = losses_in_words(lost)
+        raise ArgumentError(f"Expected samples that can be judged, but none of {len(lost)} can: {reasons}.")
+    model_task, model_outputs = task_of_subject(subject, task), outputs_of(subject)
+    if budget.clock is time.perf_counter and subject.device.type == "cpu":
+        budget.work = time.process_time
+    anatomy = find_anatomy(inner, subject.batch)
+    chosen = score_of(score, anatomy.modality, seed)
+    for name in chosen.metric.needs:
+        look_for(name, f"The score {chosen.metric.label!r}", [first], iter(()))
+    numbers = ClassNumbers(inner, bundle.class_names if class_names is None else class_names, subject.logits)
+    pieces.change(lambda samples: samples.numbered(numbers))
+    entries = [methods] if isinstance(methods, str) else list(methods)
+    wanted = [entry for entry in entries if not str(entry).startswith(PREFIX)]
+    if entries and not wanted:
+        raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
+    entrants = method_runs("all" if methods == "all" else wanted, anatomy, controls=True)
+    text = describe_run(inner, None, None, "predicted", model_task, seed, model_outputs)
+    run = Run(
+        model=inner,
+        evaluator=inner,
+        **reading,
+        task=model_task,
+        outputs=model_outputs,
+        evaluator_outputs=model_outputs,
+        seed=seed,
+        parts=Parts(None, text),
+        curves=Parts(None, text, CURVES),
+        saved_maps=SavedMaps(None, text, _PICTURES, numbers.names),
+        needs=frozenset(chosen.metric.needs),
+        redraw=True,
+        lost=lost,
+    )
+    race = Race(run, chosen, pieces, {0: prepared}, budget, entrants)
+    if methods == "all":
+        race.left_out.update({spec.name: why for spec in all_methods().values() if (why := spec.refusal(anatomy))})
+    return race

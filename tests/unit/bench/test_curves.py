@@ -148,12 +148,12 @@ def test_rows_without_curves_get_them(tmp_path: Path) -> None:
 def test_images_that_do_not_count_have_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     real = judging.case_of
 
-    def broken(run: Any, samples: Any, marks: Any, method: Any, subject: Any, gaps: Any) -> Any:
-        case = real(run, samples, marks, method, subject, gaps)
-        if method.name == "gradcam" and 3 in samples.ids:
+    def broken(batch: Any, method: Any, gaps: Any) -> Any:
+        case = real(batch, method, gaps)
+        if method.name == "gradcam" and 3 in case.ids:
             maps = case.saliency.clone()
-            maps[samples.ids.index(3)] = torch.nan
-            case.saliency = gaps.own(maps)
+            maps[case.ids.index(3)] = torch.nan
+            case.saliency = gaps.fill_main(maps)
         return case
 
     monkeypatch.setattr(judging, "case_of", broken)
@@ -193,10 +193,10 @@ def test_other_grids_are_not_mixed(tmp_path: Path) -> None:
 def test_what_all_methods_share_is_in_nobodys_time(monkeypatch: pytest.MonkeyPatch) -> None:
     real, before = judging.case_of, []
 
-    def watched(run: Any, samples: Any, marks: Any, method: Any, subject: Any, gaps: Any) -> Any:
-        before.append((subject.passes, "explained" in subject.shared))
-        case = real(run, samples, marks, method, subject, gaps)
-        assert subject.passes == before[-1][0]
+    def watched(batch: Any, method: Any, gaps: Any) -> Any:
+        before.append((batch.subject.passes, "classes" in vars(batch)))
+        case = real(batch, method, gaps)
+        assert batch.subject.passes == before[-1][0]
         return case
 
     monkeypatch.setattr(judging, "case_of", watched)

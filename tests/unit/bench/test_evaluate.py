@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -12,11 +15,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mhex
-from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, UnsupportedModelError
 from mhex.inputs.samples import Samples
 from mhex.judge import evaluation as judging
 from mhex.judge.cases import digests
 from mhex.perturb import PerturbationSweep, Subject
+from mhex.perturb import subject as subjects
 
 ZERO = {"reference": "zero", "steps": 10}
 DELETION = "deletion (reference=zero, steps=10)"
@@ -401,3 +405,97 @@ def test_parts_of_protocols_that_functions_have(model: Small, data: Any) -> None
     for plain, other in (report.metrics[:2], report.metrics[2:]):
         first, second = (report.values(name)[1]["gradcam"] for name in (plain, other))
         assert not torch.allclose(first, second, rtol=1e-3)
+
+
+class Counting:
+    """A preprocessing that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, photo: Image.Image) -> Tensor:
+        self.calls += 1
+        return torch.from_numpy(np.array(photo)).permute(2, 0, 1).double() / 255
+
+
+def photographs(count: int) -> list[Image.Image]:
+    draw = np.random.default_rng(0)
+    return [Image.fromarray(draw.integers(0, 255, (16, 16, 3), dtype=np.uint8)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("judge", [False, True], ids=["own", "evaluator"])
+def test_a_photo_is_preprocessed_once(model: Small, judge: bool) -> None:
+    """For all methods, controls and metrics, with another model as evaluator, and where maps are made again."""
+    counting = Counting()
+    evaluator = copy.deepcopy(model) if judge else None
+    metrics: Any = [("deletion", ZERO), ("max-sensitivity", {"draws": 1, "units": "model"})]
+    methods = ["gradcam", "layercam", "input-x-gradient", "occlusion"]
+    asked: Any = {"preprocess": counting, "batch_size": 2, "evaluator": evaluator}
+    report = mhex.evaluate(model, photographs(5), methods, metrics, **asked)
+    assert counting.calls == 5
+    assert report.skipped()["gradcam"][DELETION] == 0
+
+
+def test_a_race_preprocesses_a_photo_once(model: Small) -> None:
+    counting = Counting()
+    given: Any = {"methods": ["gradcam", "layercam"], "images": 7, "preprocess": counting, "score": ("deletion", ZERO)}
+    answer = mhex.recommend(model, photographs(9), 600, **given)
+    assert answer.table[0].images == counting.calls == 7
+
+
+class Sick(Small):
+    """A model that gives NaN for dark photos."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = super().forward(x)
+        return scores.masked_fill(x.flatten(1).sum(1, keepdim=True) == 0, torch.nan)
+
+
+def test_photos_beside_one_without_scores_are_preprocessed_once() -> None:
+    torch.manual_seed(0)
+    model, counting = Sick().double(), Counting()
+    photos, metrics = photographs(3), [("deletion", {"reference": "mean", "steps": 10})]
+    photos[1] = Image.new("RGB", (16, 16))
+    with pytest.warns(MhexWarning, match="1 of 3 samples could not be judged"):
+        report = mhex.evaluate(model, photos, ["gradcam"], metrics, preprocess=counting)
+    assert counting.calls == 3
+    healthy = Small().double()
+    healthy.load_state_dict(model.state_dict())
+    wanted = mhex.evaluate(healthy, photos, ["gradcam"], metrics, preprocess=Counting()).values("deletion")[1][
+        "gradcam"
+    ]
+    assert bool(wanted.isfinite().all())
+    torch.testing.assert_close(report.values("deletion")[1]["gradcam"][[0, 2]], wanted[[0, 2]])
+
+
+def test_what_an_evaluator_returns_is_recognised_once(model: Small, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later batch whose scores happen to look like probabilities is read as the first one."""
+    original, asked = subjects.find_ending, []
+
+    def watched(module: Any, batch: Any, logits: Any, outputs: Any, *rest: Any) -> Any:
+        asked.append((module is evaluator, outputs))
+        return original(module, batch, logits, outputs, *rest)
+
+    monkeypatch.setattr(subjects, "find_ending", watched)
+    evaluator = copy.deepcopy(model)
+    mhex.evaluate(model, data[0], ["gradcam"], [("deletion", ZERO)], evaluator=evaluator, batch_size=2)
+    assert asked.count((True, None)) == 1
+    assert asked.count((True, "logits")) == 3
+
+
+def test_a_report_is_saved_as_a_run_is(model: Small, data: Any, tmp_path: Path) -> None:
+    wanted = mhex.evaluate(model, data, ["gradcam"], METRICS, out=tmp_path / "run", batch_size=2)
+    assert wanted.save(tmp_path / "saved") == tmp_path / "saved"
+    saved = mhex.Report.load(tmp_path / "saved")
+    assert_equal_rows(saved, wanted)
+    assert saved.lost == wanted.lost
+    assert saved.remarks == []
+    metric = next(name for name in wanted.metrics if wanted.has_curves(name))
+    torch.testing.assert_close(saved.curves(metric)[2], wanted.curves(metric)[2], equal_nan=True)
+    assert (tmp_path / "saved" / "run.json").read_text() == (tmp_path / "run" / "run.json").read_text()
+    # The same call finds all of its rows there.
+    again = mhex.evaluate(model, data, ["gradcam"], METRICS, out=tmp_path / "saved", batch_size=2)
+    assert_equal_rows(again, wanted)
+    assert len(list((tmp_path / "saved").glob("part-*.parquet"))) == 1
+    with pytest.raises(ArgumentError, match=r"Expected a folder without rows, but .* has some"):
+        wanted.save(tmp_path / "saved")

@@ -19,7 +19,7 @@ from mhex.judge import report as about
 from mhex.judge import store
 from mhex.judge.page import curve_panels, page_of
 from mhex.judge.report import evaluations
-from mhex.judge.saved_maps import MAPS, PHOTOS, drawn_from
+from mhex.judge.store import MAPS, PHOTOS, explanations_from
 from support.fixtures_report import report_of
 from support.tiny import pictures, tiny
 
@@ -179,8 +179,8 @@ def test_files_that_do_not_tell_the_prediction_are_read(folder: Path, tmp_path: 
     photos, maps = store.read(folder, PHOTOS), store.read(folder, MAPS)
     place = maps.column_names.index("tokens")
     empty = maps.set_column(place, "tokens", pa.array([""] * len(maps)))
-    first = drawn_from(photos, empty)[0]["gradcam"]
-    known = drawn_from(photos, maps)[0]["gradcam"]
+    first = explanations_from(photos, empty)[0]["gradcam"]
+    known = explanations_from(photos, maps)[0]["gradcam"]
     assert first.prediction(0) is None
     assert known.prediction(0) is not None
     assert first.target_names(0) == known.target_names(0)

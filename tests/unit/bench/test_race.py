@@ -10,9 +10,8 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.inputs.samples import Pieces
-from mhex.judge.plan import Judged
-from mhex.recommend.entry import entered
-from mhex.recommend.race import AIM, Costs, Race, Watch, passes
+from mhex.judge.plan import MethodRun
+from mhex.recommend.race import AIM, Budget, Costs, Race, passes, race_of
 from support.raced import GRADIENT, ZERO, Clock, Linear, images, run
 
 FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
@@ -161,8 +160,8 @@ def test_passes_that_are_slow_for_a_while_are_timed_again() -> None:
 def waited(waits: dict[int, float], budget: float = 120) -> tuple[Waiting, Race]:
     clock = Clock()
     model = Waiting(clock, 0.01, waits)
-    watch = Watch(budget, clock, lambda: model.worked)
-    race = entered(model, Pieces(images(3)), watch, methods=FOUR, score=ZERO)
+    watch = Budget(budget, clock, lambda: model.worked)
+    race = race_of(model, Pieces(images(3)), watch, methods=FOUR, score=ZERO)
     race.go()
     return model, race
 
@@ -179,7 +178,7 @@ def test_a_wait_for_other_processes_is_in_nobody_s_cost() -> None:
 
 def test_time_at_work_bounds_what_is_measured() -> None:
     clock, work = Clock(), Clock()
-    watch = Watch(60, clock, work)
+    watch = Budget(60, clock, work)
     seconds = watch.timer()
     clock.now, work.now = clock.now + 50, work.now + 1
     assert seconds() == pytest.approx(4, rel=0.01)
@@ -189,7 +188,7 @@ def test_time_at_work_bounds_what_is_measured() -> None:
     seconds = watch.timer()
     clock.now += 0.05  # shorter than some systems count the time at work
     assert seconds() == pytest.approx(0.05, rel=0.01)
-    assert Watch(60, clock).timer()() < 0.01
+    assert Budget(60, clock).timer()() < 0.01
 
 
 def test_a_refusal_is_short() -> None:
@@ -221,7 +220,7 @@ def test_slow_methods_are_told_with_what_they_need() -> None:
 
 def test_slow_ones_leave_so_that_the_others_have_enough() -> None:
     costs = Costs(100, 5, {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.9, "e": 1.2})
-    methods = [Judged(name) for name in "abcde"]
+    methods = [MethodRun(name) for name in "abcde"]
     assert costs.crowding(methods, 25) == []
     assert [one.name for one in costs.crowding(methods, 15)] == ["e"]
     assert [one.name for one in costs.crowding(methods, 5)] == ["e", "d"]
@@ -240,6 +239,6 @@ def test_costs_forget_the_first() -> None:
     for seconds in (9.0, 1.0, 2.0):
         costs.note("a", seconds)
     assert costs.seconds == {"a": 1.5}
-    assert passes(Judged("rise", {"n": 7})) == 7
-    assert passes(Judged("control:random")) == 0
+    assert passes(MethodRun("rise", {"n": 7})) == 7
+    assert passes(MethodRun("control:random")) == 0
     assert costs.needed(costs.limit) == pytest.approx(100)

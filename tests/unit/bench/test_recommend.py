@@ -11,7 +11,7 @@ import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.samples import Pieces, shuffled
 from mhex.recommend.race import seconds_of, spoken
-from support.raced import GRADIENT, GRADIENT_NAME, METHODS, Linear, images, run
+from support.raced import GRADIENT, GRADIENT_NAME, METHODS, Clock, Linear, images, run
 
 
 def test_pixel_times_gradient_wins_where_it_is_exact() -> None:
@@ -176,3 +176,24 @@ def test_data_of_the_other_kind_are_told_in_a_sentence() -> None:
             call(reads_photos, [{"text": "a cat"}] if call is mhex.recommend else ["a cat"])
         with pytest.raises(ArgumentError, match=r"^The data are photos, and this model reads texts; choose texts"):
             call(reads_texts, [{"image": photo}] if call is mhex.recommend else [photo])
+
+
+def test_a_small_sample_is_named() -> None:
+    """The order of methods by a few samples may change, and the answer says so; from eight on it does not."""
+    words = "The sample is small: the last round had 7 samples, fewer than 8, so the order of the methods may change"
+    assert words in " ".join(run(images=7).sentences())
+    assert "The sample is small" not in " ".join(run(images=8).sentences())
+    assert "had 1 sample," in " ".join(run(images=1).sentences())
+
+
+def test_it_says_when_all_samples_are_used() -> None:
+    """Only then may most of the budget be unused."""
+    answer = run(data=images(12))
+    assert answer.exhausted
+    assert answer.used < 0.5 * answer.budget
+    assert any(sentence.startswith("All samples are used, after") for sentence in answer.sentences())
+    clock = Clock()
+    answer = run(Linear(clock, 0.02), budget=30, clock=clock, data=images(500))
+    assert not answer.exhausted
+    assert answer.used > 0.8 * answer.budget
+    assert "All samples are used" not in str(answer)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import mhex
 from mhex.errors import ArgumentError
 from mhex.judge import cases
-from mhex.judge.plan import judged_task
+from mhex.judge.plan import task_of_subject
 from mhex.perturb import Subject
 from support.tiny import tiny
 
@@ -66,7 +66,7 @@ def test_heads_say_it() -> None:
     for several, wanted in ((True, "multi-label"), (False, "classification")):
         model = tiny("cnn")
         mhex.attach(model, 3, multi_label=several)
-        assert judged_task(Subject(model, X), None) == wanted
+        assert task_of_subject(Subject(model, X), None) == wanted
 
 
 @pytest.mark.parametrize("task", ["classification", "multi-label"])

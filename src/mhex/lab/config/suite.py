@@ -15,7 +15,7 @@ from mhex._schema import build
 from mhex.errors import ArgumentError, MhexError, unknown_name
 from mhex.inputs.photos import check_window
 from mhex.judge.controls import CONTROLS, PREFIX, is_control
-from mhex.judge.plan import Judge, Judged, MethodGiven, judges, label
+from mhex.judge.plan import MethodGiven, MethodRun, MetricRun, label, metric_runs
 from mhex.lab.config.recipe import packaged_recipes
 from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural
 from mhex.lab.datasets import DataEntry, data_entry
@@ -91,7 +91,7 @@ class SuiteMethod(FileSection):
     @property
     def label(self) -> str:
         """The name of the method in tables."""
-        return label(self.name, Judged(self.name, self.options).written)
+        return label(self.name, MethodRun(self.name, self.options).written)
 
 
 class SuiteMetric(FileSection):
@@ -324,7 +324,7 @@ def _check_entry(entry: SuiteEntry, source: str, keys: Mapping[str, str]) -> _Ta
     for place, part in enumerate(entry.metrics):
         with _at(source, f"{keys['metrics']}[{place}]"):
             # Without the suite's seed, so that published columns need not name it.
-            metric = judges([part.argument], data.kind)[0]
+            metric = metric_runs([part.argument], data.kind)[0]
             if metric.label in labels:
                 raise ArgumentError(f"{metric.label} is there twice.")
             labels.add(metric.label)
@@ -394,7 +394,7 @@ _NEEDS = {
 }
 
 
-def _check_needs(metric: Judge, entry: SuiteEntry, data: DataEntry) -> None:
+def _check_needs(metric: MetricRun, entry: SuiteEntry, data: DataEntry) -> None:
     """Refuse a metric of what the data does not say, and a paper's protocol without the other network it reads."""
     for need in metric.needs:
         if not _has(need, entry.data, data):

@@ -27,7 +27,7 @@ from mhex.inputs.samples import losses_in_words
 from mhex.judge import store
 from mhex.judge.controls import is_control
 from mhex.judge.evaluation import evaluate
-from mhex.judge.plan import MethodGiven, judged
+from mhex.judge.plan import MethodGiven, method_runs
 from mhex.judge.report import Report, versions
 from mhex.lab.config.suite import EVERY, Suite, SuiteData, SuiteEntry, check_suite
 from mhex.lab.datasets import data_entry
@@ -119,7 +119,7 @@ def _methods(entry: SuiteEntry, bundle: Bundle, items: Items) -> list[MethodGive
     tokens = prepared.batch.tokens(anatomy)
     named = [part for part in entry.methods if part.name not in (EVERY, *entry.leave_out)]
     if named:
-        judged([part.argument for part in named], anatomy, controls=False)
+        method_runs([part.argument for part in named], anatomy, controls=False)
     for part in named:
         if not is_control(part.name):
             get_method(part.name).check_serves(anatomy, tokens)
