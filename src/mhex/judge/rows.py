@@ -16,8 +16,8 @@ from mhex.judge.cases import Gaps
 from mhex.judge.plan import MethodRun, MetricRun, label
 from mhex.judge.store import ROWS, Key
 from mhex.metrics.base import PerImage
-from mhex.metrics.curve import CurveMetric
 from mhex.metrics.case import Case
+from mhex.metrics.curve import CurveMetric
 
 RowMapping = Mapping[str, Any]
 SampleKey = tuple[int, str]  # number and digest

@@ -91,7 +91,7 @@ class SuiteMethod(FileSection):
     @property
     def label(self) -> str:
         """The name of the method in tables."""
-        return label(self.name, MethodRun(self.name, self.options).written)
+        return label(self.name, MethodRun(self.name, self.options).options_json)
 
 
 class SuiteMetric(FileSection):
