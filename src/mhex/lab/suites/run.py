@@ -32,7 +32,7 @@ from mhex.judge.report import Report, versions
 from mhex.lab.config.suite import EVERY, DataPart, Entry, Suite
 from mhex.lab.config.suite_check import check_suite
 from mhex.lab.datasets import data_entry
-from mhex.lab.datasets.photo_files import Items
+from mhex.lab.datasets.sets import Items
 from mhex.lab.datasets.two_class import two_class_items
 from mhex.registry import all_methods, get_method
 from mhex.zoo.names import load
