@@ -1,11 +1,11 @@
-"""From what users type to what the library takes: methods, targets, options, devices."""
+"""The options that commands share, and the way from typed text to methods, targets, options and devices."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -13,11 +13,26 @@ from mhex.errors import ArgumentError, unknown_name
 
 if TYPE_CHECKING:
     from mhex.capture import Outputs
-    from mhex.concept import Concept
     from mhex.registry import Method
     from mhex.targets import Target, Task
 
-OUTPUTS = typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised")
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER.")
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="LOW,HIGH",
+        help="Values that are black and white, of photos of more than 8 bits.",
+        show_default="as the file says",
+    ),
+]
+OutputsOption = Annotated[
+    str | None,
+    typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised"),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:1.")]
 _CONCEPT = "concept:"
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -32,15 +47,15 @@ def parse_methods(text: str, auto: bool = False) -> list[str]:
     from mhex.explain import AUTO
     from mhex.registry import all_methods
 
-    known = all_methods()
+    methods = all_methods()
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ArgumentError("Expected at least one method after --method, e.g. gradcam, or gae,rollout, or all.")
     if "all" in names:
-        return list(known)
+        return list(methods)
     for name in names:
-        if name not in known and not (auto and name == AUTO):
-            raise unknown_name("method", name, known)
+        if name not in methods and not (auto and name == AUTO):
+            raise unknown_name("method", name, methods)
     return list(dict.fromkeys(names))
 
 
@@ -55,47 +70,55 @@ def parse_target(text: str | None, class_names: Sequence[str] | None) -> Target:
     if text is None:
         return None
     names = {name.casefold() for name in class_names or ()}
-
-    def one(piece: str) -> int | str:
-        return int(piece) if piece.casefold() not in names and re.fullmatch(r"\d+", piece) else piece
-
     if text.strip().casefold() in names:
         return text.strip()
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     if not pieces:
         raise ArgumentError("Expected a class after --target: a name, a number, several with commas, or top3.")
-    files = [piece for piece in pieces if piece.startswith(_CONCEPT) and piece.casefold() not in names]
-    if files and len(files) < len(pieces):
+    unnamed = [piece for piece in pieces if piece.casefold() not in names]
+    if concepts := [piece for piece in unnamed if piece.startswith(_CONCEPT)]:
+        return _concepts(concepts, len(pieces), text)
+    classes = [int(piece) if piece in unnamed and re.fullmatch(r"\d+", piece) else piece for piece in pieces]
+    if len(classes) == 1:
+        return classes[0]
+    if top := [piece for piece in unnamed if re.fullmatch(r"top\d+", piece)]:
+        raise ArgumentError(f"Expected {top[0]} alone or a list of classes after --target, but got both: {text!r}.")
+    return classes
+
+
+def _concepts(pieces: Sequence[str], count: int, text: str) -> Target:
+    """The concepts of some of `count` targets."""
+    from mhex.concept import Concept
+
+    if len(pieces) < count:
         raise ArgumentError(
             f"Expected classes alone, or concepts alone (each {_CONCEPT}FILE), after --target, but got both: {text!r}."
         )
-    if files:
-        concepts = _concepts(files)
-        return concepts if len(concepts) > 1 else concepts[0]
-    if len(pieces) == 1:
-        return one(pieces[0])
-    if top := [p for p in pieces if re.fullmatch(r"top\d+", p) and p.casefold() not in names]:
-        raise ArgumentError(f"Expected {top[0]} alone or a list of classes after --target, but got both: {text!r}.")
-    return [one(piece) for piece in pieces]
-
-
-def _concepts(files: Sequence[str]) -> list[Concept]:
-    from mhex.concept import Concept
-
-    paths = [file.removeprefix(_CONCEPT).strip() for file in files]
+    paths = [piece.removeprefix(_CONCEPT).strip() for piece in pieces]
     if not all(paths):
         raise ArgumentError(f"Expected a file after {_CONCEPT}, e.g. --target {_CONCEPT}fur.safetensors, but got none.")
-    return [Concept.load(path) for path in paths]
+    concepts = [Concept.load(path) for path in paths]
+    return concepts if len(concepts) > 1 else concepts[0]
 
 
 def parse_task(text: str | None) -> Task | None:
-    """What the model's outputs are; None if the model is to say it."""
+    """The kind of the model's outputs; None if the model is to say it."""
     from mhex.targets import Task
 
-    known: dict[str, Task] = {name: name for name in get_args(Task)}
-    if text is not None and text not in known:
-        raise ArgumentError(f"Expected {', '.join(known)} after --task, but got {text!r}.")
-    return None if text is None else known[text]
+    return _choice(text, get_args(Task), "--task", ", ")
+
+
+def parse_outputs(text: str | None) -> Outputs | None:
+    """The form of the model's outputs; None if it is to be recognised."""
+    from mhex.capture import Outputs
+
+    return _choice(text, get_args(Outputs), "--outputs", " or ")
+
+
+def _choice(text: str | None, choices: Sequence[str], option: str, separator: str) -> Any:
+    if text is not None and text not in choices:
+        raise ArgumentError(f"Expected {separator.join(choices)} after {option}, but got {text!r}.")
+    return text
 
 
 def parse_window(text: str | None) -> tuple[float, float] | None:
@@ -113,16 +136,6 @@ def parse_window(text: str | None) -> tuple[float, float] | None:
             f"Expected two numbers with a comma between after --window, such as 0,4095, but got {text!r}."
         )
     return check_window(ends)
-
-
-def parse_outputs(text: str | None) -> Outputs | None:
-    """What the model returns; None if it is to be recognised."""
-    from mhex.capture import Outputs
-
-    known: dict[str, Outputs] = {name: name for name in get_args(Outputs)}
-    if text is not None and text not in known:
-        raise ArgumentError(f"Expected {' or '.join(known)} after --outputs, but got {text!r}.")
-    return None if text is None else known[text]
 
 
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -143,19 +156,18 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
         raise ArgumentError("Expected --method with --option, because options are those of a method: name it.")
     specs = {name: get_method(name) for name in methods if name != AUTO}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        key = key.strip()
+        key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key:
             raise ArgumentError(f"Expected --option key=value, e.g. --option start_block=2, but got {pair!r}.")
         owners = [name for name in methods if key in specs[name].options]
         if not owners:
-            known = sorted({f"{k}={v}" for spec in specs.values() for k, v in spec.options.items()})
+            options = sorted({f"{k}={v}" for spec in specs.values() for k, v in spec.options.items()})
             raise ArgumentError(
                 f"None of the chosen methods ({', '.join(methods)}) has an option {key!r}. Their options: "
-                f"{', '.join(known) or 'none'}."
+                f"{', '.join(options) or 'none'}."
             )
         for name in owners:
-            chosen[name][key] = _typed(specs[name], key, value.strip())
+            chosen[name][key] = _typed(specs[name], key, value)
     return chosen
 
 

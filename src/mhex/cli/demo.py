@@ -238,7 +238,7 @@ class Look:
         return f"{self.bundle.name} on the {self.photo.name}: {shares}; most likely {name} ({100 * share:.0f} %)"
 
 
-def demo(
+def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
 ) -> None:
     """Explain photos and texts with models of the zoo by every method that serves them, offline, in a minute.

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,7 +16,15 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.errors import ArgumentError, MhexError
-from mhex.inputs.photos import BROKEN, Window, check_window, claims_too_much, plain_rgb, upright_rgb
+from mhex.inputs.photos import (
+    BROKEN,
+    UnknownWindowError,
+    Window,
+    check_window,
+    claims_too_much,
+    plain_rgb,
+    upright_rgb,
+)
 from mhex.lab.datasets.files import DataFormatError
 
 Fit = Literal["crop", "squash"]
@@ -123,11 +132,33 @@ class PhotoFiles(_Files):
     ) -> None:
         super().__init__(paths, side, fit)
         self.upright, self.window = upright, check_window(window)
+        self._lock = Lock()
+        self._refusal: UnknownWindowError | None = None
 
     def _square(self, photo: Image.Image, path: Path) -> Bytes:
         photo.draft("RGB", (self.side, self.side))  # JPEG is decoded at a smaller scale where that suffices
-        small = (upright_rgb if self.upright else plain_rgb)(photo, self.window, path.name)
-        return np.asarray(fitted(small, self.side, self.fit)).transpose(2, 0, 1)
+        try:
+            plain = (upright_rgb if self.upright else plain_rgb)(photo, self.window, path.name)
+        except UnknownWindowError as error:
+            raise self._unknown_window(error) from error
+        return np.asarray(fitted(plain, self.side, self.fit)).transpose(2, 0, 1)
+
+    def _unknown_window(self, error: UnknownWindowError) -> UnknownWindowError:
+        """One sentence for all files whose black and white are not known, with the range over all of them."""
+        with self._lock:
+            if self._refusal is None:
+                errors = []
+                for path in self.paths:
+                    try:
+                        with Image.open(path) as photo:
+                            if not claims_too_much(photo, path.stat().st_size):
+                                plain_rgb(photo, self.window, path.name)
+                    except UnknownWindowError as refusal:
+                        errors.append(refusal)
+                    except (MhexError, *BROKEN, Image.DecompressionBombError):
+                        continue  # this file is refused for another reason when it is taken
+                self._refusal = UnknownWindowError.joined(errors or [error])
+        return self._refusal
 
 
 class MaskFiles(_Files):
