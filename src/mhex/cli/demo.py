@@ -59,8 +59,8 @@ class HeadsLook:
     @property
     def sentence(self) -> str:
         """What the heads say, in one sentence."""
-        said = ", ".join(f"{one.name} {next(iter(one.favourites))}" for one in self.opinions)
-        return f"Heads of {self.bundle.name} on the {self.photo.name}: {said}"
+        answers = ", ".join(f"{opinion.name} {next(iter(opinion.favourites))}" for opinion in self.opinions)
+        return f"Heads of {self.bundle.name} on the {self.photo.name}: {answers}"
 
 
 def head_opinions(bundle: Bundle, inputs: Any) -> list[Opinion]:
@@ -83,9 +83,9 @@ def head_opinions(bundle: Bundle, inputs: Any) -> list[Opinion]:
     with torch.inference_mode():
         bundle.model(inputs) if isinstance(inputs, torch.Tensor) else bundle.model(**inputs)
     scores = {**scaffold.head_logits, "the network": scaffold.reading.scores("classifier")}
-    known = bundle.card.get("accuracy", {})
-    host = next((value for value in known.values() if isinstance(value, float)), None)
-    accuracies = [*known.get("heads", [None] * len(scaffold.names)), host]
+    measured = bundle.card.get("accuracy", {})
+    host = next((value for value in measured.values() if isinstance(value, float)), None)
+    accuracies = [*measured.get("heads", [None] * len(scaffold.names)), host]
     return [
         Opinion(name, accuracy, top_classes(logits[0].float().softmax(0).tolist(), bundle.class_names))
         for (name, logits), accuracy in zip(scores.items(), accuracies, strict=True)
@@ -105,7 +105,7 @@ def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> H
         bundle: With heads.
         photo: The photo.
         classes: Names of the classes that the maps explain.
-        step: Told each method as it begins.
+        step: Called with each method as it begins.
     """
     if bundle.preprocess is None:
         raise ArgumentError(f"Expected a network that reads photos, but {bundle.name} does not.")
@@ -114,7 +114,7 @@ def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> H
         photo.image,
         METHODS,
         classes,
-        lambda what: step(f"{photo.name}, {bundle.name}: {what}"),
+        lambda name: step(f"{photo.name}, {bundle.name}: {name}"),
         options={"mhex": {"per_layer": True}},
     )
     combined = outcome.explanations[0]
@@ -129,8 +129,6 @@ TEXTS = (
     "with cameras.",
     "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
 )
-# Methods of many passes, with fewer of them.
-QUICK_TEXTS: dict[str, dict[str, Any]] = {"rise": {"n": 100}, "shap": {"max_evals": 100}, "smoothgrad": {"n": 10}}
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Read
         bundle: A text classifier with heads.
         text: The text.
         methods: Names of all methods.
-        step: Told each method as it begins.
+        step: Called with each method as it begins.
     """
     if bundle.tokenizer is None:
         raise ArgumentError(f"Expected a model that reads texts, but {bundle.name} does not.")
@@ -172,8 +170,8 @@ def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Read
         text,
         methods,
         "top2",
-        lambda what: step(f"news, {bundle.name}: {what}"),
-        options=QUICK_TEXTS,
+        lambda name: step(f"news, {bundle.name}: {name}"),
+        options=quick_options(methods, "text"),
         pass_over=True,
     )
     opinions = head_opinions(bundle, bundle.tokenizer(text, return_tensors="pt"))
@@ -181,16 +179,6 @@ def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Read
 
 
 MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
-# Methods of many passes, with fewer of them: they would take longer than all the others together.
-QUICK: dict[str, dict[str, Any]] = {
-    "vit-cx": {"max_masks": 32},
-    "scorecam": {"max_channels": 24},
-    "smoothgrad": {"n": 5},
-    "integrated-gradients": {"steps": 24},
-    "occlusion": {"patch": 16},
-    "rise": {"n": 60},
-    "shap": {"max_evals": 60},
-}
 
 
 @dataclass(frozen=True)
@@ -267,14 +255,19 @@ def command(
         text = demo_page(looks, heads, readings)
     file = out / "index.html"
     write_text(text, file)
-    said = [*(one.sentence for one in looks), heads.sentence, *(one.sentence for one in readings)]
-    say("\n".join(f"{sentence}." for sentence in said))
-    outcomes = [*(one.outcome for one in looks), *(one.outcome for one in readings)]
-    count = sum(len(one.explanations) for one in outcomes) + len(heads.explanations)
+    say("\n".join(f"{result.sentence}." for result in (*looks, heads, *readings)))
+    count = sum(len(result.outcome.explanations) for result in (*looks, *readings)) + len(heads.explanations)
     say(
         f"Explained {len(photos)} photos and {len(texts)} texts with {len(bundles) + 2} models and {len(methods)} "
         f"methods ({count} explanations) in {time.perf_counter() - started:.0f} s: open {file}"
     )
+
+
+def quick_options(methods: Sequence[str], modality: str) -> dict[str, Mapping[str, Any]]:
+    """Fewer passes for methods of many passes, which would take longer than all the others together."""
+    from mhex.registry import get_method
+
+    return {name: get_method(name).quick.get(modality, {}) for name in methods}
 
 
 def demo_photos() -> list[Photo]:
@@ -309,7 +302,7 @@ def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
         bundle: From the zoo; its card must name groups of classes.
         photo: The photo.
         methods: Names of all methods.
-        step: Told each method as it begins.
+        step: Called with each method as it begins.
     """
     import torch
 
@@ -325,8 +318,8 @@ def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
         photo.image,
         methods,
         list(explained.values()),
-        lambda what: step(f"{photo.name}, {bundle.name}: {what}"),
-        options=QUICK,
+        lambda name: step(f"{photo.name}, {bundle.name}: {name}"),
+        options=quick_options(methods, "image"),
         pass_over=True,
     )
     return Look(
