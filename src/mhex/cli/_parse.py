@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -33,6 +33,7 @@ OutputsOption = Annotated[
     typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised"),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:1.")]
+Value = TypeVar("Value")
 _CONCEPT = "concept:"
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -105,20 +106,22 @@ def parse_task(text: str | None) -> Task | None:
     """The kind of the model's outputs; None if the model is to say it."""
     from mhex.targets import Task
 
-    return _choice(text, get_args(Task), "--task", ", ")
+    choices: dict[str, Task] = {name: name for name in get_args(Task)}
+    return None if text is None else _choice(text, choices, "--task", ", ")
 
 
 def parse_outputs(text: str | None) -> Outputs | None:
     """The form of the model's outputs; None if it is to be recognised."""
     from mhex.capture import Outputs
 
-    return _choice(text, get_args(Outputs), "--outputs", " or ")
+    choices: dict[str, Outputs] = {name: name for name in get_args(Outputs)}
+    return None if text is None else _choice(text, choices, "--outputs", " or ")
 
 
-def _choice(text: str | None, choices: Sequence[str], option: str, separator: str) -> Any:
-    if text is not None and text not in choices:
+def _choice(text: str, choices: Mapping[str, Value], option: str, separator: str) -> Value:
+    if text not in choices:
         raise ArgumentError(f"Expected {separator.join(choices)} after {option}, but got {text!r}.")
-    return text
+    return choices[text]
 
 
 def parse_window(text: str | None) -> tuple[float, float] | None:

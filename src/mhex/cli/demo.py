@@ -255,8 +255,10 @@ def command(
         text = demo_page(looks, heads, readings)
     file = out / "index.html"
     write_text(text, file)
-    say("\n".join(f"{result.sentence}." for result in (*looks, heads, *readings)))
-    count = sum(len(result.outcome.explanations) for result in (*looks, *readings)) + len(heads.explanations)
+    results: list[Look | Reading] = [*looks, *readings]
+    sentences = [*(result.sentence for result in looks), heads.sentence, *(result.sentence for result in readings)]
+    say("\n".join(f"{sentence}." for sentence in sentences))
+    count = sum(len(result.outcome.explanations) for result in results) + len(heads.explanations)
     say(
         f"Explained {len(photos)} photos and {len(texts)} texts with {len(bundles) + 2} models and {len(methods)} "
         f"methods ({count} explanations) in {time.perf_counter() - started:.0f} s: open {file}"

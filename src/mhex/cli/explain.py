@@ -252,8 +252,8 @@ def command(
     if sections:
         complain(f"Page: {_write_page(bundle, sections, out)}.")
     if lost:
-        for name, error in lost.items():
-            complain(f"not explained: {error}" if name in str(error) else f"not explained: {name}: {error}")
+        for name, loss in lost.items():
+            complain(f"not explained: {loss}" if name in str(loss) else f"not explained: {name}: {loss}")
         complain(f"The pictures of all others are in {out}.")
         raise typer.Exit(LOSSES)
 

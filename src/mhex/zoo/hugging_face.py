@@ -221,8 +221,9 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
     mean = processor.get("image_mean") if normalise else (0.0, 0.0, 0.0)
     std = processor.get("image_std") if normalise else (1.0, 1.0, 1.0)
     number, names = processor.get("resample", 3), {number: name for name, number in FILTERS.items()}
+    resample = names.get(number, "bicubic") if isinstance(number, int) else "bicubic"
     try:
-        return Squash(height, width, mean, std, names.get(number if isinstance(number, int) else None, "bicubic"))
+        return Squash(height, width, mean, std, resample)
     except ArgumentError as error:
         raise ArgumentError(f"The image processor in {path} is damaged. {error}") from error
 

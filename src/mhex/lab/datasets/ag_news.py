@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
@@ -12,7 +13,7 @@ from mhex.lab.datasets.sets import TextSet
 AG_NEWS_FILE, AG_NEWS_FULL_FILE, AG_NEWS_FOLDER = "ag_news.parquet", "ag_news_full.parquet", "ag_news"
 AG_NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 SPLITS = ("train", "test")
-FACTS = {
+FACTS: dict[str, Any] = {
     "title": "AG News",
     "licence": "none named; non-commercial use",
     "citation": "X. Zhang, J. Zhao, Y. LeCun: Character-level Convolutional Networks for Text Classification. Advances "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ PIXELS = 3 * 32 * 32
 SPLITS = ("train", "test")
 _FILES_10 = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
 _FILES_100 = {"train": ("train.bin",), "test": ("test.bin",)}
-FACTS = {
+FACTS: dict[str, Any] = {
     "licence": "none named",
     "citation": "A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, University of "
     "Toronto, 2009.",

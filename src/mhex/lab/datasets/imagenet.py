@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -208,9 +209,9 @@ def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
             "right file in the data folder."
         )
     order = synset_places()
-    annotations = {}
+    annotations: dict[str, tuple[int, ...]] = {}
     for name, classes in content.items():
-        numbers = [order.get(value, value) if isinstance(value, str) else value for value in classes]
+        numbers: list[Any] = [order.get(value, value) if isinstance(value, str) else value for value in classes]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(order):
                 raise files.DataFormatError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ LIDC_FILE = "lidc/nodules.csv"
 LIDC_CLASSES = ("benign", "malignant")
 UNSURE = 3.0
 SHARES = {"test": 0.15, "val": 0.1275}  # the rest, 0.7225, is for learning
-FACTS = {
+FACTS: dict[str, Any] = {
     "title": "Lung nodules of LIDC-IDRI",
     "licence": "CC BY 3.0",
     "citation": "S. G. Armato III et al.: The Lung Image Database Consortium (LIDC) and Image Database Resource "

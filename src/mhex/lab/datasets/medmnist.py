@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ def _file(name: str, size: int) -> str:
     return f"{name}.npz" if size == SIZES[0] else f"{name}_{size}.npz"
 
 
-def _facts(title: str, size: int = SIZES[0]) -> dict[str, str]:
+def _facts(title: str, size: int = SIZES[0]) -> dict[str, Any]:
     """The entry of a MedMNIST collection."""
     name = title.lower()
     return {

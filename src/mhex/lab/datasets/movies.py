@@ -48,11 +48,12 @@ def load_movies(split: str = "train", *, limit: int | None = None) -> TextSet:
         parts = {part: read_eraser(folder, part) for part in files.split_parts(SPLITS, split)}
         reviews = [review for part in parts.values() for review in part]
         rows = files.pick_rows([part for part in parts for _ in parts[part]], split, limit)
-        texts, labels, evidence = ([reviews[row][column] for row in rows] for column in range(3))
+        columns: list[list[Any]] = [[reviews[row][column] for row in rows] for column in range(3)]
     else:
         title = f"Movie Reviews of ERASER, or the published folder {MOVIES_FOLDER},"
         table, _ = files.read_split(MOVIES_FILE, title, ["text", "label", "evidence"], split, limit)
-        texts, labels, evidence = (table[name] for name in ("text", "label", "evidence"))
+        columns = [table[name] for name in ("text", "label", "evidence")]
+    texts, labels, evidence = columns
     words = [text.split() for text in texts]
     return TextSet(
         texts=tuple(" ".join(text) for text in words),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -233,8 +234,8 @@ class SegmentationSet:
     def present(self) -> list[list[int]]:
         """The classes of each photo except the background, the largest first; reads all maps once."""
         classes = []
-        for rows in torch.arange(len(self)).split(64):
-            for values in self.maps[rows]:
+        for start in range(0, len(self), 64):
+            for values in self.maps[torch.arange(start, min(start + 64, len(self)))]:
                 counts = torch.bincount(values.flatten().long(), minlength=VOID + 1)[: len(self.classes)]
                 order = counts.argsort(descending=True, stable=True).tolist()
                 classes.append([place for place in order if counts[place] and place != self.background])
@@ -262,7 +263,7 @@ class SegmentationSet:
                     "Every pixel belongs to an object here: give of= the name of a class, such as "
                     f"{self.classes[-1]!r}, or 'each'."
                 )
-            return Items(len(self), lambda row: self._item(row, self.background, inverse=True))
+            return Items(len(self), partial(self._item, place=self.background, inverse=True))
         if of != "each" and of not in self.classes:
             raise unknown_name("class", of, (*self.classes, "each"))
         numbers = {name: place for place, name in enumerate(self.classes if labels is None else labels)}
@@ -276,8 +277,8 @@ class SegmentationSet:
                     pairs.append((row, place, {"label": numbers[self.classes[place]], **extra}))
         return Items(len(pairs), lambda number: self._item(*pairs[number][:2]) | pairs[number][2])
 
-    def _item(self, row: int, place: int | None, inverse: bool = False) -> dict[str, Any]:
+    def _item(self, row: int, place: int, inverse: bool = False) -> dict[str, Any]:
         """A photo with the mask of a class, or of everything but it."""
         values = self.maps[torch.tensor([row])][0].long()
-        mask = ((values == place) ^ inverse).long().masked_fill(values == VOID, -1)
-        return {"image": photo_at(self.images, row), "mask": mask}
+        mask = (values != place) if inverse else (values == place)
+        return {"image": photo_at(self.images, row), "mask": mask.long().masked_fill(values == VOID, -1)}
