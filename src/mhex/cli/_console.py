@@ -105,14 +105,7 @@ def _length(text: str) -> int:
 def show_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, prose: Collection[str] = ()
 ) -> None:
-    """Print a table: aligned below its title for people, with tabs between for other programs.
-
-    Args:
-        title: Of the table.
-        columns: Headings.
-        rows: Cells; printed as they are, never read as markup.
-        prose: As for `Table`.
-    """
+    """Print a table: aligned below its title for people, with tabs between for other programs."""
     table, width = Table(columns, [[one_line(cell) for cell in row] for row in rows], prose), _width()
     say(table.plain() if width is None else f"{one_line(title)}\n\n{table.fitted(width)}")
 
@@ -123,11 +116,7 @@ def _width() -> int | None:
 
 
 def output_folder(folder: Path) -> Path:
-    """Make sure that a folder exists and can be written to, before any work is spent.
-
-    Raises:
-        ArgumentError: It cannot be made or written to.
-    """
+    """Make sure that a folder exists and can be written to, before any work is spent."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -234,10 +223,7 @@ def busy(work: str) -> Iterator[None]:
 
 @contextmanager
 def steps(total: int) -> Iterator[Step]:
-    """A progress bar over `total` pieces of work on standard error; silent if nobody watches.
-
-    Long work inside shows a bar of its own below.
-    """
+    """A progress bar over `total` pieces of work on standard error; silent if nobody watches."""
     console, begun = _watcher(), False
     with progress_bar(total, console is not None, console=console) as bar:
 

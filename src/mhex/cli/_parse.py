@@ -39,12 +39,7 @@ _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def parse_methods(text: str, auto: bool = False) -> list[str]:
-    """Names of methods, `a,b`, each checked; `all` gives every method there is.
-
-    Args:
-        text: As typed.
-        auto: Whether `auto` may be among them, for the method that suits the model.
-    """
+    """Names of methods, `a,b`, each checked; `all` gives every method, and `auto` may be allowed."""
     from mhex.explain import AUTO
     from mhex.registry import all_methods
 
@@ -61,13 +56,7 @@ def parse_methods(text: str, auto: bool = False) -> list[str]:
 
 
 def parse_target(text: str | None, class_names: Sequence[str] | None) -> Target:
-    """A target: None, a class number, a class name, `top3`, a list of numbers and names, or concepts.
-
-    Args:
-        text: `NAME`, `3`, `NAME,3`, `top3`, or `concept:FILE,concept:FILE`. A comma inside a class name is part of it
-            where the whole text is a name.
-        class_names: Names of the model's classes; a name that looks like a number or like `top3` is still a name.
-    """
+    """A target: None, a class number or name, `top3`, a list with commas, or `concept:FILE`; class names come first."""
     if text is None:
         return None
     names = {name.casefold() for name in class_names or ()}
@@ -142,15 +131,7 @@ def parse_window(text: str | None) -> tuple[float, float] | None:
 
 
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Options of each method, typed by their defaults; an option goes to every chosen method that has it.
-
-    Args:
-        pairs: `key=value` each.
-        methods: The chosen methods.
-
-    Raises:
-        ArgumentError: A pair is malformed, no chosen method has the option, or its value is of another type.
-    """
+    """Options `key=value` of each method, typed by their defaults; an option goes to every method that has it."""
     from mhex.explain import AUTO
     from mhex.registry import get_method
 

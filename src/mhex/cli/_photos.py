@@ -20,19 +20,7 @@ _NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
 
 
 def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image:
-    """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white.
-
-    Args:
-        path: The file; of an animation, the first picture is taken.
-        window: Values that become black and white, for a photo of more than 8 bits that does not say them itself.
-
-    Returns:
-        The photo, read completely.
-
-    Raises:
-        ArgumentError: The file is missing, unreadable, empty, no picture, cut off, or unreasonably large, or does not
-            say which of its values are black and white.
-    """
+    """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white."""
     from PIL import Image, UnidentifiedImageError
 
     from mhex.inputs.photos import BROKEN, MOST_PIXELS, claims_too_much, upright_rgb
@@ -67,11 +55,7 @@ def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image
 
 
 def check_file(path: Path) -> None:
-    """Refuse what cannot be a photo without decoding it: missing, a folder, unreadable, empty.
-
-    Raises:
-        ArgumentError: In each of these cases.
-    """
+    """Refuse a file that cannot be a photo without decoding it: missing, a folder, unreadable, empty."""
     try:
         if path.is_dir():
             raise ArgumentError(f"Expected a photo, but {path} is a folder; name the photos in it, e.g. {path}/*.jpg.")

@@ -20,7 +20,7 @@ _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MethodResults:
     """Explanations of one input, and for each method left out the reason; `failed` are those that gave no number."""
 
     explanations: list[Explanation]
@@ -38,24 +38,13 @@ def explain_by(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     pass_over: bool = False,
     **shared: Any,
-) -> Outcome:
-    """Explain one photo or text by several methods.
-
-    Args:
-        bundle: The model.
-        item: A PIL image or a string.
-        methods: Names.
-        target: As for `mhex.explain`.
-        step: Called with each method as it begins.
-        options: By method.
-        pass_over: Leave out methods that cannot serve the model, instead of raising.
-        **shared: More arguments of `mhex.explain`, for all methods.
-    """
+) -> MethodResults:
+    """Explain one photo or text by several methods; `pass_over` leaves out those that cannot serve the model."""
     import mhex
     from mhex.explain import AUTO
     from mhex.registry import get_method
 
-    outcome = Outcome([])
+    outcome = MethodResults([])
     concepts = any(isinstance(part, mhex.Concept) for part in (target if isinstance(target, list) else [target]))
     for method in methods:
         step(method)

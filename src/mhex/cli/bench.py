@@ -38,15 +38,7 @@ mhex bench all --from runs --page-folder pages
 
 @dataclass(frozen=True)
 class Job:
-    """A suite, and where its files are.
-
-    Attributes:
-        name: The suite as the user named it.
-        suite: What to judge.
-        rows: The folder of its rows.
-        html: The folder that takes `report.html`.
-        page: Its page in Markdown; None for none.
-    """
+    """A suite as the user named it, the folders of its rows and of `report.html`, and its page in Markdown."""
 
     name: str
     suite: Suite
@@ -144,14 +136,7 @@ def command(
 
 
 def read_suites(names: Sequence[str]) -> dict[str, Suite]:
-    """Suites that are asked for, each read and checked, by the name that the user gave them.
-
-    Args:
-        names: Files, names, or `all` for every packaged one.
-
-    Raises:
-        ArgumentError: One of them is wrong, or two have the same name, and would have the same folder.
-    """
+    """The suites of files, names, or `all`, by what the user typed; two of one name would have one folder."""
     from mhex.lab.config.suite_files import find_suite, packaged_suites, read_suite
 
     files = [file for name in names for file in (packaged_suites() if name == EVERY else [name])]

@@ -12,26 +12,28 @@ import typer
 
 from mhex._files import write_text
 from mhex.cli._console import Step, busy, output_folder, say, steps
-from mhex.cli._run import Outcome, explain_by
+from mhex.cli._run import MethodResults, explain_by
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
 
+MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
 HEADED = "zoo:pets-mhex-resnet10t"
 METHODS = ("mhex", "gradcam", "layercam")
+READER = "zoo:agnews-mhex-minilm"
+# Made up, so that nobody's text is used; each could stand under two headings.
+TEXTS = (
+    "The software company Lumenfold bought the football club Harrow Vale, and its engineers now count every pass "
+    "with cameras.",
+    "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
+)
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What one head says, or the network's own classifier.
-
-    Attributes:
-        name: Of the block, or of the classifier.
-        accuracy: Share of right answers on the test split, as the card says; None if it does not.
-        favourites: The most probable classes, the first one first.
-    """
+    """The most probable classes of a head, or of the network's classifier, and its accuracy on the test split."""
 
     name: str
     accuracy: float | None
@@ -39,16 +41,8 @@ class Opinion:
 
 
 @dataclass(frozen=True)
-class HeadsLook:
-    """What the heads of one network make of one photo.
-
-    Attributes:
-        bundle: The network with heads.
-        photo: The photo.
-        opinions: Of each head, first to last, and of the classifier.
-        layers: The map of each block alone, as an explanation.
-        explanations: All blocks together, and other methods beside them.
-    """
+class HeadsView:
+    """What the heads of one network make of one photo: opinions, the map of each block, and all of them together."""
 
     bundle: Bundle
     photo: Photo
@@ -64,15 +58,7 @@ class HeadsLook:
 
 
 def head_opinions(bundle: Bundle, inputs: Any) -> list[Opinion]:
-    """Run a network with heads once on one sample.
-
-    Args:
-        bundle: Its card names the accuracy of each head.
-        inputs: A tensor (1, 3, H, W), or what a tokenizer gave for one text.
-
-    Returns:
-        One opinion per head, first to last, then that of the network's classifier.
-    """
+    """Run a network with heads once on one sample: an opinion per head, first to last, then of its classifier."""
     import torch
 
     from mhex import Scaffold
@@ -98,15 +84,8 @@ def top_classes(probabilities: Sequence[float], names: Sequence[str], count: int
     return {name: shares[name] for name in sorted(shares, key=shares.__getitem__, reverse=True)[:count]}
 
 
-def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> HeadsLook:
-    """Ask the heads of a network about a photo.
-
-    Args:
-        bundle: With heads.
-        photo: The photo.
-        classes: Names of the classes that the maps explain.
-        step: Called with each method as it begins.
-    """
+def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> HeadsView:
+    """Ask the heads of a network about a photo, for the classes with these names."""
     if bundle.preprocess is None:
         raise ArgumentError(f"Expected a network that reads photos, but {bundle.name} does not.")
     outcome = explain_by(
@@ -119,33 +98,17 @@ def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> H
     )
     combined = outcome.explanations[0]
     opinions = head_opinions(bundle, bundle.preprocess(photo.image)[None])
-    return HeadsLook(bundle, photo, opinions, combined.by_layer(), outcome.explanations)
-
-
-READER = "zoo:agnews-mhex-minilm"
-# Made up, so that nobody's text is used; each could stand under two headings.
-TEXTS = (
-    "The software company Lumenfold bought the football club Harrow Vale, and its engineers now count every pass "
-    "with cameras.",
-    "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
-)
+    return HeadsView(bundle, photo, opinions, combined.by_layer(), outcome.explanations)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a model makes of one text.
-
-    Attributes:
-        bundle: The model.
-        text: The text.
-        opinions: Of each head, first to last, and of the classifier.
-        outcome: The scores of the words, and the methods left out.
-    """
+class TextView:
+    """What a model makes of one text: opinions of its heads and its classifier, and the scores of the words."""
 
     bundle: Bundle
     text: str
     opinions: list[Opinion]
-    outcome: Outcome
+    outcome: MethodResults
 
     @property
     def sentence(self) -> str:
@@ -154,15 +117,8 @@ class Reading:
         return f'{self.bundle.name} on "{" ".join(self.text.split()[:4])} ...": {shares}'
 
 
-def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Reading:
-    """Explain a text for its two most probable classes, by every method that serves the model.
-
-    Args:
-        bundle: A text classifier with heads.
-        text: The text.
-        methods: Names of all methods.
-        step: Called with each method as it begins.
-    """
+def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> TextView:
+    """Explain a text for its two most probable classes, by every method that serves the model."""
     if bundle.tokenizer is None:
         raise ArgumentError(f"Expected a model that reads texts, but {bundle.name} does not.")
     outcome = explain_by(
@@ -175,22 +131,12 @@ def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Read
         pass_over=True,
     )
     opinions = head_opinions(bundle, bundle.tokenizer(text, return_tensors="pt"))
-    return Reading(bundle, text, opinions, outcome)
-
-
-MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
+    return TextView(bundle, text, opinions, outcome)
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo that an installed package brings along.
-
-    Attributes:
-        name: For people.
-        image: The PIL image.
-        source: Where it comes from, and its licence.
-        note: What to keep in mind.
-    """
+    """A photo that an installed package brings along, with its source and licence, and what to keep in mind."""
 
     name: str
     image: Any
@@ -199,24 +145,15 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one model makes of one photo.
-
-    Attributes:
-        bundle: The model.
-        photo: The photo.
-        groups: Summed probability of each group of classes, e.g. cats and dogs.
-        favourites: The most probable classes.
-        explained: The most probable class of each group, which the maps explain.
-        outcome: The maps, and the methods left out.
-    """
+class PhotoView:
+    """What one model makes of one photo: probabilities of groups and classes, and maps for the explained classes."""
 
     bundle: Bundle
     photo: Photo
     groups: Mapping[str, float]
     favourites: Mapping[str, float]
     explained: Mapping[str, str]
-    outcome: Outcome
+    outcome: MethodResults
 
     @property
     def sentence(self) -> str:
@@ -255,7 +192,7 @@ def command(
         text = demo_page(looks, heads, readings)
     file = out / "index.html"
     write_text(text, file)
-    results: list[Look | Reading] = [*looks, *readings]
+    results: list[PhotoView | TextView] = [*looks, *readings]
     sentences = [*(result.sentence for result in looks), heads.sentence, *(result.sentence for result in readings)]
     say("\n".join(f"{sentence}." for sentence in sentences))
     count = sum(len(result.outcome.explanations) for result in results) + len(heads.explanations)
@@ -297,15 +234,8 @@ def demo_photos() -> list[Photo]:
     ]
 
 
-def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
-    """Explain a photo for the top class of each of the card's groups, by every method that serves the model.
-
-    Args:
-        bundle: From the zoo; its card must name groups of classes.
-        photo: The photo.
-        methods: Names of all methods.
-        step: Called with each method as it begins.
-    """
+def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> PhotoView:
+    """Explain a photo for the top class of each of the card's groups, by every method that serves the model."""
     import torch
 
     names, groups = bundle.class_names, bundle.card.get("groups")
@@ -324,7 +254,7 @@ def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
         options=quick_options(methods, "image"),
         pass_over=True,
     )
-    return Look(
+    return PhotoView(
         bundle,
         photo,
         {group: sum(shares[name] for name in members) for group, members in groups.items()},

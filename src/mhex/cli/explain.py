@@ -27,7 +27,7 @@ from mhex.cli._console import (
     writing,
 )
 from mhex.cli._photos import check_file, open_photo
-from mhex.cli._run import Outcome, explain_by, group_by_reason
+from mhex.cli._run import MethodResults, explain_by, group_by_reason
 from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError
 
 if TYPE_CHECKING:
@@ -68,17 +68,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Request:
-    """What is wanted for every item.
-
-    Attributes:
-        bundle: The model.
-        methods: Names of the methods.
-        target: As for `mhex.explain`.
-        window: Of photos.
-        arguments: More arguments of `explain_by`.
-        out: Folder of the pictures.
-        photos: The photos themselves, which must not be overwritten.
-    """
+    """What is wanted for every item: `arguments` are those of `explain_by`; `photos` must not be overwritten."""
 
     bundle: Bundle
     methods: list[str]
@@ -88,7 +78,7 @@ class Request:
     out: Path
     photos: frozenset[Path]
 
-    def explain(self, item: Item, step: Step) -> Outcome:
+    def explain(self, item: Item, step: Step) -> MethodResults:
         """Explain a photo or text by all methods."""
         try:
             opened = item.source if isinstance(item.source, str) else open_photo(item.source, self.window)
@@ -116,7 +106,7 @@ class Request:
             raise ArgumentError(f"The result would overwrite the photo {file}; choose another folder with --out.")
         return file
 
-    def save(self, item: Item, outcome: Outcome) -> list[tuple[str, ...]]:
+    def save(self, item: Item, outcome: MethodResults) -> list[tuple[str, ...]]:
         """Write an item's pictures; one row of the table per method and target."""
         from mhex.viz import comparison, save_figure
 
@@ -317,7 +307,7 @@ def _load(name: str, device: str, is_text: bool) -> Bundle:
     return bundle
 
 
-def _remarks(item: Item, outcome: Outcome) -> list[str]:
+def _remarks(item: Item, outcome: MethodResults) -> list[str]:
     """What methods that were asked for measured of their own result, and where a text was cut; a line each."""
     lines = []
     for explanation in outcome.explanations:
@@ -333,7 +323,7 @@ def _remarks(item: Item, outcome: Outcome) -> list[str]:
     return lines
 
 
-def _section(item: Item, outcome: Outcome) -> Section:
+def _section(item: Item, outcome: MethodResults) -> Section:
     from mhex.viz import Section, to_html
 
     grouped = group_by_reason(outcome.left_out)

@@ -98,13 +98,7 @@ def parse_score(text: str) -> str | Mapping[str, float]:
 
 
 def items_of(name: str, split: str | None = None, window: tuple[float, float] | None = None) -> Any:
-    """Samples of a data set by name, of a folder, or of a CSV file.
-
-    Args:
-        name: Of the catalogue, `folder:PATH`, `csv:PATH`, or a path that is there.
-        split: Of the data set; by default the one to judge by, or all of the user's data.
-        window: Of the user's photos: values that become black and white.
-    """
+    """Samples of a data set by name, of `folder:PATH` or `csv:PATH`, or of a path that exists."""
     from mhex.lab.datasets import data_entry, load_csv, load_folder
 
     kind, _, place = name.partition(":")

@@ -11,7 +11,7 @@ from mhex.cli.models import accuracy_words
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
-    from mhex.cli.demo import HeadsLook, Look, Opinion, Reading
+    from mhex.cli.demo import HeadsView, Opinion, PhotoView, TextView
     from mhex.viz import Section
 
 HEADS = """
@@ -38,7 +38,7 @@ same range.
 """
 
 
-def look_section(look: Look) -> Section:
+def look_section(look: PhotoView) -> Section:
     """What one model makes of one photo, and its maps by every method."""
     from mhex.viz import Section, comparison, picture_tag
 
@@ -62,7 +62,7 @@ def look_section(look: Look) -> Section:
     )
 
 
-def heads_section(look: HeadsLook) -> Section:
+def heads_section(look: HeadsView) -> Section:
     """What the heads say, the maps of single blocks, and the combined map beside other methods."""
     from mhex.viz import Section, comparison, paragraphs, picture_tag
 
@@ -82,7 +82,7 @@ def heads_section(look: HeadsLook) -> Section:
     )
 
 
-def news_section(number: int, reading: Reading) -> Section:
+def news_section(number: int, reading: TextView) -> Section:
     """The model's opinion on a text, and its words highlighted by every method."""
     from mhex.viz import Section, to_html
 
@@ -152,7 +152,7 @@ print(scaffold.fit(loader))                                              # in cl
 mhex.explain(model, images, method="mhex", per_layer=True).layers        # a map of every block"""
 
 
-def demo_page(looks: Sequence[Look], heads: HeadsLook, readings: Sequence[Reading]) -> str:
+def demo_page(looks: Sequence[PhotoView], heads: HeadsView, readings: Sequence[TextView]) -> str:
     """The whole page: a section per photo and model, the heads, the news, the models' cards, and how to go on.
 
     Args:

@@ -46,11 +46,7 @@ class DataFormatError(MhexError, ValueError):
 
 
 def data_folder() -> Path:
-    """The folder that ``MHEX_DATA`` names.
-
-    Raises:
-        DataMissingError: The variable is not set, or it does not name a folder.
-    """
+    """The folder that ``MHEX_DATA`` names; a `DataMissingError` says how to name one."""
     name = os.environ.get(DATA_VARIABLE, "").strip()
     if not name:
         raise DataMissingError(
@@ -67,15 +63,7 @@ def data_folder() -> Path:
 
 
 def data_file(name: str, description: str) -> Path:
-    """The path of a file in the data folder.
-
-    Args:
-        name: Path inside the folder, such as ``"pets.parquet"``.
-        description: What the file holds, for the message.
-
-    Raises:
-        DataMissingError: There is no such file; the message says what to place where.
-    """
+    """The path of a file in the data folder; the description is for the message where it is missing."""
     if not os.environ.get(DATA_VARIABLE, "").strip():
         raise DataMissingError(
             f"{name} ({description}) is needed, and no data folder is known: place the file in a folder of your "
@@ -116,16 +104,7 @@ def evenly_spaced(items: Sequence[Item], limit: int | None) -> list[Item]:
 
 
 def pick_rows(splits: Sequence[str], split: str, limit: int | None = None) -> list[int]:
-    """Row numbers of one split, in ascending order.
-
-    Args:
-        splits: The split of every row.
-        split: The wanted split, or ``"all"`` for every row.
-        limit: At most so many rows, evenly spaced over the split.
-
-    Raises:
-        ArgumentError: The split is unknown or the limit is not positive.
-    """
+    """Row numbers of one split, or of ``"all"``, in ascending order; at most ``limit``, evenly spaced."""
     split_parts(splits, split)
     return evenly_spaced([row for row, name in enumerate(splits) if split in ("all", name)], limit)
 
@@ -133,18 +112,7 @@ def pick_rows(splits: Sequence[str], split: str, limit: int | None = None) -> li
 def read_split(
     name: str, title: str, columns: Sequence[str], split: str, limit: int | None
 ) -> tuple[dict[str, list[Any]], list[int]]:
-    """The rows of one split of a parquet file in the data folder.
-
-    Args:
-        name: Of the file; one of its columns is ``split``.
-        title: Of the data set.
-        columns: Names of the other columns.
-        split: As for `pick_rows`.
-        limit: As for `pick_rows`.
-
-    Returns:
-        A list for each column, and the numbers of the rows.
-    """
+    """The columns of one split of a parquet file in the data folder as lists, and the numbers of its rows."""
     path = data_file(name, f"{title} with the columns {', '.join(columns)} and split")
     table = read_columns(path, [*columns, "split"])
     rows = pick_rows(table["split"], split, limit)
@@ -152,12 +120,7 @@ def read_split(
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
-    """Some columns of a parquet file as lists, in the order of the rows.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-        DataFormatError: The file is no parquet file, is damaged, or lacks one of the columns.
-    """
+    """Some columns of a parquet file as lists, in the order of the rows."""
     parquet, broken = require("pyarrow.parquet"), require("pyarrow").ArrowException
     try:
         present = parquet.read_schema(path).names
@@ -199,11 +162,7 @@ def checked_labels(values: Sequence[int], classes: Sequence[str], title: str) ->
 
 
 def read_csv(path: Path) -> dict[str, list[str]]:
-    """The columns of a CSV file with a heading.
-
-    Raises:
-        DataFormatError: The file has no rows, or a row of another length than the heading, or is not UTF-8.
-    """
+    """The columns of a CSV file in UTF-8 with a heading."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             heading, *lines = [line for line in csv.reader(stream) if line] or [[]]
@@ -236,11 +195,7 @@ def csv_numbers(table: dict[str, list[str]], name: str, file: str) -> list[float
 
 
 def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shapes and types of some arrays of a numpy archive, without reading the arrays.
-
-    Raises:
-        DataFormatError: The file is no archive, is damaged, or lacks one of the arrays.
-    """
+    """Shapes and types of some arrays of a numpy archive, without reading the arrays."""
     shapes = {}
     with _opened(path) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -257,11 +212,7 @@ def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int,
 
 
 def array_rows(path: Path, name: str, rows: Sequence[int]) -> Array:
-    """Some rows, in rising order, of an array of a numpy archive; the array is never in memory as a whole.
-
-    Raises:
-        DataFormatError: The archive is damaged, or holds pickled objects, which are never opened.
-    """
+    """Some rows, in rising order, of an array of a numpy archive; the array is never in memory as a whole."""
     with _opened(path) as archive, archive.open(f"{name}.npy") as stream:
         shape, by_columns, kind = _header(stream)
         if by_columns or len(shape) < 2:
@@ -300,19 +251,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> Tensor:
-    """Decode N encoded images (JPEG, PNG, ...) of one common size.
-
-    Args:
-        blobs: The encoded images.
-        mode: ``"RGB"`` for photos, ``"L"`` for label maps.
-
-    Returns:
-        Tensor (N, 3, H, W) for ``"RGB"`` and (N, H, W) for ``"L"``, uint8.
-
-    Raises:
-        ArgumentError: There are no images.
-        DataFormatError: An image cannot be decoded, or the images differ in size.
-    """
+    """Decode encoded images of one size: (N, 3, H, W) for ``"RGB"`` and (N, H, W) for ``"L"``, uint8."""
     if not blobs:
         raise ArgumentError("There are no images to decode: at least one was expected.")
 

@@ -65,19 +65,7 @@ def load_movies(split: str = "train", *, limit: int | None = None) -> TextSet:
 
 
 def read_eraser(folder: Path, split: str) -> list[tuple[str, int, list[tuple[int, int]]]]:
-    """Read one split of a data set of ERASER whose samples are single documents.
-
-    Args:
-        folder: With ``docs/`` and ``train.jsonl``, ``val.jsonl``, ``test.jsonl``.
-        split: ``"train"``, ``"val"`` or ``"test"``.
-
-    Returns:
-        The text of each document, its label, and the spans of words that people marked.
-
-    Raises:
-        DataMissingError: A file is missing; the message says what to place where.
-        DataFormatError: A file does not hold what it should.
-    """
+    """The text, the label and the marked spans of each document of one split of the published folder."""
     path = folder / f"{split}.jsonl"
     if not path.is_file():
         raise files.DataMissingError(

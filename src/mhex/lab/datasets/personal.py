@@ -102,14 +102,7 @@ def _existing(path: Path) -> Path:
 
 
 def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels (N,) and the names of the classes.
-
-    Args:
-        values: A class for each row, by name or number.
-        classes: Names, in order; values are names or places in it. By default the different values in order, numbers
-            by size.
-        file: For messages.
-    """
+    """Labels (N,) and the names of the classes; values are names, or places in ``classes`` if these are known."""
     different = sorted(set(values), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
     if "" in different:
         raise files.DataFormatError(

@@ -56,14 +56,7 @@ def class_photos(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
 
 
 def fitted(photo: Image.Image, side: int, fit: Fit, *, nearest: bool = False) -> Image.Image:
-    """A photo or mask as a square.
-
-    Args:
-        photo: Of any size.
-        side: Side of the square in pixels.
-        fit: ``"crop"`` scales the shorter side and cuts out the middle; ``"squash"`` scales both sides.
-        nearest: For masks, which must get no value between two values.
-    """
+    """A photo or mask as a square: cut out of the middle, or both sides scaled; ``nearest`` is for masks."""
     resample = Image.Resampling.NEAREST if nearest else Image.Resampling.BICUBIC
     if fit == "squash":
         return photo.resize((side, side), resample)
