@@ -30,12 +30,7 @@ FACTS: dict[str, Any] = {
     files="`ag_news.parquet`: label, title, text, split",
 )
 def load_ag_news(split: str = "train", *, limit: int | None = None, file: str = AG_NEWS_FILE) -> TextSet:
-    """Load one split of AG News from a parquet file in the data folder.
-
-    Args:
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        limit: At most so many items, evenly spaced over the split.
-        file: ``"ag_news.parquet"``, or ``"ag_news_full.parquet"`` for all 127,600 items (splits train and test).
+    """Load AG News, splits train, val and test; or ``"ag_news_full.parquet"``, splits train and test.
 
     Returns:
         The items, title and text with a space between, with their topics.
@@ -55,14 +50,10 @@ def load_ag_news(split: str = "train", *, limit: int | None = None, file: str = 
     validation=None,
 )
 def load_ag_news_full(split: str = "train", *, limit: int | None = None) -> TextSet:
-    """Load one split of all of AG News, in whichever layout it lies in the data folder.
+    """Load all of AG News, splits train and test, in whichever layout it lies in the data folder.
 
     In this order: ``ag_news_full.parquet``; ``ag_news/train.csv`` and ``test.csv`` as published, with topics counted
     from 1; ``ag_news/data/train-00000-of-00001.parquet`` and ``test-...`` as on the Hugging Face hub.
-
-    Args:
-        split: ``"train"``, ``"test"`` or ``"all"``.
-        limit: At most so many items, evenly spaced over the split.
 
     Returns:
         The items, title and text with a space between, with their topics.

@@ -58,15 +58,11 @@ def synset_places() -> dict[str, int]:
     test="val",
 )
 def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> PhotoSet:
-    """List one split of ImageNet-1k in the data folder, laid out as ``imagenet/train/SYNSET/*.JPEG``.
-
-    Args:
-        split: ``"train"`` or ``"val"``.
-        limit: At most so many photos, evenly spaced over the split.
-        side: Side of the squares that photos are cut to when they are taken.
+    """List ImageNet-1k, splits train and val, laid out as ``imagenet/train/SYNSET/*.JPEG`` in the data folder.
 
     Returns:
-        The photos with their labels; classes are the synsets of ``train`` in alphabetical order.
+        The photos, cut to squares of ``side`` pixels when they are taken, with their labels; classes are the synsets
+        of ``train`` in alphabetical order.
     """
     parts = files.split_parts(SPLITS, split)
     root = files.data_folder() / IMAGENET_FOLDER
@@ -154,7 +150,7 @@ def load_imagenet_multi(
 
     Args:
         split: ``"val"`` or ``"all"``, which are the same.
-        limit: At most so many photos, evenly spaced.
+        limit: As for all loaders.
         side: Side of the squares that photos are cut to when they are taken.
         file: Name of the annotations in ``imagenet``.
         threshold: Classes whose names are more alike than this count as the same object; see `same_object`.

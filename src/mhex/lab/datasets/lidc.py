@@ -40,7 +40,7 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
 
     Args:
         split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        limit: At most so many nodules, evenly spaced over the split.
+        limit: As for all loaders.
         side: Side of the squares that crops are made to when they are taken.
         threshold: Above it a nodule is malignant, below benign.
     """
@@ -67,19 +67,13 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
 def load_lidc_biomarkers(
     split: str = "train", *, limit: int | None = None, side: int = 64, biomarkers: Sequence[str] | None = None
 ) -> ValueSet:
-    """List one split of the nodules with their biomarkers as values, for regression; none is left out.
+    """List all nodules with their biomarkers as values (N, K), for regression, in the splits of `load_lidc`.
 
     Args:
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``; a nodule is in the same split as in `load_lidc`.
-        limit: At most so many nodules, evenly spaced over the split.
-        side: Side of the squares that crops are made to when they are taken.
+        split: As for all loaders.
+        limit: As for all loaders.
+        side: As for `load_lidc`.
         biomarkers: Columns of ``lidc/nodules.csv``, also ``malignancy``; by default all others.
-
-    Returns:
-        The crops with values (N, K).
-
-    Raises:
-        ArgumentError: A biomarker is unknown; and as for all loaders.
     """
     table, _, splits = _nodules()
     present = [name for name in table if name not in ("image", "split")]

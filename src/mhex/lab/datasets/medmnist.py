@@ -108,12 +108,12 @@ def load_pneumonia(split: str = "train", *, limit: int | None = None) -> ImageSe
 
 
 def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, size: int = 28) -> ImageSet:
-    """Load one split of a MedMNIST collection from ``NAME.npz`` or ``NAME_SIZE.npz`` in the data folder.
+    """Load a MedMNIST collection from ``NAME.npz`` or ``NAME_SIZE.npz``, splits train, val and test.
 
     Args:
         name: One of the twelve collections in two dimensions, such as ``"bloodmnist"``.
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        limit: At most so many images, evenly spaced over the split; the others are skipped while reading.
+        split: As for all loaders.
+        limit: As for all loaders; the other images are skipped while reading.
         size: Side of the images in pixels: 28, 64, 128 or 224.
 
     Returns:

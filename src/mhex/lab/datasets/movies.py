@@ -31,14 +31,10 @@ _LABELS = {"NEG": 0, "POS": 1}
     judged="rationales",
 )
 def load_movies(split: str = "train", *, limit: int | None = None) -> TextSet:
-    """Load one split of the Movie Reviews, in whichever layout they lie in the data folder.
+    """Load the Movie Reviews, splits train, val and test, in whichever layout they lie in the data folder.
 
     In this order: ``movies.parquet``; the folder ``movies`` as published, with ``docs/`` and ``train.jsonl``.
     Rationales are complete in the split test alone: elsewhere people marked some of the reasons.
-
-    Args:
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        limit: At most so many reviews, evenly spaced over the split.
 
     Returns:
         The reviews, words with single spaces between, with labels and rationales.

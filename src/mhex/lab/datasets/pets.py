@@ -59,13 +59,7 @@ class Pets(ImageSet):
     judged="masks",
 )
 def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | None = None) -> Pets:
-    """Load one split of Oxford-IIIT Pet from ``pets.parquet`` in the data folder.
-
-    Args:
-        split: ``"trainval"``, ``"test"`` or ``"all"``.
-        trimaps: Whether to load the pixel masks too.
-        limit: At most so many photos, evenly spaced over the split.
-    """
+    """Load Oxford-IIIT Pet from ``pets.parquet``, splits trainval and test; ``trimaps`` loads the pixel masks too."""
     columns = ["name", "image", "breed", "species", "split"] + (["trimap"] if trimaps else [])
     path = data_file(PETS_FILE, "Oxford-IIIT Pet with the columns name, image, trimap, breed, species and split")
     table = read_columns(path, columns)

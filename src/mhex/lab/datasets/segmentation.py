@@ -50,16 +50,11 @@ FIELDS = ("img", "gt", "target")
     judged="masks, two classes",
 )
 def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, fit: Fit = "squash") -> SegmentationSet:
-    """List one split of PASCAL VOC 2012 segmentation in the data folder, laid out as published.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"all"`` for both.
-        limit: At most so many photos, evenly spaced over the split.
-        side: Side of the squares in pixels.
-        fit: ``"squash"``, or ``"crop"`` for the middle square.
+    """List PASCAL VOC 2012 segmentation, splits train and val, laid out as published in the data folder.
 
     Returns:
-        The photos with maps of their pixels' classes, where 255 marks borders and what is hard to tell.
+        The photos as squares of ``side`` pixels (see `fitted`) with maps of their pixels' classes, where 255 marks
+        borders and what is hard to tell.
     """
     root, pairs = files.data_folder(), list[tuple[str, str]]()
     for part in files.split_parts(VOC_SPLITS, split):
@@ -220,16 +215,11 @@ class ImageNetSegmentation(SegmentationSet):
 def load_imagenet_segmentation(
     split: str = "test", *, limit: int | None = None, side: int = 224, fit: Fit = "squash"
 ) -> ImageNetSegmentation:
-    """List ImageNet-Segmentation from ``gtsegs_ijcv.mat`` in the data folder; needs h5py (``mhex[data]``).
-
-    Args:
-        split: ``"test"`` or ``"all"``, which are the same: all of it is for judging.
-        limit: At most so many photos, evenly spaced.
-        side: Side of the squares in pixels.
-        fit: ``"squash"`` as in the papers, which crop nothing, or ``"crop"``.
+    """List ImageNet-Segmentation from ``gtsegs_ijcv.mat``, split test; needs h5py (``mhex[data]``).
 
     Returns:
-        The photos, classes background and object; `labelled` gives those with a label of ImageNet-1k.
+        The photos as squares of ``side`` pixels, squashed as in the papers or cropped, with classes background and
+        object; `labelled` gives those with a label of ImageNet-1k.
     """
     path = files.data_file(
         SEGMENTATION_FILE, "ImageNet-Segmentation, with the fields value/img, value/gt and value/target"
