@@ -30,9 +30,8 @@ from mhex.heads.fit.ridge import Moments, fit_ridge
 from mhex.heads.fit.run import Split, accuracy
 from mhex.heads.predictors import watched
 from mhex.inputs.preprocess import View
+from mhex.lab.datasets.files import data_file, read_columns
 from mhex.lab.datasets.pets import load_pets
-from mhex.lab.datasets.sets import data_file
-from mhex.lab.datasets.tables import read_columns
 
 Batches = Iterator[tuple[Any, Tensor]]
 

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Number, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -57,6 +57,7 @@ class Method:
         adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
         relu: True if it is defined for ReLU networks alone.
         rules: From options and the model's anatomy to the relevance rules of its pass; None for plain gradients.
+        quick: By modality, options of fewer passes for a first look; empty for a method that is quick anyway.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Method:
     adapt: Adapt | None = None
     relu: bool = False
     rules: Rules | None = None
+    quick: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def needs_with(self, options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
         """What it reads of a forward pass of this model with these options."""
@@ -214,6 +216,7 @@ def register(
     adapt: Adapt | None = None,
     relu: bool = False,
     rules: Rules | None = None,
+    quick: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[MethodFunction], MethodFunction]:
     """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
 
@@ -238,6 +241,7 @@ def register(
             adapt=adapt,
             relu=relu,
             rules=rules,
+            quick=quick or {},
         )
         return function
 

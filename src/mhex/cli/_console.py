@@ -1,4 +1,4 @@
-"""What the command line shows: tables on standard output, progress and complaints on standard error.
+"""The output of the command line: tables on standard output, progress and complaints on standard error.
 
 Everything that is printed passes through here, because texts, file names and names of classes may hold signs that a
 terminal obeys.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mhex import _files
 from mhex._printable import one_line, printable
@@ -24,7 +24,9 @@ from mhex.errors import MhexWarning
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LEAST = 28  # signs of a description that is shortened
+LOSSES, STOPPED = 3, 130  # exit codes: done with losses that were named, and ended by Ctrl-C
+Step = Callable[[str], None]  # called at the start of each piece of work with its description
+_BEGINNING = 60  # signs of a text that are printed
 _GAP = "  "
 _INDENT = "    "
 
@@ -35,15 +37,14 @@ class Table:
 
     Attributes:
         columns: Headings.
-        rows: Cells, one for each heading. Names in them are never broken or shortened, so that they can be copied.
-        prose: Headings of descriptions, which are shortened where there is no room.
-        several: Headings of cells with several words or names, which may be broken between these.
+        rows: Cells, one for each heading.
+        prose: Headings of cells with several words, which may be broken between these. Other cells are never broken,
+            so that names can be copied.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     prose: Collection[str] = ()
-    several: Collection[str] = ()
 
     def plain(self) -> str:
         """Headings and rows, with tabs between the cells."""
@@ -55,43 +56,28 @@ class Table:
         Args:
             width: Signs in a line. Only a name that is longer by itself goes beyond.
         """
-        widths = self._widths(width)
-        lines = [self._line(self.columns, widths), "-" * min(width, _taken(widths))]
+        widths = {
+            place: max(_length(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))
+        }
+        while len(widths) > 1 and _total(widths) > width:  # the widest columns go below; the first one stays
+            del widths[max((place for place in widths if place), key=lambda place: (widths[place], place))]
+        lines = [_line(self.columns, widths), "-" * min(width, _total(widths))]
         for row in self.rows:
-            lines.append(self._line(row, widths))
+            lines.append(_line(row, widths))
             lines += self._below([(self.columns[k], cell) for k, cell in enumerate(row) if k not in widths], width)
         return "\n".join(lines)
 
-    def _widths(self, width: int) -> dict[int, int]:
-        """Signs of each column that has room beside the first one, by its place."""
-        natural = [max(_length(row[k]) for row in (self.columns, *self.rows)) for k in range(len(self.columns))]
-        prose = [k for k, heading in enumerate(self.columns) if heading in self.prose]
-        widths = {k: min(size, _LEAST) if k in prose else size for k, size in enumerate(natural)}
-        while len(widths) > 1 and _taken(widths) > width:
-            others = [k for k in widths if k and k not in prose] or [k for k in widths if k]
-            del widths[max(others, key=lambda k: (widths[k], k))]
-        for k in prose:
-            if k in widths:
-                widths[k] = min(natural[k], widths[k] + max(0, width - _taken(widths)))
-        return widths
-
-    def _line(self, row: Sequence[str], widths: dict[int, int]) -> str:
-        cells = [_shortened(row[k], size) if self.columns[k] in self.prose else row[k] for k, size in widths.items()]
-        padded = [cell + " " * (size - _length(cell)) for cell, size in zip(cells, widths.values(), strict=True)]
-        return _GAP.join(padded).rstrip()
-
     def _below(self, cells: Sequence[tuple[str, str]], width: int) -> list[str]:
-        """Cells with their headings, as many in a line as it takes; empty ones are left out."""
+        """Lines with the cells that are not empty and their headings, as many in a line as it takes."""
         lines: list[str] = []
         for heading, cell in cells:
-            whole = f"{heading}: {cell}"
+            text = f"{heading}: {cell}"
             if not cell:
                 continue
-            if lines and _length(f"{lines[-1]} | {whole}") <= width:
-                lines[-1] += f" | {whole}"
+            if lines and _length(f"{lines[-1]} | {text}") <= width:
+                lines[-1] += f" | {text}"
                 continue
-            may_break = heading in self.prose or heading in self.several
-            first, *words = whole.split(" ") if may_break else [whole]
+            first, *words = text.split(" ") if heading in self.prose else [text]
             lines.append(_INDENT + first)
             for word in words:
                 if _length(f"{lines[-1]} {word}") <= width:
@@ -101,7 +87,11 @@ class Table:
         return lines
 
 
-def _taken(widths: dict[int, int]) -> int:
+def _line(row: Sequence[str], widths: dict[int, int]) -> str:
+    return _GAP.join(row[place] + " " * (size - _length(row[place])) for place, size in widths.items()).rstrip()
+
+
+def _total(widths: dict[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 
@@ -112,18 +102,21 @@ def _length(text: str) -> int:
     return cell_len(text)
 
 
-def _shortened(text: str, width: int) -> str:
-    from rich.cells import set_cell_size
+def show_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, prose: Collection[str] = ()
+) -> None:
+    """Print a table: aligned below its title for people, with tabs between for other programs."""
+    table, width = Table(columns, [[one_line(cell) for cell in row] for row in rows], prose), _width()
+    say(table.plain() if width is None else f"{one_line(title)}\n\n{table.fitted(width)}")
 
-    return text if _length(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+def _width() -> int | None:
+    """Signs in a line of the terminal; None if standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def output_folder(folder: Path) -> Path:
-    """Make sure that a folder exists and can be written to, before any work is spent.
-
-    Raises:
-        ArgumentError: It cannot be made or written to.
-    """
+    """Make sure that a folder exists and can be written to, before any work is spent."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -139,51 +132,16 @@ def writing(path: Path) -> AbstractContextManager[None]:
 def unique_labels(stems: Iterable[str]) -> list[str]:
     """A label for each stem, all different: the second `cat` becomes `cat-2`. Case does not tell labels apart."""
     stems = list(stems)
-    taken: set[str] = set()
+    labels: dict[str, str] = {}  # by what tells them apart
     # A stem that is its own label must not lose it to a numbered one that comes first.
     reserved = {stem.casefold() for stem in stems}
-    labels = []
     for stem in stems:
         label, number = stem, 1
-        while label.casefold() in taken or (number > 1 and label.casefold() in reserved):
+        while label.casefold() in labels or (number > 1 and label.casefold() in reserved):
             number += 1
             label = f"{stem}-{number}"
-        taken.add(label.casefold())
-        labels.append(label)
-    return labels
-
-
-LOSSES, STOPPED = 3, 130  # exit codes: done with losses that were told, and ended by Ctrl-C
-_BEGINNING = 60  # signs of a text that are shown
-
-
-class Step(Protocol):
-    """Called at the start of each piece of work with what it is."""
-
-    def __call__(self, what: str) -> None:
-        """Move on by one."""
-
-
-@contextmanager
-def stopping(words: Callable[[], str]) -> Iterator[None]:
-    """After Ctrl-C, say what is kept and how to go on.
-
-    Args:
-        words: Asked for the sentence when it is needed.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        complain(f"Stopped. {words()}")
-        raise
-
-
-@contextmanager
-def told_once() -> Iterator[None]:
-    """Keep warnings of the library apart from the screen, where the command tells the same in a sentence of its own."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ samples could not be judged", MhexWarning)
-        yield
+        labels[label.casefold()] = label
+    return list(labels.values())
 
 
 def say(text: object) -> None:
@@ -192,7 +150,7 @@ def say(text: object) -> None:
 
 
 def complain(sentence: str) -> None:
-    """One line on standard error; line breaks in it become spaces."""
+    """Print one line on standard error; line breaks in it become spaces."""
     _write(f"mhex: {one_line(sentence)}", sys.stderr)
 
 
@@ -204,64 +162,54 @@ def _write(text: str, stream: TextIO) -> None:
 
 def beginning(text: str) -> str:
     """The first words of a text in one line, and how many more there are; a long text would flood the terminal."""
-    whole, words = one_line(text), len(text.split())
-    if len(whole) <= _BEGINNING:
-        return whole
-    first = whole[:_BEGINNING].rpartition(" ")[0] or whole[:_BEGINNING]
+    line, words = one_line(text), len(text.split())
+    if len(line) <= _BEGINNING:
+        return line
+    first = line[:_BEGINNING].rpartition(" ")[0] or line[:_BEGINNING]
     more = words - len(first.split())
     return f"{first} ... and {more} more words" if more else f"{first}..."
 
 
 @contextmanager
-def told_warnings() -> Iterator[None]:
-    """Warnings of mhex are told in one line on standard error, each sentence once."""
-    told: set[str] = set()
+def stopping(words: Callable[[], str]) -> Iterator[None]:
+    """After Ctrl-C, print what is kept and how to go on; `words` is asked for the sentence when it is needed."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"Stopped. {words()}")
+        raise
+
+
+@contextmanager
+def without_loss_warnings() -> Iterator[None]:
+    """Hide the library's warnings about lost samples, where the command prints a sentence about them itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ samples could not be judged", MhexWarning)
+        yield
+
+
+@contextmanager
+def warning_lines() -> Iterator[None]:
+    """Print warnings of mhex in one line on standard error, each sentence once."""
+    sentences: set[str] = set()
     with warnings.catch_warnings():
         usual = warnings.showwarning
-        if not sys.warnoptions:  # the user's own choice
+        if not sys.warnoptions:  # otherwise the user has chosen
             warnings.simplefilter("always", MhexWarning)
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if not issubclass(category, MhexWarning):
                 usual(message, category, *place, **more)
-            elif str(message) not in told:
-                told.add(str(message))
+            elif str(message) not in sentences:
+                sentences.add(str(message))
                 complain(f"warning: {message}")
 
         warnings.showwarning = show
         yield
 
 
-def show_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    prose: Collection[str] = (),
-    several: Collection[str] = (),
-) -> None:
-    """Print a table: aligned below its title for people, with tabs between for other programs.
-
-    Args:
-        title: Of the table.
-        columns: Headings.
-        rows: Cells; shown as they are, never read as markup.
-        prose: Headings of descriptions, which may be shortened.
-        several: Headings of cells with several words or names, which may be broken between these.
-    """
-    pass
-
-    table, width = Table(columns, [[one_line(cell) for cell in row] for row in rows], prose, several), _width()
-    say(table.plain() if width is None else f"{one_line(title)}\n\n{table.fitted(width)}")
-
-
-def _width() -> int | None:
-    """Signs in a line of the terminal; None if standard output is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
 @contextmanager
-def busy(what: str) -> Iterator[None]:
+def busy(work: str) -> Iterator[None]:
     """A spinner on standard error while something of unknown length runs; silent if nobody watches."""
     console = _watcher()
     if console is None:
@@ -269,22 +217,19 @@ def busy(what: str) -> Iterator[None]:
         return
     from rich.text import Text
 
-    with console.status(Text(one_line(what))):
+    with console.status(Text(one_line(work))):
         yield
 
 
 @contextmanager
 def steps(total: int) -> Iterator[Step]:
-    """A progress bar over `total` pieces of work on standard error; silent if nobody watches.
-
-    Long work inside shows a bar of its own below.
-    """
+    """A progress bar over `total` pieces of work on standard error; silent if nobody watches."""
     console, begun = _watcher(), False
     with progress_bar(total, console is not None, console=console) as bar:
 
-        def step(what: str) -> None:
+        def step(work: str) -> None:
             nonlocal begun
-            bar.say(what)
+            bar.say(work)
             if begun:
                 bar.advance()
             begun = True

@@ -1,11 +1,11 @@
-"""From what users type to what the library takes: methods, targets, options, devices."""
+"""The options that commands share, and the way from typed text to methods, targets, options and devices."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -13,89 +13,104 @@ from mhex.errors import ArgumentError, unknown_name
 
 if TYPE_CHECKING:
     from mhex.capture import Outputs
-    from mhex.concept import Concept
     from mhex.registry import Method
     from mhex.targets import Target, Task
 
-OUTPUTS = typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised")
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER.")
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="LOW,HIGH",
+        help="Values that are black and white, of photos of more than 8 bits.",
+        show_default="as the file says",
+    ),
+]
+OutputsOption = Annotated[
+    str | None,
+    typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised"),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:1.")]
+Value = TypeVar("Value")
 _CONCEPT = "concept:"
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def parse_methods(text: str, auto: bool = False) -> list[str]:
-    """Names of methods, `a,b`, each checked; `all` gives every method there is.
-
-    Args:
-        text: As typed.
-        auto: Whether `auto` may be among them, for the method that suits the model.
-    """
+    """Names of methods, `a,b`, each checked; `all` gives every method, and `auto` may be allowed."""
     from mhex.explain import AUTO
     from mhex.registry import all_methods
 
-    known = all_methods()
+    methods = all_methods()
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ArgumentError("Expected at least one method after --method, e.g. gradcam, or gae,rollout, or all.")
     if "all" in names:
-        return list(known)
+        return list(methods)
     for name in names:
-        if name not in known and not (auto and name == AUTO):
-            raise unknown_name("method", name, known)
+        if name not in methods and not (auto and name == AUTO):
+            raise unknown_name("method", name, methods)
     return list(dict.fromkeys(names))
 
 
 def parse_target(text: str | None, class_names: Sequence[str] | None) -> Target:
-    """A target: None, a class number, a class name, `top3`, a list of numbers and names, or concepts.
-
-    Args:
-        text: `NAME`, `3`, `NAME,3`, `top3`, or `concept:FILE,concept:FILE`. A comma inside a class name is part of it
-            where the whole text is a name.
-        class_names: Names of the model's classes; a name that looks like a number or like `top3` is still a name.
-    """
+    """A target: None, a class number or name, `top3`, a list with commas, or `concept:FILE`; class names come first."""
     if text is None:
         return None
     names = {name.casefold() for name in class_names or ()}
-
-    def one(piece: str) -> int | str:
-        return int(piece) if piece.casefold() not in names and re.fullmatch(r"\d+", piece) else piece
-
     if text.strip().casefold() in names:
         return text.strip()
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     if not pieces:
         raise ArgumentError("Expected a class after --target: a name, a number, several with commas, or top3.")
-    files = [piece for piece in pieces if piece.startswith(_CONCEPT) and piece.casefold() not in names]
-    if files and len(files) < len(pieces):
+    unnamed = [piece for piece in pieces if piece.casefold() not in names]
+    if concepts := [piece for piece in unnamed if piece.startswith(_CONCEPT)]:
+        return _concepts(concepts, len(pieces), text)
+    classes = [int(piece) if piece in unnamed and re.fullmatch(r"\d+", piece) else piece for piece in pieces]
+    if len(classes) == 1:
+        return classes[0]
+    if top := [piece for piece in unnamed if re.fullmatch(r"top\d+", piece)]:
+        raise ArgumentError(f"Expected {top[0]} alone or a list of classes after --target, but got both: {text!r}.")
+    return classes
+
+
+def _concepts(pieces: Sequence[str], count: int, text: str) -> Target:
+    """The concepts of some of `count` targets."""
+    from mhex.concept import Concept
+
+    if len(pieces) < count:
         raise ArgumentError(
             f"Expected classes alone, or concepts alone (each {_CONCEPT}FILE), after --target, but got both: {text!r}."
         )
-    if files:
-        concepts = _concepts(files)
-        return concepts if len(concepts) > 1 else concepts[0]
-    if len(pieces) == 1:
-        return one(pieces[0])
-    if top := [p for p in pieces if re.fullmatch(r"top\d+", p) and p.casefold() not in names]:
-        raise ArgumentError(f"Expected {top[0]} alone or a list of classes after --target, but got both: {text!r}.")
-    return [one(piece) for piece in pieces]
-
-
-def _concepts(files: Sequence[str]) -> list[Concept]:
-    from mhex.concept import Concept
-
-    paths = [file.removeprefix(_CONCEPT).strip() for file in files]
+    paths = [piece.removeprefix(_CONCEPT).strip() for piece in pieces]
     if not all(paths):
         raise ArgumentError(f"Expected a file after {_CONCEPT}, e.g. --target {_CONCEPT}fur.safetensors, but got none.")
-    return [Concept.load(path) for path in paths]
+    concepts = [Concept.load(path) for path in paths]
+    return concepts if len(concepts) > 1 else concepts[0]
 
 
 def parse_task(text: str | None) -> Task | None:
-    """What the model's outputs are; None if the model is to say it."""
+    """The kind of the model's outputs; None if the model is to say it."""
     from mhex.targets import Task
 
-    known: dict[str, Task] = {name: name for name in get_args(Task)}
-    if text is not None and text not in known:
-        raise ArgumentError(f"Expected {', '.join(known)} after --task, but got {text!r}.")
-    return None if text is None else known[text]
+    choices: dict[str, Task] = {name: name for name in get_args(Task)}
+    return None if text is None else _choice(text, choices, "--task", ", ")
+
+
+def parse_outputs(text: str | None) -> Outputs | None:
+    """The form of the model's outputs; None if it is to be recognised."""
+    from mhex.capture import Outputs
+
+    choices: dict[str, Outputs] = {name: name for name in get_args(Outputs)}
+    return None if text is None else _choice(text, choices, "--outputs", " or ")
+
+
+def _choice(text: str, choices: Mapping[str, Value], option: str, separator: str) -> Value:
+    if text not in choices:
+        raise ArgumentError(f"Expected {separator.join(choices)} after {option}, but got {text!r}.")
+    return choices[text]
 
 
 def parse_window(text: str | None) -> tuple[float, float] | None:
@@ -115,26 +130,8 @@ def parse_window(text: str | None) -> tuple[float, float] | None:
     return check_window(ends)
 
 
-def parse_outputs(text: str | None) -> Outputs | None:
-    """What the model returns; None if it is to be recognised."""
-    from mhex.capture import Outputs
-
-    known: dict[str, Outputs] = {name: name for name in get_args(Outputs)}
-    if text is not None and text not in known:
-        raise ArgumentError(f"Expected {' or '.join(known)} after --outputs, but got {text!r}.")
-    return None if text is None else known[text]
-
-
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Options of each method, typed by their defaults; an option goes to every chosen method that has it.
-
-    Args:
-        pairs: `key=value` each.
-        methods: The chosen methods.
-
-    Raises:
-        ArgumentError: A pair is malformed, no chosen method has the option, or its value is of another type.
-    """
+    """Options `key=value` of each method, typed by their defaults; an option goes to every method that has it."""
     from mhex.explain import AUTO
     from mhex.registry import get_method
 
@@ -143,19 +140,18 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
         raise ArgumentError("Expected --method with --option, because options are those of a method: name it.")
     specs = {name: get_method(name) for name in methods if name != AUTO}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        key = key.strip()
+        key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key:
             raise ArgumentError(f"Expected --option key=value, e.g. --option start_block=2, but got {pair!r}.")
         owners = [name for name in methods if key in specs[name].options]
         if not owners:
-            known = sorted({f"{k}={v}" for spec in specs.values() for k, v in spec.options.items()})
+            options = sorted({f"{k}={v}" for spec in specs.values() for k, v in spec.options.items()})
             raise ArgumentError(
                 f"None of the chosen methods ({', '.join(methods)}) has an option {key!r}. Their options: "
-                f"{', '.join(known) or 'none'}."
+                f"{', '.join(options) or 'none'}."
             )
         for name in owners:
-            chosen[name][key] = _typed(specs[name], key, value.strip())
+            chosen[name][key] = _typed(specs[name], key, value)
     return chosen
 
 

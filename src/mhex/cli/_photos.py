@@ -1,4 +1,4 @@
-"""Opening photos that strangers made: every way a file can be wrong gets one sentence."""
+"""Opening photos of unknown origin: every way a file can be wrong gets one sentence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mhex.errors import ArgumentError, MhexError
-from mhex.inputs.photos import BROKEN, MOST_PIXELS, Window, claims_too_much, upright_rgb
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from mhex.inputs.photos import Window
 
 # A closed list: PIL would also hand EPS files, which are programs, to an interpreter.
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -19,54 +20,42 @@ _NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
 
 
 def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image:
-    """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white.
-
-    Args:
-        path: The file; of an animation, the first picture is taken.
-        window: Values that become black and white, for a photo of more than 8 bits that does not say them itself.
-
-    Returns:
-        The photo, read completely.
-
-    Raises:
-        ArgumentError: The file is missing, unreadable, empty, no picture, cut off, or unreasonably large, or does not
-            say which of its values are black and white.
-    """
+    """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white."""
     from PIL import Image, UnidentifiedImageError
+
+    from mhex.inputs.photos import BROKEN, MOST_PIXELS, claims_too_much, upright_rgb
 
     path = Path(path)
     check_file(path)
+    too_large = ArgumentError(
+        f"The photo {path} claims more than {MOST_PIXELS // 10**6} million pixels, or more than its bytes hold, and "
+        "was not opened, because small files that unpack to huge pictures are a known attack; shrink it first."
+    )
+    Image.init()
     with warnings.catch_warnings():
-        # PIL warns of large photos and of odd tags; the limit below decides, and the rest does not matter here.
+        # PIL warns of large photos and of odd tags; the limit below decides, and the tags do not matter here.
         warnings.simplefilter("ignore")
-        known = [name for name in FORMATS if name in _readable()]
         try:
-            photo = Image.open(path, formats=known)
+            # Older versions of PIL cannot open AVIF.
+            with Image.open(path, formats=[name for name in FORMATS if name in Image.OPEN]) as photo:
+                if claims_too_much(photo, path.stat().st_size):
+                    raise too_large
+                return upright_rgb(photo, window, f"The photo {path}")
+        except MhexError:
+            raise
         except Image.DecompressionBombError as error:
-            raise _too_large(path) from error
+            raise too_large from error
         except UnidentifiedImageError as error:
             raise ArgumentError(
                 f"Expected a photo ({_NAMES}), but {path} is not a picture of these formats."
             ) from error
         except BROKEN as error:
-            raise _damaged(path, error) from error
-        with photo:
-            if claims_too_much(photo, path.stat().st_size):
-                raise _too_large(path)
-            try:
-                return upright_rgb(photo, window, f"The photo {path}")
-            except MhexError:
-                raise
-            except BROKEN as error:
-                raise _damaged(path, error) from error
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise ArgumentError(f"The photo {path} is damaged or cut off ({reason}).") from error
 
 
 def check_file(path: Path) -> None:
-    """Refuse what cannot be a photo without decoding it: missing, a folder, unreadable, empty.
-
-    Raises:
-        ArgumentError: In each of these cases.
-    """
+    """Refuse a file that cannot be a photo without decoding it: missing, a folder, unreadable, empty."""
     try:
         if path.is_dir():
             raise ArgumentError(f"Expected a photo, but {path} is a folder; name the photos in it, e.g. {path}/*.jpg.")
@@ -80,22 +69,3 @@ def check_file(path: Path) -> None:
         raise ArgumentError(f"The photo {path} cannot be read: {error.strerror or error}.") from error
     if not start:
         raise ArgumentError(f"The photo {path} is empty (0 bytes).")
-
-
-def _readable() -> set[str]:
-    """Formats that the installed PIL can open; older ones lack AVIF."""
-    from PIL import Image
-
-    Image.init()
-    return set(Image.OPEN)
-
-
-def _too_large(path: Path) -> ArgumentError:
-    return ArgumentError(
-        f"The photo {path} claims more than {MOST_PIXELS // 10**6} million pixels, or more than its bytes hold, and "
-        "was not opened, because small files that unpack to huge pictures are a known attack; shrink it first."
-    )
-
-
-def _damaged(path: Path, error: Exception) -> ArgumentError:
-    return ArgumentError(f"The photo {path} is damaged or cut off ({str(error).rstrip('.') or type(error).__name__}).")

@@ -1,4 +1,4 @@
-"""Several methods on one input, and the methods left out with the reason."""
+"""Several methods on one input, and the methods that were left out with the reason."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from mhex.errors import CaptureError, MissingExtraError, NotFiniteError, NotFini
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
-    from mhex.capture import Outputs
     from mhex.explanation import Explanation
-    from mhex.targets import Target, Task
+    from mhex.targets import Target
 
-# Why a method may be passed over where every method was asked for; other errors are mistakes, and are told.
+# Why a method may be passed over where every method was asked for; other errors are mistakes, and are raised.
 _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MethodResults:
     """Explanations of one input, and for each method left out the reason; `failed` are those that gave no number."""
 
     explanations: list[Explanation]
@@ -37,53 +36,32 @@ def explain_by(
     step: Step,
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    task: Task | None = None,
-    outputs: Outputs | None = None,
-    seed: int = 0,
     pass_over: bool = False,
-) -> Outcome:
-    """Explain one photo or text by several methods.
-
-    Args:
-        bundle: The model.
-        item: A PIL image or a string.
-        methods: Names.
-        target: As for `mhex.explain`.
-        step: Told each method as it begins.
-        options: By method.
-        task: As for `mhex.explain`.
-        outputs: As for `mhex.explain`.
-        seed: For methods that draw random numbers.
-        pass_over: Leave out methods that cannot serve the model, instead of raising.
-    """
+    **shared: Any,
+) -> MethodResults:
+    """Explain one photo or text by several methods; `pass_over` leaves out those that cannot serve the model."""
     import mhex
     from mhex.explain import AUTO
     from mhex.registry import get_method
 
-    outcome = Outcome([])
-    shared: dict[str, Any] = {"task": task, "outputs": outputs, "seed": seed, "progress": watched()}
+    outcome = MethodResults([])
+    concepts = any(isinstance(part, mhex.Concept) for part in (target if isinstance(target, list) else [target]))
     for method in methods:
         step(method)
-        if pass_over and method != AUTO and get_method(method).target == "class" and _concepts(target):
+        if pass_over and concepts and method != AUTO and get_method(method).target == "class":
             outcome.left_out[method] = "it explains classes, not concepts"
             continue
-        own = dict((options or {}).get(method, {}))
+        arguments = {"progress": watched(), **shared, **(options or {}).get(method, {})}
         try:
-            outcome.explanations.append(mhex.explain(bundle, [item], method, target, **shared, **own))
+            outcome.explanations.append(mhex.explain(bundle, [item], method, target, **arguments))
         except _CANNOT as error:
             if not pass_over or isinstance(error, NotFiniteOutputError):  # the latter is the same for every method
                 raise
             if isinstance(error, NotFiniteError):
                 outcome.failed[method] = error
-            # What can serve the model instead is shown beside it anyway.
+            # Methods that can serve the model are shown beside it anyway, so the short reason is enough.
             outcome.left_out[method] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
     return outcome
-
-
-def _concepts(target: Target) -> bool:
-    from mhex import Concept
-
-    return any(isinstance(one, Concept) for one in (target if isinstance(target, list) else [target]))
 
 
 def group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:

@@ -12,26 +12,28 @@ import typer
 
 from mhex._files import write_text
 from mhex.cli._console import Step, busy, output_folder, say, steps
-from mhex.cli._run import Outcome, explain_by
+from mhex.cli._run import MethodResults, explain_by
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
 
+MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
 HEADED = "zoo:pets-mhex-resnet10t"
 METHODS = ("mhex", "gradcam", "layercam")
+READER = "zoo:agnews-mhex-minilm"
+# Made up, so that nobody's text is used; each could stand under two headings.
+TEXTS = (
+    "The software company Lumenfold bought the football club Harrow Vale, and its engineers now count every pass "
+    "with cameras.",
+    "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
+)
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What one head says, or the network's own classifier.
-
-    Attributes:
-        name: Of the block, or of the classifier.
-        accuracy: Share of right answers on the test split, as the card says; None if it does not.
-        favourites: The most probable classes, the first one first.
-    """
+    """The most probable classes of a head, or of the network's classifier, and its accuracy on the test split."""
 
     name: str
     accuracy: float | None
@@ -39,16 +41,8 @@ class Opinion:
 
 
 @dataclass(frozen=True)
-class HeadsLook:
-    """What the heads of one network make of one photo.
-
-    Attributes:
-        bundle: The network with heads.
-        photo: The photo.
-        opinions: Of each head, first to last, and of the classifier.
-        layers: The map of each block alone, as an explanation.
-        explanations: All blocks together, and other methods beside them.
-    """
+class HeadsView:
+    """What the heads of one network make of one photo: opinions, the map of each block, and all of them together."""
 
     bundle: Bundle
     photo: Photo
@@ -59,20 +53,12 @@ class HeadsLook:
     @property
     def sentence(self) -> str:
         """What the heads say, in one sentence."""
-        said = ", ".join(f"{one.name} {next(iter(one.favourites))}" for one in self.opinions)
-        return f"Heads of {self.bundle.name} on the {self.photo.name}: {said}"
+        answers = ", ".join(f"{opinion.name} {next(iter(opinion.favourites))}" for opinion in self.opinions)
+        return f"Heads of {self.bundle.name} on the {self.photo.name}: {answers}"
 
 
 def head_opinions(bundle: Bundle, inputs: Any) -> list[Opinion]:
-    """Run a network with heads once on one sample.
-
-    Args:
-        bundle: Its card names the accuracy of each head.
-        inputs: A tensor (1, 3, H, W), or what a tokenizer gave for one text.
-
-    Returns:
-        One opinion per head, first to last, then that of the network's classifier.
-    """
+    """Run a network with heads once on one sample: an opinion per head, first to last, then of its classifier."""
     import torch
 
     from mhex import Scaffold
@@ -83,9 +69,9 @@ def head_opinions(bundle: Bundle, inputs: Any) -> list[Opinion]:
     with torch.inference_mode():
         bundle.model(inputs) if isinstance(inputs, torch.Tensor) else bundle.model(**inputs)
     scores = {**scaffold.head_logits, "the network": scaffold.reading.scores("classifier")}
-    known = bundle.card.get("accuracy", {})
-    host = next((value for value in known.values() if isinstance(value, float)), None)
-    accuracies = [*known.get("heads", [None] * len(scaffold.names)), host]
+    measured = bundle.card.get("accuracy", {})
+    host = next((value for value in measured.values() if isinstance(value, float)), None)
+    accuracies = [*measured.get("heads", [None] * len(scaffold.names)), host]
     return [
         Opinion(name, accuracy, top_classes(logits[0].float().softmax(0).tolist(), bundle.class_names))
         for (name, logits), accuracy in zip(scores.items(), accuracies, strict=True)
@@ -98,15 +84,8 @@ def top_classes(probabilities: Sequence[float], names: Sequence[str], count: int
     return {name: shares[name] for name in sorted(shares, key=shares.__getitem__, reverse=True)[:count]}
 
 
-def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> HeadsLook:
-    """Ask the heads of a network about a photo.
-
-    Args:
-        bundle: With heads.
-        photo: The photo.
-        classes: Names of the classes that the maps explain.
-        step: Told each method as it begins.
-    """
+def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> HeadsView:
+    """Ask the heads of a network about a photo, for the classes with these names."""
     if bundle.preprocess is None:
         raise ArgumentError(f"Expected a network that reads photos, but {bundle.name} does not.")
     outcome = explain_by(
@@ -114,40 +93,22 @@ def look_into(bundle: Bundle, photo: Photo, classes: list[str], step: Step) -> H
         photo.image,
         METHODS,
         classes,
-        lambda what: step(f"{photo.name}, {bundle.name}: {what}"),
+        lambda name: step(f"{photo.name}, {bundle.name}: {name}"),
         options={"mhex": {"per_layer": True}},
     )
     combined = outcome.explanations[0]
     opinions = head_opinions(bundle, bundle.preprocess(photo.image)[None])
-    return HeadsLook(bundle, photo, opinions, combined.by_layer(), outcome.explanations)
-
-
-READER = "zoo:agnews-mhex-minilm"
-# Made up, so that nobody's text is used; each could stand under two headings.
-TEXTS = (
-    "The software company Lumenfold bought the football club Harrow Vale, and its engineers now count every pass "
-    "with cameras.",
-    "Ministers of both countries met the oil companies on Tuesday, and prices fell before the talks had ended.",
-)
-# Methods of many passes, with fewer of them.
-QUICK_TEXTS: dict[str, dict[str, Any]] = {"rise": {"n": 100}, "shap": {"max_evals": 100}, "smoothgrad": {"n": 10}}
+    return HeadsView(bundle, photo, opinions, combined.by_layer(), outcome.explanations)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a model makes of one text.
-
-    Attributes:
-        bundle: The model.
-        text: The text.
-        opinions: Of each head, first to last, and of the classifier.
-        outcome: The scores of the words, and the methods left out.
-    """
+class TextView:
+    """What a model makes of one text: opinions of its heads and its classifier, and the scores of the words."""
 
     bundle: Bundle
     text: str
     opinions: list[Opinion]
-    outcome: Outcome
+    outcome: MethodResults
 
     @property
     def sentence(self) -> str:
@@ -156,15 +117,8 @@ class Reading:
         return f'{self.bundle.name} on "{" ".join(self.text.split()[:4])} ...": {shares}'
 
 
-def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Reading:
-    """Explain a text for its two most probable classes, by every method that serves the model.
-
-    Args:
-        bundle: A text classifier with heads.
-        text: The text.
-        methods: Names of all methods.
-        step: Told each method as it begins.
-    """
+def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> TextView:
+    """Explain a text for its two most probable classes, by every method that serves the model."""
     if bundle.tokenizer is None:
         raise ArgumentError(f"Expected a model that reads texts, but {bundle.name} does not.")
     outcome = explain_by(
@@ -172,37 +126,17 @@ def read_news(bundle: Bundle, text: str, methods: list[str], step: Step) -> Read
         text,
         methods,
         "top2",
-        lambda what: step(f"news, {bundle.name}: {what}"),
-        options=QUICK_TEXTS,
+        lambda name: step(f"news, {bundle.name}: {name}"),
+        options=quick_options(methods, "text"),
         pass_over=True,
     )
     opinions = head_opinions(bundle, bundle.tokenizer(text, return_tensors="pt"))
-    return Reading(bundle, text, opinions, outcome)
-
-
-MODELS = ("zoo:pets-vit", "zoo:pets-resnet10t")
-# Methods of many passes, with fewer of them: they would take longer than all the others together.
-QUICK: dict[str, dict[str, Any]] = {
-    "vit-cx": {"max_masks": 32},
-    "scorecam": {"max_channels": 24},
-    "smoothgrad": {"n": 5},
-    "integrated-gradients": {"steps": 24},
-    "occlusion": {"patch": 16},
-    "rise": {"n": 60},
-    "shap": {"max_evals": 60},
-}
+    return TextView(bundle, text, opinions, outcome)
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photo that an installed package brings along.
-
-    Attributes:
-        name: For people.
-        image: The PIL image.
-        source: Where it comes from, and its licence.
-        note: What to keep in mind.
-    """
+    """A photo that an installed package brings along, with its source and licence, and what to keep in mind."""
 
     name: str
     image: Any
@@ -211,24 +145,15 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one model makes of one photo.
-
-    Attributes:
-        bundle: The model.
-        photo: The photo.
-        groups: Summed probability of each group of classes, e.g. cats and dogs.
-        favourites: The most probable classes.
-        explained: The most probable class of each group, which the maps explain.
-        outcome: The maps, and the methods left out.
-    """
+class PhotoView:
+    """What one model makes of one photo: probabilities of groups and classes, and maps for the explained classes."""
 
     bundle: Bundle
     photo: Photo
     groups: Mapping[str, float]
     favourites: Mapping[str, float]
     explained: Mapping[str, str]
-    outcome: Outcome
+    outcome: MethodResults
 
     @property
     def sentence(self) -> str:
@@ -238,7 +163,7 @@ class Look:
         return f"{self.bundle.name} on the {self.photo.name}: {shares}; most likely {name} ({100 * share:.0f} %)"
 
 
-def demo(
+def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
 ) -> None:
     """Explain photos and texts with models of the zoo by every method that serves them, offline, in a minute.
@@ -267,14 +192,21 @@ def demo(
         text = demo_page(looks, heads, readings)
     file = out / "index.html"
     write_text(text, file)
-    said = [*(one.sentence for one in looks), heads.sentence, *(one.sentence for one in readings)]
-    say("\n".join(f"{sentence}." for sentence in said))
-    outcomes = [*(one.outcome for one in looks), *(one.outcome for one in readings)]
-    count = sum(len(one.explanations) for one in outcomes) + len(heads.explanations)
+    results: list[PhotoView | TextView] = [*looks, *readings]
+    sentences = [*(result.sentence for result in looks), heads.sentence, *(result.sentence for result in readings)]
+    say("\n".join(f"{sentence}." for sentence in sentences))
+    count = sum(len(result.outcome.explanations) for result in results) + len(heads.explanations)
     say(
         f"Explained {len(photos)} photos and {len(texts)} texts with {len(bundles) + 2} models and {len(methods)} "
         f"methods ({count} explanations) in {time.perf_counter() - started:.0f} s: open {file}"
     )
+
+
+def quick_options(methods: Sequence[str], modality: str) -> dict[str, Mapping[str, Any]]:
+    """Fewer passes for methods of many passes, which would take longer than all the others together."""
+    from mhex.registry import get_method
+
+    return {name: get_method(name).quick.get(modality, {}) for name in methods}
 
 
 def demo_photos() -> list[Photo]:
@@ -302,15 +234,8 @@ def demo_photos() -> list[Photo]:
     ]
 
 
-def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
-    """Explain a photo for the top class of each of the card's groups, by every method that serves the model.
-
-    Args:
-        bundle: From the zoo; its card must name groups of classes.
-        photo: The photo.
-        methods: Names of all methods.
-        step: Told each method as it begins.
-    """
+def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> PhotoView:
+    """Explain a photo for the top class of each of the card's groups, by every method that serves the model."""
     import torch
 
     names, groups = bundle.class_names, bundle.card.get("groups")
@@ -325,11 +250,11 @@ def look(bundle: Bundle, photo: Photo, methods: list[str], step: Step) -> Look:
         photo.image,
         methods,
         list(explained.values()),
-        lambda what: step(f"{photo.name}, {bundle.name}: {what}"),
-        options=QUICK,
+        lambda name: step(f"{photo.name}, {bundle.name}: {name}"),
+        options=quick_options(methods, "image"),
         pass_over=True,
     )
-    return Look(
+    return PhotoView(
         bundle,
         photo,
         {group: sum(shares[name] for name in members) for group, members in groups.items()},

@@ -12,7 +12,7 @@ from mhex.viz.pages import Section, page, part, picture_tag, to_html
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
-    from mhex.cli.demo import HeadsLook, Look, Opinion, Reading
+    from mhex.cli.demo import HeadsView, PhotoView, Opinion, TextView
 
 _TEMPLATE = "demo.html"
 _INTRO = """
@@ -25,7 +25,7 @@ on your own model and data.
 """
 
 
-def demo_page(looks: Sequence[Look], heads: HeadsLook, readings: Sequence[Reading]) -> str:
+def demo_page(looks: Sequence[PhotoView], heads: HeadsView, readings: Sequence[TextView]) -> str:
     """The whole page: a section per photo and model, the heads, the news, the models' cards, and how to go on.
 
     Args:
@@ -36,7 +36,7 @@ def demo_page(looks: Sequence[Look], heads: HeadsLook, readings: Sequence[Readin
     return page("mhex: networks explained", _INTRO, list(_sections(looks, heads, readings)))
 
 
-def _sections(looks: Sequence[Look], heads: HeadsLook, readings: Sequence[Reading]) -> Iterator[Section]:
+def _sections(looks: Sequence[PhotoView], heads: HeadsView, readings: Sequence[TextView]) -> Iterator[Section]:
     yield from map(_look_section, looks)
     yield _heads_section(heads)
     for number, reading in enumerate(readings, 1):
@@ -54,7 +54,7 @@ def _sections(looks: Sequence[Look], heads: HeadsLook, readings: Sequence[Readin
     yield Section("Do it yourself", part("commands", _TEMPLATE))
 
 
-def _look_section(look: Look) -> Section:
+def _look_section(look: PhotoView) -> Section:
     """What one model makes of one photo, and its maps by every method."""
     explanations, maps = look.outcome.explanations, ""
     names = [entry.method for entry in explanations]
@@ -75,7 +75,7 @@ def _look_section(look: Look) -> Section:
     return Section(title, html, f"{look.photo.note}\n\n{look.photo.source}")
 
 
-def _heads_section(look: HeadsLook) -> Section:
+def _heads_section(look: HeadsView) -> Section:
     """What the heads say, the maps of single blocks, and the combined map beside other methods."""
     classes = " and ".join(look.explanations[0].target_names(0))
     blocks = comparison(list(look.layers.values()), labels=list(look.layers))

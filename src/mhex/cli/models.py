@@ -51,8 +51,7 @@ def models(
             )
             for row in rows
         ],
-        prose=("what",),
-        several=("accuracy", "licence of the data"),
+        prose=("what", "accuracy", "licence of the data"),
     )
 
 
@@ -68,27 +67,28 @@ def build(
     The same command goes on where a broken run stopped. Most recipes want a GPU; models of texts do without.
     """
     with busy("Loading the training"):
-        from mhex.lab.train.dependencies import build as make
+        from mhex.lab.train.dependencies import build as build_model
         from mhex.lab.train.loop import Pace
         from mhex.zoo.places import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")
-    if smoke:  # models of a trial must not be found by those who load the real ones
+    if smoke:  # no name must load the models of a trial
         os.environ[MODELS_VARIABLE] = str(Path("out") / "smoke" / "models")
-    card = make(name, pace=Pace(progress=sys.stderr.isatty(), say=complain), smoke=smoke)
+    card = build_model(name, pace=Pace(progress=sys.stderr.isatty(), say=complain), smoke=smoke)
     trial = "a trial, which no name loads: " if smoke else ""
     say(f"zoo:{name}: {trial}{accuracy_words(card['accuracy'])}; in {models_folder()}")
 
 
-def accuracy_words(accuracy: Mapping[str, Any] | None) -> str:
-    """The accuracy entry of a card in words: `breed 71.2 %, cat dog 97.0 % (test, 1000 images)`."""
+def accuracy_words(accuracy: Mapping[str, Any] | None, digits: int = 1) -> str:
+    """A measured accuracy in words: `breed 71.2 %, cat dog 97.0 % (test, 1000 images)`."""
     if not accuracy:
         return "not measured"
-    shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in accuracy.items() if isinstance(v, float)]
+    shares = {name: share for name, share in accuracy.items() if isinstance(share, float)}
+    words = ", ".join(f"{name.replace('_', ' ')} {100 * share:.{digits}f} %" for name, share in shares.items())
     kind = "texts" if "texts" in accuracy else "images"
-    return f"{', '.join(shares)} ({accuracy.get('split', 'unknown split')}, {accuracy.get(kind, '?')} {kind})"
+    return f"{words} ({accuracy.get('split', 'unknown split')}, {accuracy.get(kind, '?')} {kind})"
 
 
 def licence_words(data: Any, licence: str) -> str:
     """The licence of the data that a model learned from; the card's own words where it names none."""
-    named = data.get("licence") if isinstance(data, Mapping) else None
-    return named or licence.split(". ")[0].rstrip(".")
+    of_data = data.get("licence") if isinstance(data, Mapping) else None
+    return of_data or licence.split(". ")[0].rstrip(".")

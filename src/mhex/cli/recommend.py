@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mhex.cli._console import LOSSES, busy, complain, output_folder, say, stopping, told_once
-from mhex.cli._parse import OUTPUTS, check_device, parse_methods, parse_outputs, parse_window
+from mhex.cli import _parse
+from mhex.cli._console import LOSSES, busy, complain, output_folder, say, stopping, without_loss_warnings
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -25,10 +25,8 @@ mhex recommend --model zoo:pets-vit --data pets --score insertion
 """
 
 
-def recommend(
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="zoo:NAME, timm:NAME[:weights.safetensors], hf:FOLDER or run:FOLDER.")
-    ],
+def command(
+    model: _parse.ModelOption,
     data: Annotated[
         str, typer.Option("--data", help="A data set by name, a folder of photos by class, or a CSV file.")
     ],
@@ -43,20 +41,12 @@ def recommend(
     split: Annotated[
         str | None, typer.Option("--split", help="Of the data set.", show_default="the one to judge by")
     ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            "--window",
-            metavar="LOW,HIGH",
-            help="Values that are black and white, of photos of more than 8 bits.",
-            show_default="as the file says",
-        ),
-    ] = None,
-    outputs: Annotated[str | None, OUTPUTS] = None,
+    window: _parse.WindowOption = None,
+    outputs: _parse.OutputsOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the answer as a page with pictures, and all rows.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    device: _parse.DeviceOption = "cpu",
     seed: Annotated[int, typer.Option("--seed", help="Of the sample, and of whatever is drawn.")] = 0,
 ) -> None:
     """Race the methods on a model and a sample of its data, and say which one to use, how sure that is and its cost."""
@@ -67,57 +57,52 @@ def recommend(
         from mhex.recommend.race import seconds_of
 
         seconds_of(budget)
-        chosen = "all" if method.strip() == "all" else parse_methods(method)
-        wanted, read = parse_score(score), parse_outputs(outputs)
-        check_device(device)
+        arguments: Any = {
+            "methods": "all" if method.strip() == "all" else _parse.parse_methods(method),
+            "score": parse_score(score),
+            "images": images,
+            "outputs": _parse.parse_outputs(outputs),
+            "seed": seed,
+        }
+        _parse.check_device(device)
         if out is not None:
             check_folder(output_folder(out))
-        items = items_of(data, split, parse_window(window))
+        items = items_of(data, split, _parse.parse_window(window))
         bundle = mhex.load(model)
         bundle.model.to(device)
-    given: Any = {"methods": chosen, "score": wanted, "images": images, "outputs": read, "seed": seed}
-    with stopping(_words_after_stop), told_once():
-        found = mhex.recommend(bundle, items, budget, **given, out=out)
-    say(found)
+    words = "A race has no answer before its end, so nothing is kept; the same command begins anew."
+    with stopping(lambda: words), without_loss_warnings():
+        answer = mhex.recommend(bundle, items, budget, **arguments, out=out)
+    say(answer)
     if out is not None:
         say(f"Page: {out / PAGE}")
-    if found.lost:
-        complain(" ".join(remarks("", found.lost)))
+    if answer.lost:
+        complain(" ".join(remarks("", answer.lost)))
         raise typer.Exit(LOSSES)
-
-
-def _words_after_stop() -> str:
-    return "A race has no answer before its end, so nothing is kept; the same command begins anew."
 
 
 def parse_score(text: str) -> str | Mapping[str, float]:
     """A metric by name, or weights, `faithfulness=1,stability=0.5`."""
     if "=" not in text:
         return text.strip()
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for pair in text.split(","):
         name, _, value = pair.partition("=")
         try:
-            found[name.strip()] = float(value)
+            weights[name.strip()] = float(value)
         except ValueError:
             raise ArgumentError(
                 f"Expected weights as NAME=WEIGHT with commas between after --score, but got {pair.strip()!r}."
             ) from None
-    return found
+    return weights
 
 
 def items_of(name: str, split: str | None = None, window: tuple[float, float] | None = None) -> Any:
-    """Samples of a data set by name, of a folder, or of a CSV file.
-
-    Args:
-        name: Of the catalogue, `folder:PATH`, `csv:PATH`, or a path that is there.
-        split: Of the data set; by default the one to judge by, or all of one's own data.
-        window: Of photos of one's own: values that become black and white.
-    """
+    """Samples of a data set by name, of `folder:PATH` or `csv:PATH`, or of a path that exists."""
     from mhex.lab.datasets import data_entry, load_csv, load_folder
 
-    kind, _, rest = name.partition(":")
-    path = Path(rest if rest and kind in ("folder", "csv") else name).expanduser()
+    kind, _, place = name.partition(":")
+    path = Path(place if place and kind in ("folder", "csv") else name).expanduser()
     if path.is_dir():
         return load_folder(path, split or "all", window=window).items()
     if path.is_file():

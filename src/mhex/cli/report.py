@@ -18,7 +18,7 @@ mhex report runs --out pets.html --title "Pets, two models" --images 0,3,5
 """
 
 
-def report(
+def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What mhex.evaluate, bench or recommend wrote.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page.", show_default="report.html in the folder")
@@ -37,17 +37,17 @@ def report(
 
     It opens without network and holds all of its pictures. Several models are several folders in DIR.
     """
-    chosen = None if images is None else _numbers(images)
+    numbers = None if images is None else _numbers(images)
     file = folder / "report.html" if out is None else out
     with busy("Drawing"):
         from mhex.judge.report import evaluations
         from mhex.recommend.answer import PAGE, is_recommendation
 
-        text = folder_page(folder, title, chosen)
+        page = folder_page(folder, title, numbers)
         remarks = [f"{entry.name}: {remark}" for entry in evaluations(folder) for remark in entry.report.remarks]
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(text, file)
+        write_text(page, file)
     for remark in remarks:
         complain(remark)
     say(f"Page: {file}")
@@ -69,8 +69,8 @@ def folder_page(folder: Path, title: str = "", images: list[int] | None = None) 
     return page_of(folder, title, images, remarks)
 
 
-def _numbers(given: str) -> list[int]:
-    parts = [part.strip() for part in given.split(",") if part.strip()]
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
-        raise ArgumentError(f"Expected numbers of images with commas between after --images, but got {given!r}.")
+        raise ArgumentError(f"Expected numbers of images with commas between after --images, but got {text!r}.")
     return [int(part) for part in parts]

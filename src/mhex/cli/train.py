@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mhex.cli._console import busy, complain, output_folder, say, show_table, stopping
+from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ accelerate launch --num_processes 4 -m mhex train pets-vit
 """
 
 
-def train(
+def command(
     recipe: Annotated[str | None, typer.Argument(help="A recipe file, or the name of a packaged recipe.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run. [default: out/train/NAME]", show_default=False)
@@ -68,22 +69,22 @@ def train(
     folder = out or Path("out") / ("smoke" if smoke else "train") / wanted.name
     main = os.environ.get("RANK", "0") == "0"
     pace = Pace(steps=steps, seconds=seconds, progress=sys.stderr.isatty(), say=complain)
-    for one in with_needs(wanted, path.parent) if needs else [wanted]:
-        last = one.name == wanted.name
-        place = folder if last else folder.parent / one.name
-        source = path.name if last else one.name
+    for need in with_needs(wanted, path.parent) if needs else [wanted]:
+        last = need.name == wanted.name
+        place = folder if last else folder.parent / need.name
+        source = path.name if last else need.name
         output_folder(place)
         # Needed runs that are there stay as they are.
         with stopping(lambda place=place: _words_after_stop(place)):  # type: ignore[misc]
-            report = run(one.smoke() if smoke else one, place, pace=pace, restart=restart and last, source=source)
+            report = run(need.smoke() if smoke else need, place, pace=pace, restart=restart and last, source=source)
         if main:
-            say(f"{one.name}: {_words(report['test'])}; weights, report and logs in {place}")
+            say(f"{need.name}: {accuracy_words(report['test'], digits=2)}; weights, report and logs in {place}")
         if main and last:
             complain(f"Explain with it: mhex explain INPUT --model run:{place}")
 
 
 def _words_after_stop(place: Path) -> str:
-    """What is kept of a run after Ctrl-C, and how to go on."""
+    """The sentence after Ctrl-C: what is kept of a run, and how to go on."""
     from mhex.lab.train.checkpoint import latest_checkpoint
 
     newest = latest_checkpoint(place)
@@ -100,21 +101,15 @@ def _list() -> None:
         from mhex.lab.config.recipe import packaged_recipes, read_recipe
 
         recipes: list[TrainingRecipe] = [read_recipe(path) for path in packaged_recipes().values()]
-    show_table(
-        f"{len(recipes)} recipes",
-        ("name", "what", "data", "epochs", "needs"),
-        [
-            (one.name, one.title, one.data.name, one.train.epochs if one.train else "fitted", ", ".join(one.needs))
-            for one in recipes
-        ],
-        prose=("what",),
-        several=("needs",),
-    )
-
-
-def _words(test: dict[str, Any]) -> str:
-    """The measured accuracy in words: `cell 98.5 % (test, 2557 images)`."""
-    numbers = {name: value for name, value in test.items() if isinstance(value, float)}
-    shares = [f"{name.replace('_', ' ')} {100 * value:.2f} %" for name, value in numbers.items()]
-    counted = next(f"{test[kind]} {kind}" for kind in ("images", "texts") if kind in test)
-    return f"{', '.join(shares)} ({test['split']}, {counted})"
+    headings = ("name", "what", "data", "epochs", "needs")
+    rows = [
+        (
+            entry.name,
+            entry.title,
+            entry.data.name,
+            entry.train.epochs if entry.train else "fitted",
+            ", ".join(entry.needs),
+        )
+        for entry in recipes
+    ]
+    show_table(f"{len(recipes)} recipes", headings, rows, prose=("what", "needs"))

@@ -6,6 +6,7 @@ import math
 import struct
 import warnings
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,35 @@ _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
 _LITTLE = 0.1  # share of the pixels between black and white below which a window is warned of
 _CHUNKS = 1000  # of a PNG file are looked at, at most
+
+
+class UnknownWindowError(ArgumentError):
+    """Photos do not say which of their grey values are black and white.
+
+    Args:
+        names: Of the photos.
+        low: The lowest value of all of them.
+        high: The highest value.
+    """
+
+    def __init__(self, names: Sequence[str], low: float, high: float) -> None:
+        self.names, self.low, self.high = tuple(names), low, high
+        several = len(self.names) > 1
+        photos = f"{names[0]} and {len(names) - 1} more" if several else names[0]
+        super().__init__(
+            f"{photos} {'hold' if several else 'holds'} grey values from {low:.6g} to {high:.6g} and "
+            f"{'do' if several else 'does'} not say which values are black and white; {window_hint(low, high)}."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The arguments that make it again: workers hand errors on by pickling them."""
+        return type(self), (self.names, self.low, self.high)
+
+    @classmethod
+    def joined(cls, errors: Sequence[UnknownWindowError]) -> UnknownWindowError:
+        """One error about all photos of several, with the range over all."""
+        names = [name for error in errors for name in error.names]
+        return cls(names, min(error.low for error in errors), max(error.high for error in errors))
 
 
 def claims_too_much(photo: Image, size: int) -> bool:
@@ -217,10 +247,7 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
         raise ArgumentError(f"{name} holds values that are not finite; save it with numbers in their place.")
     known = window or _known_range(values, photo.mode, depth)
     if known is None:
-        raise ArgumentError(
-            f"{name} holds grey values from {values.min():.6g} to {values.max():.6g} and does not say which values are "
-            f"black and white; {window_hint(float(values.min()), float(values.max()))}."
-        )
+        raise UnknownWindowError([name], float(values.min()), float(values.max()))
     light = scaled(values, known)
     if window is not None:
         _check_clipping(light, float(values.min()), float(values.max()), window, name)

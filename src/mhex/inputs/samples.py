@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentError, ArgumentTypeError, some_of
 from mhex.inputs.batching import Parts, check_lengths, cut, holds_batches, length, parts_of, raw_batches, taken
 from mhex.inputs.masks import MaskReader, marked_words
 
@@ -125,7 +125,13 @@ def in_samples(
 
 def losses_in_words(lost: Mapping[int, str]) -> str:
     """Which samples were lost, and why, in a few words: the first of them, and how many more there are."""
-    parts = [f"sample {number}: {reason}" for number, reason in sorted(lost.items())]
+    numbers: dict[str, list[str]] = {}
+    for number, reason in sorted(lost.items()):
+        numbers.setdefault(reason, []).append(str(number))
+    parts = [
+        f"{'sample' if len(several) == 1 else 'samples'} {some_of(several, _TOLD)}: {reason}"
+        for reason, several in numbers.items()
+    ]
     more = f"; and {len(parts) - _TOLD} more" if len(parts) > _TOLD else ""
     return "; ".join(parts[:_TOLD]) + more
 

@@ -27,6 +27,7 @@ from mhex.targets import ResolvedTarget
     "be known.",
     avoid="When no input stands for 'nothing': the map shows the difference to the baseline, so black things on a "
     "black baseline get no score. Maps of pixels are noisy; compare with occlusion or gradcam.",
+    quick={"image": {"steps": 24}},
 )
 def integrated_gradients(
     trace: Trace,

@@ -33,6 +33,7 @@ _WINDOWS = 14  # along the shorter side of an image, where the model has no patc
     use="When the question is plain, what happens without this part, on any model, also one without gradients.",
     avoid="When several parts carry the same evidence: each alone can be missed without a loss. The answer depends on "
     "what is put in place of a part: compare two kinds of fill.",
+    quick={"image": {"patch": 16}},
 )
 def occlusion(
     trace: Trace,

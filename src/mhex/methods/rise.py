@@ -35,6 +35,7 @@ _GRID = 7
     use="On models that can only be asked for probabilities: neither gradients nor layers are needed.",
     avoid="When time is short: a thousand passes are the least for a smooth map. Small things and sharp edges are lost "
     "in the grid of the masks; a map always has a floor, so only differences within it mean something.",
+    quick={"image": {"n": 60}, "text": {"n": 100}},
 )
 def rise(
     trace: Trace,

@@ -29,6 +29,7 @@ _STABILISER = 1e-8  # for channels that do not vary
     use="On CNNs when gradients cannot be had, or are not to be trusted.",
     avoid="When time matters: one pass for every channel, 2048 on a ResNet-50; max_channels= bounds them. The softmax "
     "over logits lets a few channels decide, so maps of confident models can hang on one channel.",
+    quick={"image": {"max_channels": 24}},
 )
 def scorecam(
     trace: Trace, target: ResolvedTarget, *, max_channels: int | None = None, batch_size: int | None = None

@@ -43,6 +43,7 @@ _ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generato
     "short texts the values are exact.",
     avoid="For fine maps of images: with 500 evaluations, pixels share their scores in large blocks. What stands for a "
     "hidden part is part of the answer.",
+    quick={"image": {"max_evals": 60}, "text": {"max_evals": 100}},
 )
 def shap(
     trace: Trace,

@@ -28,6 +28,7 @@ from mhex.targets import ResolvedTarget
     target="scores",
     use="ViTs when a map from probabilities alone, without gradients, is wanted.",
     avoid="When time matters: two passes for every mask; `max_masks` bounds them.",
+    quick={"image": {"max_masks": 32}},
 )
 def vit_cx(
     trace: Trace,

@@ -11,17 +11,14 @@ from torch import Tensor, nn
 from mhex._misfit import misfit_of
 from mhex.errors import ArgumentError
 
-SCALE = ".int8_scale"  # what the name of a tensor's scales ends with
-_REACH = 127
+SCALE = ".int8_scale"  # ending of the name of a tensor's scales
+_REACH = 127  # the largest number of eight bits with a sign
 
 
 def pack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices and kernels as int8 with a scale for each output (their first axis), and everything else as it is.
+    """Pack matrices and kernels as int8 with a scale for each output (their first axis).
 
     The error of a weight is at most half a step, 1/254 of the largest weight of its row.
-
-    Args:
-        state: Tensors by name.
 
     Returns:
         The same names, and beside each packed tensor (O, ...) its scales (O,) under `NAME.int8_scale`.
@@ -39,29 +36,28 @@ def pack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unpack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `pack` packed, as float32; tensors of other files come back as they are."""
-    found = {name: value for name, value in state.items() if not name.endswith(SCALE)}
-    for name, scale in state.items():
-        if name.endswith(SCALE):
-            own = name.removesuffix(SCALE)
-            if own not in found or scale.shape != found[own].shape[:1] or found[own].dim() < 2:
-                raise ArgumentError(
-                    f"Expected packed weights with one scale for each of their rows, but {own!r} and its scales do not "
-                    "go together: the file is damaged; make it again."
-                )
-            rows = found[own].float()
-            found[own] = rows * scale.view(-1, *[1] * (rows.dim() - 1))
-    return found
+    """Undo `pack`, in float32; tensors that were not packed come back as they are."""
+    tensors = {name: value for name, value in state.items() if not name.endswith(SCALE)}
+    for name in (name for name in state if name.endswith(SCALE)):
+        scale, owner = state[name], name.removesuffix(SCALE)
+        rows = tensors.get(owner)
+        if rows is None or scale.shape != rows.shape[:1] or rows.dim() < 2:
+            raise ArgumentError(
+                f"Expected packed weights with one scale for each of their rows, but {owner!r} and its scales do not "
+                "go together: the file is damaged; make it again."
+            )
+        tensors[owner] = rows.float() * scale.view(-1, *[1] * (rows.dim() - 1))
+    return tensors
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file.
 
     Args:
-        path: The file. What counts is its content, not its suffix.
+        path: The file. Its content counts, not its suffix.
 
     Returns:
-        Tensors by name, in the precision they were stored in; those that were packed into eight bits in float32.
+        Tensors by name, in the precision they were stored in; packed tensors in float32.
 
     Raises:
         ArgumentError: There is no such file, or it is not safetensors; pickles are never opened.
@@ -78,8 +74,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             start = file.read(8)
         return unpack(load_file(path))
     except SafetensorError as error:
+        pickled = start.startswith((b"PK\x03\x04", b"\x80"))
+        kind = "a pickle, which can run code when it is opened" if pickled else "not safetensors, or damaged"
+        kind = kind if start else "an empty file"
         raise ArgumentError(
-            f"Expected weights as safetensors, but {path} is {_kind(start)}; convert them once, where you trust their "
+            f"Expected weights as safetensors, but {path} is {kind}; convert them once, where you trust their "
             "source, with safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
         ) from error
     except OSError as error:
@@ -90,7 +89,7 @@ def fill(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
     """Load weights into a model, strictly and in the model's own precision, and put it into evaluation mode.
 
     Args:
-        model: What is filled.
+        model: The model.
         weights: Tensors by name.
         source: Where they come from, for the message.
 
@@ -104,12 +103,3 @@ def fill(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
         )
     model.load_state_dict(weights)
     model.eval()
-
-
-def _kind(start: bytes) -> str:
-    """What a file that is not safetensors seems to be, by its first bytes."""
-    if not start:
-        return "an empty file"
-    if start.startswith(b"PK\x03\x04") or start.startswith(b"\x80"):
-        return "a pickle, which can run code when it is opened"
-    return "not safetensors, or damaged"

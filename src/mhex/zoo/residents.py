@@ -13,29 +13,24 @@ from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, unknown_name
 from mhex.inputs.preprocess import Squash
-from mhex.zoo import places as _places
+from mhex.zoo import places
 from mhex.zoo.files import fill, read_weights
 from mhex.zoo.hugging_face import load_minilm
-from mhex.zoo.places import folder_of, home_of, models_folder, names_in
 
 _LARGEST = 2**16  # an argument of a network: a width, a depth, a size of images
-_KINDS: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(("title", "modality", "architecture", "licence", "source", "base"), (str, "a text")),
-    **dict.fromkeys(("arguments", "preprocess", "data", "heads", "answering"), (dict, "a mapping")),
-    **dict.fromkeys(("classes",), (list, "a list")),
-    **dict.fromkeys(("parameters",), (int, "a whole number")),
+_REQUIRED: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("title", "modality", "architecture"), (str, "a text")),
+    "arguments": (dict, "a mapping"),
+    "classes": (list, "a list"),
+    "preprocess": (dict, "a mapping"),
+    "parameters": (int, "a whole number"),
+    "data": (dict, "a mapping"),
+    "licence": (str, "a text"),
 }
-_ENTRIES = (
-    "title",
-    "modality",
-    "architecture",
-    "arguments",
-    "classes",
-    "preprocess",
-    "parameters",
-    "data",
-    "licence",
-)
+_OPTIONAL: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("source", "base"), (str, "a text")),
+    **dict.fromkeys(("heads", "answering"), (dict, "a mapping")),
+}
 
 
 def load_resident(name: str, folder: Path | None = None) -> Bundle:
@@ -46,13 +41,13 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
         folder: Where `NAME.safetensors` and `NAME.json` are; by default the package's own folder, or the folder of
             models that were built here.
     """
-    names = names_in(folder) if folder else _all_names()
+    names = places.names_in(folder) if folder else _all_names()
     if not names:
-        raise ArgumentError(f"The zoo is empty: {folder or _places.WEIGHTS} holds no cards; install mhex again.")
+        raise ArgumentError(f"The zoo is empty: {folder or places.WEIGHTS} holds no cards; install mhex again.")
     # Only names of cards that exist pass, so a name cannot lead out of the folder.
     if name not in names:
         raise unknown_name("zoo model", name, names)
-    folder = folder or home_of(name)
+    folder = folder or places.home_of(name)
     card = _card(name, folder)
     weights = read_weights(folder / f"{name}.safetensors")
     tokenizer = None
@@ -72,25 +67,19 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
         for entry, value in card.get("answering", {}).items():
             setattr(scaffold.heads, entry, value)
     fill(model, weights, f"of zoo:{name}")
-    return Bundle(
-        name=f"zoo:{name}",
-        model=model,
-        preprocess=squash_of(card["preprocess"]) if tokenizer is None else None,
-        tokenizer=tokenizer,
-        class_names=list(card["classes"]),
-        card=card,
-    )
+    preprocess = squash_of(card["preprocess"]) if tokenizer is None else None
+    return Bundle(f"zoo:{name}", model, preprocess, tokenizer, class_names=list(card["classes"]), card=card)
 
 
 def resident_card(name: str) -> dict[str, Any]:
-    """The card of a resident: that of the weights that are here, or else what is expected of them."""
-    return _card(name, folder_of(name) or _places.WEIGHTS)
+    """The card of a resident: that of the weights that are here, or else the card that is expected of them."""
+    return _card(name, places.folder_of(name) or places.WEIGHTS)
 
 
 def _network(card: Mapping[str, Any], name: str) -> nn.Module:
     """The network that a card describes, with random weights."""
     timm, arguments = require("timm"), card["arguments"]
-    # timm would take other names for addresses or folders, and build whatever size it is told.
+    # timm would take other names for addresses or folders, and build a network of any size.
     if card["architecture"] not in timm.list_models() or any(
         isinstance(value, (int, float)) and not abs(value) <= _LARGEST for value in arguments.values()
     ):
@@ -110,20 +99,20 @@ def _network(card: Mapping[str, Any], name: str) -> nn.Module:
 
 def _base(base: str, name: str, folder: Path) -> nn.Module:
     """The model of the resident that another one's heads belong to: from the same folder, or from the package."""
-    beside = folder if base in names_in(folder) else None
-    if base == name or "base" in _card(base, beside or home_of(base)):
+    beside = folder if base in places.names_in(folder) else None
+    if base == name or "base" in _card(base, beside or places.home_of(base)):
         raise ArgumentError(f"The card of {name} should name a resident with weights of its own, not {base!r}.")
     return load_resident(base, beside).model
 
 
-def squash_of(seen: Mapping[str, Any]) -> Squash:
+def squash_of(entry: Mapping[str, Any]) -> Squash:
     """The preprocessing that a card's entry `preprocess` describes."""
-    missing = [key for key in ("size", "mean", "std", "interpolation") if key not in seen]
+    missing = [key for key in ("size", "mean", "std", "interpolation") if key not in entry]
     if missing:
         raise ArgumentError(
             f"Expected size, mean, std and interpolation of photos in a card, but {missing} are missing."
         )
-    return Squash(seen["size"], seen["size"], seen["mean"], seen["std"], seen["interpolation"])
+    return Squash(entry["size"], entry["size"], entry["mean"], entry["std"], entry["interpolation"])
 
 
 def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
@@ -135,43 +124,41 @@ def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
     Args:
         folder: As in `load`.
     """
-    if folder is not None:
-        return [_row(name, _card(name, folder), folder) for name in names_in(folder)]
-    return [_row(name, resident_card(name), folder_of(name) or _places.WEIGHTS) for name in _all_names()]
+    rows = []
+    for name in _all_names() if folder is None else places.names_in(folder):
+        home = folder or places.folder_of(name) or places.WEIGHTS
+        card, weights = _card(name, home), home / f"{name}.safetensors"
+        rows.append(
+            {
+                "name": f"zoo:{name}",
+                **{key: card[key] for key in ("title", "modality", "architecture")},
+                "classes": len(card["classes"]),
+                "parameters": card["parameters"],
+                "megabytes": round(weights.stat().st_size / 1e6, 2) if weights.is_file() else None,
+                "accuracy": card.get("accuracy"),
+                **{key: card[key] for key in ("data", "licence")},
+            }
+        )
+    return rows
 
 
 def _all_names() -> list[str]:
-    return sorted({*names_in(_places.WEIGHTS), *names_in(models_folder())})
-
-
-def _row(name: str, card: dict[str, Any], folder: Path) -> dict[str, Any]:
-    weights = folder / f"{name}.safetensors"
-    return {
-        "name": f"zoo:{name}",
-        "title": card["title"],
-        "modality": card["modality"],
-        "architecture": card["architecture"],
-        "classes": len(card["classes"]),
-        "parameters": card["parameters"],
-        "megabytes": round(weights.stat().st_size / 1e6, 2) if weights.is_file() else None,
-        "accuracy": card.get("accuracy"),
-        "data": card["data"],
-        "licence": card["licence"],
-    }
+    return sorted({*places.names_in(places.WEIGHTS), *places.names_in(places.models_folder())})
 
 
 def _card(name: str, folder: Path) -> dict[str, Any]:
+    """The card of a resident, checked."""
     path = folder / f"{name}.json"
     try:
         card = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The card {path} cannot be read ({error}); install mhex again.") from error
-    missing = [key for key in _ENTRIES if not isinstance(card, dict) or key not in card]
+    missing = [key for key in _REQUIRED if not isinstance(card, dict) or key not in card]
     if missing:
-        raise ArgumentError(f"Expected the entries {list(_ENTRIES)} in the card {path}, but {missing} are missing.")
-    for key, (kind, words) in _KINDS.items():
+        raise ArgumentError(f"Expected the entries {list(_REQUIRED)} in the card {path}, but {missing} are missing.")
+    for key, (kind, words) in {**_REQUIRED, **_OPTIONAL}.items():
         if key in card and not isinstance(card[key], kind):
             raise ArgumentError(f"Expected {words} under {key!r} in the card {path}, but got {card[key]!r}.")
-    if not card["classes"] or not all(isinstance(name, str) for name in card["classes"]):
+    if not card["classes"] or not all(isinstance(entry, str) for entry in card["classes"]):
         raise ArgumentError(f"Expected names of classes in the card {path}, but got {card['classes']!r}.")
     return dict(card)

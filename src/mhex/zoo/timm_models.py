@@ -47,23 +47,20 @@ def load_timm(name: str, weights: str | None = None) -> Bundle:
             f"with timm:{name}:weights.safetensors, or choose another model."
         )
     card |= {"classes": model.num_classes, "parameters": sum(p.numel() for p in model.parameters())}
-    return Bundle(name=_name(name, weights), model=model.eval(), preprocess=_preprocess(timm, model), card=card)
-
-
-def _name(name: str, weights: str | None) -> str:
-    return f"timm:{name}" if weights is None else f"timm:{name}:{weights}"
+    full = f"timm:{name}" if weights is None else f"timm:{name}:{weights}"
+    return Bundle(name=full, model=model.eval(), preprocess=_preprocess(timm, model), card=card)
 
 
 def _check_name(timm: Any, name: str) -> None:
-    """Only names of timm's own list pass: timm would take other ones for hub addresses or folders."""
+    """Refuse names that are not in timm's list: timm would take them for hub addresses or folders."""
     if name in timm.list_models() or name in timm.list_models(pretrained=True):
         return
     tagged = timm.list_models(f"{name.split('.')[0]}.*", pretrained=True) if "." in name else []
-    known = tagged or timm.list_models()
-    if not difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5):
+    names = tagged or timm.list_models()
+    if not difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5):
         # Over a thousand names exist: listing them would help nobody.
         raise ArgumentError(f"Unknown timm model {name!r}, and no name is near it; timm.list_models() lists them.")
-    raise unknown_name("timm model", name, known)
+    raise unknown_name("timm model", name, names)
 
 
 def _build(timm: Any, name: str, classes: int | None = None) -> Any:

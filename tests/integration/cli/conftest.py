@@ -42,7 +42,7 @@ def cat(tmp_path: Path) -> Path:
 @pytest.fixture
 def run() -> Callable[..., Result]:
     """Run `mhex` with arguments; an unexpected exception is raised, not swallowed."""
-    from mhex.cli._app import app
+    from mhex.cli import app
 
     def invoke(*arguments: object) -> Result:
         return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="mhex", catch_exceptions=False)

@@ -147,10 +147,10 @@ def test_rows_of_another_machine_are_enough_for_pages(run: Run, suite: Path, mon
 
 
 def test_all_is_every_packaged_suite() -> None:
-    from mhex.cli.bench import jobs_of
+    from mhex.cli.bench import read_suites
     from mhex.lab.config.suite import packaged_suites
 
-    assert [job.suite.name for job in jobs_of(["all", "cdam"])] == list(packaged_suites())
+    assert [suite.name for suite in read_suites(["all", "cdam"]).values()] == list(packaged_suites())
 
 
 def test_packaged_suites_are_listed(run: Run) -> None:

@@ -47,8 +47,8 @@ def test_the_page_shows_photos_heads_and_news(
         "integrated-gradients": {"steps": 2},
         "smoothgrad": {"n": 2},
     }
-    for name in ("QUICK", "QUICK_TEXTS"):
-        monkeypatch.setattr(demo, name, {**getattr(demo, name), **few})
+    usual = demo.quick_options
+    monkeypatch.setattr(demo, "quick_options", lambda names, modality: {**usual(names, modality), **few})
     result = run("demo", "--out", tmp_path / "o")
     assert result.exit_code == 0, result.output
     assert [file.name for file in (tmp_path / "o").iterdir()] == ["index.html"]
@@ -165,6 +165,16 @@ def test_methods_with_too_many_tokens_are_left_out_with_the_reason(zoo: Path, mo
     assert [e.method for e in seen.outcome.explanations] == ["gae"]
     assert "at most 3 tokens" in seen.outcome.left_out["attention-flow"]
     assert "Methods that can" not in seen.outcome.left_out["attention-flow"]
+
+
+def test_quick_options_are_options_of_their_method() -> None:
+    quick = {name: method for name, method in all_methods().items() if method.quick}
+    assert {"rise", "shap", "smoothgrad"} <= set(quick)
+    for method in quick.values():
+        assert set(method.quick) <= set(method.modalities)
+        for options in method.quick.values():
+            assert method.check_options(options) != method.options
+    assert demo.quick_options(["rise", "gae"], "text") == {"rise": {"n": 100}, "gae": {}}
 
 
 def test_an_unwritable_folder_is_told_before_any_work(run: Run, zoo: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_lists_fit_a_terminal_and_break_no_name(
     shown = run(*command).stdout
     assert max(map(len, shown.splitlines())) <= width
     assert {row[0] for row in rows} <= {line.split("  ")[0] for line in shown.splitlines()}
-    assert {word for row in rows for cell in row[2:] for word in cell.split()} <= set(shown.split())
+    assert {word for row in rows for cell in row[1:] for word in cell.split()} <= set(shown.split())
 
 
 def test_methods_as_json(run: Run) -> None:

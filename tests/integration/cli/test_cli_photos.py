@@ -174,6 +174,41 @@ def test_a_range_is_asked_for_and_taken(run: Run, zoo: Path, tmp_path: Path) -> 
     assert "beside photos" in one_sentence(run("explain", "--text", "a", "--window=0,1"))
 
 
+def _slice(path: Path, low: int, high: int) -> Path:
+    """A slice in Hounsfield units, as a TIFF of 32 bits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.array([[low, 0], [40, high]], np.int32)).save(path)
+    return path
+
+
+def test_slices_without_a_range_share_one_sentence(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:
+    slices = [_slice(tmp_path / f"{n}.tif", -1000 - n, 300 + 100 * n) for n in range(3)]
+    sentence = one_sentence(run("explain", *slices, "--out", tmp_path / "o"))
+    assert "0.tif and 2 more hold grey values from -1002 to 500" in sentence
+    assert "--window=-1002,500" in sentence
+    result = run("explain", *slices[:2], cat, "--out", tmp_path / "o")
+    assert result.exit_code == 3
+    hints = [line for line in result.stderr.splitlines() if "window" in line]
+    assert len(hints) == 1
+    assert "0.tif and 1 more hold grey values from -1001 to 400" in hints[0]
+    assert run("explain", *slices, "--window=-1002,500", "--out", tmp_path / "o").exit_code == 0
+
+
+def test_a_folder_of_slices_gives_the_range_over_all(tmp_path: Path) -> None:
+    from mhex.inputs.samples import losses_in_words
+
+    for n in range(4):
+        _slice(tmp_path / "own" / "cat" / f"{n}.tif", -1000 - n, 300 + 100 * n)
+    (tmp_path / "own" / "cat" / "damaged.tif").write_bytes(b"II*")
+    items = items_of(str(tmp_path / "own"))
+    reasons = {}
+    for number in range(3):
+        with pytest.raises(ArgumentError, match=r"^0\.tif and 3 more hold grey values from -1003 to 600 ") as refusal:
+            items[number]
+        reasons[number] = str(refusal.value)
+    assert losses_in_words(reasons) == f"samples 0, 1, 2: {reasons[0]}"
+
+
 def test_recommend_reads_folders_through_the_range(tmp_path: Path) -> None:
     _deep(tmp_path / "own" / "cat" / "a.png")
     table = tmp_path / "own" / "own.csv"

@@ -81,7 +81,7 @@ def test_warnings_are_one_line_each(run: Run, bert_folder: Path, tmp_path: Path)
 
 
 def test_each_sentence_is_told_once_and_other_warnings_as_usual(capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings.catch_warnings(record=True) as others, _console.told_warnings():
+    with warnings.catch_warnings(record=True) as others, _console.warning_lines():
         for sentence in ("first", "second", "first"):
             warnings.warn(sentence, MhexWarning, stacklevel=1)
         warnings.warn("another's", RuntimeWarning, stacklevel=1)

@@ -161,7 +161,9 @@ def test_explain_names_the_samples_whose_scores_are_not_finite() -> None:
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_nan_scores_cost_their_sample(size: int, tmp_path: Path) -> None:
     whole = judged(images(5))
-    with pytest.warns(MhexWarning, match="2 of 5 samples could not be judged: sample 1: the model's scores are not"):
+    with pytest.warns(
+        MhexWarning, match="2 of 5 samples could not be judged: samples 1, 3: the model's scores are not"
+    ):
         report = judged(spoiled(5, 1, 3), batch_size=size, out=tmp_path, pictures=2)
     rest = [0, 2, 4]
     for metric in whole.metrics:
@@ -172,7 +174,7 @@ def test_nan_scores_cost_their_sample(size: int, tmp_path: Path) -> None:
     assert {(cell.n, cell.skipped) for cell in report.summary(50)} == {(3, 2)}
     assert report.curves(report.metrics[1])[0].tolist() == rest
     assert not any(cell.verdict is not None and cell.verdict.apart for cell in report.summary(50))
-    assert "sample 1: the model's scores are not finite" in " ".join(mhex.Report.load(tmp_path).table().split())
+    assert "samples 1, 3: the model's scores are not finite" in " ".join(mhex.Report.load(tmp_path).table().split())
 
 
 def test_a_run_with_nan_scores_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +208,7 @@ def test_nan_scores_of_changed_inputs_cost_the_metric_that_asked() -> None:
 def test_nan_scores_of_all_samples_are_an_error() -> None:
     with pytest.raises(ArgumentError, match="3 of 3 samples could not be judged"):
         quiet(spoiled(3, 0, 1, 2))
-    with pytest.raises(ArgumentError, match="none of 3 can: sample 0: the model's scores are not finite"):
+    with pytest.raises(ArgumentError, match="none of 3 can: samples 0, 1, 2: the model's scores are not finite"):
         raced(Fussy(), data=spoiled(3, 0, 1, 2))
 
 
@@ -215,8 +217,8 @@ def test_a_race_goes_on_without_them(tmp_path: Path, photos: Path) -> None:
     found = raced(Fussy(), data=spoiled(9, order[0], order[4]), out=tmp_path / "out")
     assert found.lost == dict.fromkeys((order[0], order[4]), "the model's scores are not finite")
     assert {line.images for line in found.table} == {7}
-    first = min(order[0], order[4])
-    assert f"Not judged: 2 samples (sample {first}: the model's scores are not finite;" in str(found)
+    first, second = sorted((order[0], order[4]))
+    assert f"Not judged: 2 samples (samples {first}, {second}: the model's scores are not finite)." in str(found)
     told = json.loads((tmp_path / "out" / "recommendation.json").read_text("utf-8"))
     assert {int(number) for number in told["lost"]} == {order[0], order[4]}
     assert mhex.Report.load(tmp_path / "out").lost == found.lost

@@ -9,7 +9,7 @@ from PIL import Image
 
 from mhex.errors import ArgumentError, MhexError
 from mhex.lab.datasets import DataFormatError, DataMissingError, data_file, data_folder, load_cifar10, load_pets
-from mhex.lab.datasets.tables import decode_images, pick_rows
+from mhex.lab.datasets.files import decode_images, pick_rows
 
 
 def test_no_variable_says_what_to_set(monkeypatch):

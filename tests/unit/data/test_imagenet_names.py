@@ -9,8 +9,14 @@ import torch
 from PIL import Image
 
 from mhex.errors import ArgumentError
-from mhex.lab.datasets import DataFormatError, DataMissingError, imagenet_synsets, load_imagenet_multi, load_photos
-from mhex.lab.datasets import imagenet as same_object
+from mhex.lab.datasets import (
+    DataFormatError,
+    DataMissingError,
+    imagenet_synsets,
+    load_imagenet_multi,
+    load_photos,
+    same_object,
+)
 
 SUNGLASS, SUNGLASSES, CAT = 836, 837, 281
 
@@ -81,12 +87,12 @@ def test_photos_of_two_objects(annotated, flat):
     annotated([[CAT], [SUNGLASS, SUNGLASSES], [SUNGLASS, SUNGLASSES, CAT], [], [CAT, SUNGLASS]], flat)
     found = load_imagenet_multi(side=8)
     assert found.names == ("ILSVRC2012_val_00000003", "ILSVRC2012_val_00000005")
-    assert (found.labels.tolist(), found.others.tolist()) == ([SUNGLASS, CAT], [CAT, SUNGLASS])
+    assert (found.labels.tolist(), found.second_labels.tolist()) == ([SUNGLASS, CAT], [CAT, SUNGLASS])
     assert found.present[0] == (SUNGLASS, SUNGLASSES, CAT)
     item = found.items()[1]
     assert (item["label"], item["other"], item["image"].getpixel((0, 0))) == (CAT, SUNGLASS, (40, 40, 40))
-    assert load_imagenet_multi(single=True).others.tolist() == [-1, -1, CAT, SUNGLASS]
-    assert load_imagenet_multi(threshold=1.0).others.tolist() == [SUNGLASSES, SUNGLASSES, SUNGLASS]
+    assert load_imagenet_multi(single=True).second_labels.tolist() == [-1, -1, CAT, SUNGLASS]
+    assert load_imagenet_multi(threshold=1.0).second_labels.tolist() == [SUNGLASSES, SUNGLASSES, SUNGLASS]
 
 
 def test_other_annotations_name_their_photos(annotated, folder):

@@ -5,7 +5,7 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.inputs.samples import in_samples
-from mhex.lab.datasets import CATALOGUE, Items, TextSet, ValueSet, data_entry
+from mhex.lab.datasets import CATALOGUE, Items, TextSet, ValueSet, data_entry, register_data
 
 
 def test_items_are_made_when_they_are_taken():
@@ -86,3 +86,17 @@ def test_nothing_to_judge_on_is_told():
     hollow = type(entry)(lambda *_, **__: Empty(), "Nothing", "none", "none", "none", "none")
     with pytest.raises(ArgumentError, match="Nothing of Nothing"):
         hollow.items()
+
+
+def test_a_decorated_loader_is_a_data_set(monkeypatch):
+    monkeypatch.setattr("mhex.lab.datasets.catalogue.CATALOGUE", {})
+    facts = dict.fromkeys(("title", "licence", "citation", "form", "files"), "made up")
+
+    @register_data("made-up", **facts, test="all")
+    def load_made_up(split, *, limit=None):
+        texts = ("a b", "c")[:limit]
+        return TextSet(texts=texts, labels=torch.tensor([0, 1])[:limit], classes=("n", "p"), split=split)
+
+    assert data_entry("made-up").items(limit=1)[0] == {"text": "a b", "label": 0}
+    with pytest.raises(ArgumentError, match="'made-up'"):
+        data_entry("made-upp")

@@ -9,8 +9,8 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.lab.datasets import DataFormatError, DataMissingError, data_entry, load_medmnist
-from mhex.lab.datasets.medmnist import MEDMNIST_CLASSES, SIZES, TITLES
-from mhex.lab.datasets.tables import array_rows
+from mhex.lab.datasets.files import array_rows
+from mhex.lab.datasets.medmnist import MEDMNIST_CLASSES, MEDMNIST_TITLES, SIZES
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_labels_of_one_axis_are_read(archive):
 
 
 def test_two_dimensional_collections_are_all_there():
-    assert set(MEDMNIST_CLASSES) == set(TITLES)
+    assert set(MEDMNIST_CLASSES) == {title.lower() for title in MEDMNIST_TITLES}
     counts = {name: len(classes) for name, classes in MEDMNIST_CLASSES.items()}
     assert counts == {
         **{"pathmnist": 9, "chestmnist": 14, "dermamnist": 7, "octmnist": 4, "pneumoniamnist": 2, "retinamnist": 5},

@@ -184,10 +184,10 @@ def test_matlab_photos_stand_upright(mat):
     assert items[0].keys() == {"image", "mask"}
     assert items[0]["mask"][:10, :10].eq(1).all()
     assert int(items[0]["mask"].sum()) == 100
-    known = found.known()
-    assert known.labels.tolist() == [1, 0]
-    assert known.items()[1]["mask"].sum() == 100
-    assert known.items()[1]["image"].getpixel((3, 3)) == (90, 90, 90)
+    labelled = found.labelled()
+    assert labelled.labels.tolist() == [1, 0]
+    assert labelled.items()[1]["mask"].sum() == 100
+    assert labelled.items()[1]["image"].getpixel((3, 3)) == (90, 90, 90)
     assert load_imagenet_segmentation(limit=1).synsets == ("n01443537",)
 
 
@@ -196,7 +196,7 @@ def test_matlab_files_that_are_not_what_they_should_be(mat, folder):
     mat([(photo, np.where(mask == 1, 255, 0).astype(np.uint8), synset)])
     found = load_imagenet_segmentation(side=20)
     assert found.items()[0]["mask"].unique().tolist() == [-1, 0]
-    assert found.known().items()[0]["mask"].unique().tolist() == [-1, 0]
+    assert found.labelled().items()[0]["mask"].unique().tolist() == [-1, 0]
     mat([(photo, mask * 3, synset)])
     with pytest.raises(DataFormatError, match=r"0, 1 and 255.*\[0, 3\]"):
         load_imagenet_segmentation().maps[torch.tensor([0])]

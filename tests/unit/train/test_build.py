@@ -9,8 +9,7 @@ import torch
 import mhex
 from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import packaged_recipes, read_recipe
-from mhex.lab.datasets import load_blood
-from mhex.lab.datasets.sets import DataMissingError
+from mhex.lab.datasets import DataMissingError, load_blood
 from mhex.lab.train.dependencies import build, buildable
 from mhex.zoo import list_models
 

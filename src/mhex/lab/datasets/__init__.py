@@ -1,4 +1,4 @@
-"""Loaders for the data sets that the zoo is trained and judged on, and for data of one's own.
+"""Data sets that the zoo is trained and judged on, and data of the user.
 
 No data travels with the package. The environment variable ``MHEX_DATA`` names the folder that holds the files:
 
@@ -7,25 +7,38 @@ No data travels with the package. The environment variable ``MHEX_DATA`` names t
     test = load_pets("test", trimaps=True)
     test.images  # (N, 3, 160, 160), uint8
     mhex.evaluate(model, test.items(), ...)  # photos, labels and masks
+
+Every loader takes ``split``, one of the data set's splits or ``"all"``, and ``limit``: at most so many samples, evenly
+spaced over the split. It raises `DataMissingError` where a file is missing, and says what to place where;
+`DataFormatError` where a file does not hold what it should; `ArgumentError` where the split is unknown or the limit is
+not positive. A new data set is one new file here, with a loader under `register_data`.
 """
 
+import importlib
+import pkgutil
+
 from mhex.lab.datasets.ag_news import AG_NEWS_CLASSES, load_ag_news, load_ag_news_full
-from mhex.lab.datasets.blood import BLOOD_CLASSES, load_blood
-from mhex.lab.datasets.camvid import CAMVID_CLASSES, load_camvid
-from mhex.lab.datasets.catalogue import CATALOGUE, DataEntry, data_entry
-from mhex.lab.datasets.cifar10 import CIFAR10_CLASSES, load_cifar10, load_cifar10_binary, load_cifar100
-from mhex.lab.datasets.imagenet import imagenet_synsets, load_imagenet, load_imagenet_multi, same_object
-from mhex.lab.datasets.imagenet_segmentation import ImageNetSegmentation, load_imagenet_segmentation
+from mhex.lab.datasets.catalogue import CATALOGUE, DataEntry, data_entry, register_data
+from mhex.lab.datasets.cifar import CIFAR10_CLASSES, load_cifar10, load_cifar10_binary, load_cifar100
+from mhex.lab.datasets.files import DATA_VARIABLE, DataFormatError, DataMissingError, data_file, data_folder
+from mhex.lab.datasets.imagenet import imagenet_synsets, load_imagenet, load_imagenet_multi, load_photos, same_object
 from mhex.lab.datasets.lidc import LIDC_CLASSES, load_lidc, load_lidc_biomarkers
-from mhex.lab.datasets.medmnist import load_medmnist, load_pneumonia
+from mhex.lab.datasets.medmnist import BLOOD_CLASSES, load_blood, load_medmnist, load_pneumonia
 from mhex.lab.datasets.movies import MOVIES_CLASSES, load_movies
 from mhex.lab.datasets.personal import load_csv, load_folder
 from mhex.lab.datasets.pets import Pets, load_pets
-from mhex.lab.datasets.photo_files import Items, PhotoSet, SegmentationSet, TwoClassSet
-from mhex.lab.datasets.photos import load_photos
-from mhex.lab.datasets.sets import DATA_VARIABLE, DataMissingError, ImageSet, TextSet, ValueSet, data_file, data_folder
-from mhex.lab.datasets.tables import DataFormatError
-from mhex.lab.datasets.voc import VOC_CLASSES, load_voc
+from mhex.lab.datasets.segmentation import (
+    CAMVID_CLASSES,
+    VOC_CLASSES,
+    ImageNetSegmentation,
+    load_camvid,
+    load_imagenet_segmentation,
+    load_voc,
+)
+from mhex.lab.datasets.sets import ImageSet, Items, PhotoSet, SegmentationSet, TextSet, TwoClassSet, ValueSet
+
+for _module in pkgutil.iter_modules(__path__):  # files that are not named above register their data sets, too
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "AG_NEWS_CLASSES",
@@ -73,5 +86,6 @@ __all__ = [
     "load_photos",
     "load_pneumonia",
     "load_voc",
+    "register_data",
     "same_object",
 ]

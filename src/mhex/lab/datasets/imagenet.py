@@ -1,9 +1,12 @@
-"""ImageNet photos that show things of several classes, by annotations beside the validation photos."""
+"""ImageNet-1k, its photos of several classes, and a few of its photos in one file.
+
+torchvision's ImageNet wants the archives as published and writes a pickle beside them; folders of photos are read here.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +17,204 @@ from torch import Tensor
 from mhex._files import read_json
 from mhex._optional import require
 from mhex.errors import ArgumentError
-from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, PhotoFiles, PhotoSet, TwoClassSet
-from mhex.lab.datasets.sets import DataMissingError, data_file, data_folder
-from mhex.lab.datasets.tables import DataFormatError, pick_rows
+from mhex.lab.datasets import files
+from mhex.lab.datasets.catalogue import register_data
+from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, PhotoFiles, class_photos
+from mhex.lab.datasets.sets import ImageSet, PhotoSet, TwoClassSet
 
 Embed = Callable[[Sequence[str]], Tensor]
+IMAGENET_FOLDER = "imagenet"
+PHOTOS_FILE = "photos.parquet"
+REAL_FILE = "real.json"
+VAL_NAME = "ILSVRC2012_val_{:08d}"
+SPLITS = ("train", "val")
+LICENCE = "research use, see image-net.org"
+CITATION = (
+    "O. Russakovsky et al.: ImageNet Large Scale Visual Recognition Challenge. International Journal of Computer "
+    "Vision, 2015."
+)
+
+
+@cache
+def imagenet_synsets() -> dict[str, str]:
+    """The 1000 classes of ImageNet-1k in their order, synset to names: ``{"n01440764": "tench, Tinca tinca", ...}``."""
+    info = require("timm.data").ImageNetInfo("imagenet-1k")
+    return {name: info.label_name_to_description(name) for name in info.label_names()}
+
+
+def synset_places() -> dict[str, int]:
+    """The number of each synset of ImageNet-1k."""
+    return {synset: place for place, synset in enumerate(imagenet_synsets())}
+
+
+@register_data(
+    "imagenet",
+    title="ImageNet-1k",
+    licence=LICENCE,
+    citation=CITATION,
+    form="the middle square of each photo at 256 x 256 pixels; judged on the split val",
+    files="`imagenet/train/SYNSET/*.JPEG`, `imagenet/val/SYNSET/*.JPEG`",
+    validation=None,
+    test="val",
+)
+def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> PhotoSet:
+    """List ImageNet-1k, splits train and val, laid out as ``imagenet/train/SYNSET/*.JPEG`` in the data folder.
+
+    Returns:
+        The photos, cut to squares of ``side`` pixels when they are taken, with their labels; classes are the synsets
+        of ``train`` in alphabetical order.
+    """
+    parts = files.split_parts(SPLITS, split)
+    root = files.data_folder() / IMAGENET_FOLDER
+    classes = sorted(entry.name for entry in (root / "train").glob("*/")) if (root / "train").is_dir() else []
+    photos = [file for part in parts for file in class_photos(root / part, classes)]
+    if not photos:
+        raise files.DataMissingError(
+            f"The photos of ImageNet-1k are not in {str(root)!r}: place them there as {parts[0]}/SYNSET/*.JPEG, with "
+            "the folders train and val, 1000 synsets each."
+        )
+    photos = files.evenly_spaced(photos, limit)
+    return PhotoSet(
+        images=PhotoFiles([path for path, _ in photos], side),
+        labels=torch.tensor([place for _, place in photos]),
+        classes=tuple(classes),
+        split=split,
+        names=tuple(path.stem for path, _ in photos),
+    )
+
+
+@register_data(
+    "photos",
+    title="Photos of 106 ImageNet classes",
+    licence=LICENCE,
+    citation=CITATION,
+    form="one photo each, the middle square at 256 x 256 pixels",
+    files="`photos.parquet`: name, image",
+    train=None,
+    validation=None,
+)
+def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
+    """Load the photos of ``photos.parquet``; the splits ``"test"`` and ``"all"`` are the same.
+
+    Returns:
+        The photos, (N, 3, 256, 256), with labels among the 1000 synsets of ImageNet-1k in their usual order.
+    """
+    title = "photos of ImageNet classes with the columns name, a synset and a word, and image"
+    table = files.read_columns(files.data_file(PHOTOS_FILE, title), ["name", "image"])
+    rows = files.pick_rows(["test"] * len(table["name"]), split, limit)
+    names = [table["name"][row] for row in rows]
+    places = synset_places()
+    for name in names:
+        if name.split("_")[0] not in places:
+            raise files.DataFormatError(
+                f"Names in {PHOTOS_FILE} should begin with a synset of ImageNet-1k, such as n01443537_goldfish, and "
+                f"{name!r} came: the file is damaged or of another data set."
+            )
+    return ImageSet(
+        images=files.decode_images([table["image"][row] for row in rows]),
+        labels=files.checked_labels([places[name.split("_")[0]] for name in names], tuple(places), PHOTOS_FILE),
+        classes=tuple(places),
+        split=split,
+        names=tuple(names),
+    )
+
+
+@register_data(
+    "imagenet_multi",
+    title="ImageNet-1k, photos of several classes",
+    licence="labels Apache-2.0, photos research use",
+    citation="L. Beyer, O. J. Hénaff, A. Kolesnikov, X. Zhai, A. van den Oord: Are we done with ImageNet? arXiv "
+    "2006.07159, 2020.",
+    form="validation photos with two classes that are different objects",
+    files="`imagenet/real.json` beside `imagenet/val/`; or `file=` another, from names of photos to classes",
+    train=None,
+    validation=None,
+    test="val",
+    judged="two classes",
+)
+def load_imagenet_multi(
+    split: str = "val",
+    *,
+    limit: int | None = None,
+    side: int = 256,
+    file: str = REAL_FILE,
+    threshold: float = 0.75,
+    embed: Embed | None = None,
+    single: bool = False,
+) -> TwoClassSet:
+    """List the validation photos of ImageNet-1k that show two different things.
+
+    Annotations are ``imagenet/real.json`` as published with "Are we done with ImageNet?" (a list of class numbers for
+    each of the 50,000 validation photos, in the order of their names), or another file of the same folder that maps
+    names of photos to lists of class numbers or synsets.
+
+    Args:
+        split: ``"val"`` or ``"all"``, which are the same.
+        limit: As for all loaders.
+        side: Side of the squares that photos are cut to when they are taken.
+        file: Name of the annotations in ``imagenet``.
+        threshold: Classes whose names are more alike than this count as the same object; see `same_object`.
+        embed: From names to vectors, for `same_object`; by default names are compared letter by letter.
+        single: Whether to keep photos of one object, too; their second class is -1.
+
+    Returns:
+        The photos with their first class as label and, in ``second_labels``, the next one that is another object.
+    """
+    files.split_parts(["val"], split)
+    title = "labels of ImageNet photos with several classes: for each photo a list of class numbers"
+    listed = _annotations(files.data_file(f"{IMAGENET_FOLDER}/{file}", title))
+    folder = files.data_folder() / IMAGENET_FOLDER / "val"
+    paths = {path.stem: path for path in folder.glob("**/*") if path.suffix.lower() in PHOTO_SUFFIXES}
+    names = list(imagenet_synsets().values())
+    several = sorted({number for numbers in listed.values() if len(numbers) > 1 for number in numbers})
+    place_of = {number: place for place, number in enumerate(several)}
+    alike = same_object([names[number] for number in several], threshold, embed).tolist() if several else []
+    photos = []
+    for name, numbers in listed.items():
+        second = next((number for number in numbers[1:] if not alike[place_of[numbers[0]]][place_of[number]]), -1)
+        if numbers and name in paths and (single or second >= 0):
+            photos.append((paths[name], numbers, second))
+    if not photos:
+        raise files.DataMissingError(
+            f"None of the {len(listed)} photos of {file} that have two classes is in {str(folder)!r}: place the "
+            "validation photos of ImageNet-1k there, as val/SYNSET/ILSVRC2012_val_00000001.JPEG or without synsets."
+        )
+    photos = files.evenly_spaced(photos, limit)
+    return TwoClassSet(
+        images=PhotoFiles([path for path, _, _ in photos], side),
+        labels=torch.tensor([numbers[0] for _, numbers, _ in photos]),
+        classes=tuple(imagenet_synsets()),
+        split=split,
+        names=tuple(path.stem for path, _, _ in photos),
+        second_labels=torch.tensor([second for _, _, second in photos]),
+        present=tuple(numbers for _, numbers, _ in photos),
+    )
+
+
+def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
+    """Classes of each photo, by its name without a suffix."""
+    try:
+        content = read_json(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise files.DataFormatError(f"{path.name} is not JSON, or damaged ({error}): place it anew.") from error
+    if isinstance(content, list):
+        content = {VAL_NAME.format(place): classes for place, classes in enumerate(content, 1)}
+    if not isinstance(content, dict) or not all(isinstance(classes, list) for classes in content.values()):
+        raise files.DataFormatError(
+            f"{path.name} should hold a list of lists of classes, or such a list for each name of a photo: place the "
+            "right file in the data folder."
+        )
+    order = synset_places()
+    annotations: dict[str, tuple[int, ...]] = {}
+    for name, classes in content.items():
+        numbers: list[Any] = [order.get(value, value) if isinstance(value, str) else value for value in classes]
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(order):
+                raise files.DataFormatError(
+                    f"Classes in {path.name} should be 0..999 or synsets of ImageNet-1k, and {number!r} came."
+                )
+        annotations[Path(name).stem] = tuple(dict.fromkeys(numbers))
+    return annotations
 
 
 def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | None = None) -> Tensor:
@@ -41,9 +237,11 @@ def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | No
     """
     if not 0 <= threshold <= 1:
         raise ArgumentError(f"threshold should lie in 0..1, not be {threshold}.")
-    pairs = [(place, one.strip()) for place, several in enumerate(names) for one in several.split(",") if one.strip()]
+    pairs = [
+        (place, name.strip()) for place, aliases in enumerate(names) for name in aliases.split(",") if name.strip()
+    ]
     single = [name for _, name in pairs]
-    vectors = (letters if embed is None else embed)(single)
+    vectors = (_letter_groups if embed is None else embed)(single)
     if vectors.dim() != 2 or len(vectors) != len(single):
         raise ArgumentError(f"embed should give a vector for each of {len(single)} names, not {tuple(vectors.shape)}.")
     unit = torch.nn.functional.normalize(vectors.float(), dim=1)
@@ -52,161 +250,12 @@ def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | No
     return (owner.T @ alike.float() @ owner > 0) | torch.eye(len(names), dtype=torch.bool)
 
 
-def letters(names: Sequence[str]) -> Tensor:
+def _letter_groups(names: Sequence[str]) -> Tensor:
     """How often each group of three letters is in each name, (M, D); names begin and end with a space."""
     groups = [[f" {name.lower()} "[k : k + 3] for k in range(len(name))] for name in names]
-    places = {group: place for place, group in enumerate(dict.fromkeys(one for row in groups for one in row))}
+    places = {group: place for place, group in enumerate(dict.fromkeys(group for row in groups for group in row))}
     counts = torch.zeros(len(names), len(places))
-    for row, own in enumerate(groups):
-        for group in own:
+    for row, members in enumerate(groups):
+        for group in members:
             counts[row, places[group]] += 1
     return counts
-
-
-IMAGENET_FOLDER = "imagenet"
-SPLITS = ("train", "val")
-
-
-@cache
-def imagenet_synsets() -> dict[str, str]:
-    """The 1000 classes of ImageNet-1k in their order, synset to names: ``{"n01440764": "tench, Tinca tinca", ...}``."""
-    known = require("timm.data").ImageNetInfo("imagenet-1k")
-    return {name: known.label_name_to_description(name) for name in known.label_names()}
-
-
-def class_photos(root: Path, classes: list[str]) -> list[tuple[Path, int]]:
-    """The photos in ``root/CLASS/`` with the places of their classes, in the order of classes and names."""
-    return [
-        (path, place)
-        for place, name in enumerate(classes)
-        for path in sorted((root / name).glob("*"))
-        if path.suffix.lower() in PHOTO_SUFFIXES
-    ]
-
-
-def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> PhotoSet:
-    """List one split of ImageNet-1k in the data folder, laid out as ``imagenet/train/SYNSET/*.JPEG``.
-
-    Args:
-        split: ``"train"`` or ``"val"``.
-        limit: At most so many photos, evenly spaced over the split.
-        side: Side of the squares that photos are cut to when they are taken.
-
-    Returns:
-        The photos with their labels; classes are the synsets of ``train`` in alphabetical order.
-
-    Raises:
-        DataMissingError: A folder is missing or empty; the message says what to place where.
-        ArgumentError: The split is unknown or the limit is not positive.
-    """
-    pick_rows(SPLITS, split)
-    root = data_folder() / IMAGENET_FOLDER
-    classes = sorted(entry.name for entry in (root / "train").glob("*/")) if (root / "train").is_dir() else []
-    wanted = SPLITS if split == "all" else (split,)
-    files = [found for part in wanted for found in class_photos(root / part, classes)]
-    if not files:
-        raise DataMissingError(
-            f"The photos of ImageNet-1k are not in {str(root)!r}: place them there as {'/'.join((wanted[0], 'SYNSET'))}"
-            "/*.JPEG, with the folders train and val, 1000 synsets each."
-        )
-    rows = pick_rows([split] * len(files), split, limit)
-    return PhotoSet(
-        images=PhotoFiles([files[row][0] for row in rows], side),
-        labels=torch.tensor([files[row][1] for row in rows]),
-        classes=tuple(classes),
-        split=split,
-        names=tuple(files[row][0].stem for row in rows),
-    )
-
-
-REAL_FILE = "real.json"
-VAL_NAME = "ILSVRC2012_val_{:08d}"
-
-
-def load_imagenet_multi(
-    split: str = "val",
-    *,
-    limit: int | None = None,
-    side: int = 256,
-    file: str = REAL_FILE,
-    threshold: float = 0.75,
-    embed: Embed | None = None,
-    single: bool = False,
-) -> TwoClassSet:
-    """List the validation photos of ImageNet-1k that show two different things.
-
-    Annotations are ``imagenet/real.json`` as published with "Are we done with ImageNet?" (a list of class numbers for
-    each of the 50,000 validation photos, in the order of their names), or another file of the same folder that maps
-    names of photos to lists of class numbers or synsets.
-
-    Args:
-        split: ``"val"`` or ``"all"``, which are the same.
-        limit: At most so many photos, evenly spaced.
-        side: Side of the squares that photos are cut to when they are taken.
-        file: Name of the annotations in ``imagenet``.
-        threshold: Classes whose names are more alike than this count as the same object; see `same_object`.
-        embed: From names to vectors, for `same_object`; by default names are compared letter by letter.
-        single: Whether to keep photos of one object, too; their second class is -1.
-
-    Returns:
-        The photos with their first class as label and, in ``others``, the next one that is another object.
-
-    Raises:
-        DataMissingError: Annotations or photos are missing; the message says what to place where.
-        DataFormatError: The annotations are not what they should be.
-        ArgumentError: The split is unknown or the limit is not positive.
-    """
-    pick_rows(["val"], split)
-    what = "labels of ImageNet photos with several classes: for each photo a list of class numbers"
-    listed = _annotations(data_file(f"{IMAGENET_FOLDER}/{file}", what))
-    folder = data_folder() / IMAGENET_FOLDER / "val"
-    files = {path.stem: path for path in folder.glob("**/*") if path.suffix.lower() in PHOTO_SUFFIXES}
-    names = list(imagenet_synsets().values())
-    several = sorted({one for classes in listed.values() if len(classes) > 1 for one in classes})
-    place_of = {one: place for place, one in enumerate(several)}
-    same = same_object([names[one] for one in several], threshold, embed).tolist() if several else []
-    found = []
-    for name, classes in listed.items():
-        other = next((one for one in classes[1:] if not same[place_of[classes[0]]][place_of[one]]), -1)
-        if classes and name in files and (single or other >= 0):
-            found.append((files[name], classes, other))
-    if not found:
-        raise DataMissingError(
-            f"None of the {len(listed)} photos of {file} that have two classes is in {str(folder)!r}: place the "
-            "validation photos of ImageNet-1k there, as val/SYNSET/ILSVRC2012_val_00000001.JPEG or without synsets."
-        )
-    chosen = [found[row] for row in pick_rows(["val"] * len(found), split, limit)]
-    return TwoClassSet(
-        images=PhotoFiles([path for path, _, _ in chosen], side),
-        labels=torch.tensor([classes[0] for _, classes, _ in chosen]),
-        classes=tuple(imagenet_synsets()),
-        split=split,
-        names=tuple(path.stem for path, _, _ in chosen),
-        others=torch.tensor([other for _, _, other in chosen]),
-        present=tuple(classes for _, classes, _ in chosen),
-    )
-
-
-def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
-    """Classes of each photo, by its name without a suffix."""
-    try:
-        read = read_json(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataFormatError(f"{path.name} is not JSON, or damaged ({error}): place it anew.") from error
-    if isinstance(read, list):
-        read = {VAL_NAME.format(place + 1): classes for place, classes in enumerate(read)}
-    if not isinstance(read, dict) or not all(isinstance(classes, list) for classes in read.values()):
-        raise DataFormatError(
-            f"{path.name} should hold a list of lists of classes, or such a list for each name of a photo: place the "
-            "right file in the data folder."
-        )
-    order = {synset: place for place, synset in enumerate(imagenet_synsets())}
-    return {Path(name).stem: _places(classes, order, path.name) for name, classes in read.items()}
-
-
-def _places(classes: Sequence[Any], order: Mapping[str, int], file: str) -> tuple[int, ...]:
-    places: list[Any] = [order.get(one, one) if isinstance(one, str) else one for one in classes]
-    wrong = [one for one in places if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < len(order)]
-    if wrong:
-        raise DataFormatError(f"Classes in {file} should be 0..999 or synsets of ImageNet-1k, and {wrong[0]!r} came.")
-    return tuple(dict.fromkeys(places))

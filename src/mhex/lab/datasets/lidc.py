@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import torch
 
 from mhex.errors import unknown_name
-from mhex.lab.datasets.personal import column, numbers, read_table
-from mhex.lab.datasets.photo_files import PhotoFiles, PhotoSet
-from mhex.lab.datasets.sets import DataMissingError, ValueSet, data_file
-from mhex.lab.datasets.tables import DataFormatError, pick_rows
+from mhex.lab.datasets import files
+from mhex.lab.datasets.catalogue import register_data
+from mhex.lab.datasets.photo_files import PhotoFiles
+from mhex.lab.datasets.sets import PhotoSet, ValueSet
 
 LIDC_FILE = "lidc/nodules.csv"
 LIDC_CLASSES = ("benign", "malignant")
 UNSURE = 3.0
 SHARES = {"test": 0.15, "val": 0.1275}  # the rest, 0.7225, is for learning
+FACTS: dict[str, Any] = {
+    "title": "Lung nodules of LIDC-IDRI",
+    "licence": "CC BY 3.0",
+    "citation": "S. G. Armato III et al.: The Lung Image Database Consortium (LIDC) and Image Database Resource "
+    "Initiative (IDRI). Medical Physics, 2011.",
+}
 
 
-class _Nodules(NamedTuple):
-    table: dict[str, list[str]]
-    malignancy: list[float]
-    splits: list[str]
-    images: list[str]
-
-
+@register_data(
+    "lidc",
+    **FACTS,
+    form="crops at 64 x 64 pixels, mean rating of malignancy below or above 3",
+    files="`lidc/nodules.csv`: image, malignancy, biomarkers, perhaps split; crops beside it",
+)
 def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64, threshold: float = UNSURE) -> PhotoSet:
     """List one split of the nodules, benign or malignant; those rated exactly at the threshold are left out.
 
@@ -35,94 +40,84 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
 
     Args:
         split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        limit: At most so many nodules, evenly spaced over the split.
+        limit: As for all loaders.
         side: Side of the squares that crops are made to when they are taken.
         threshold: Above it a nodule is malignant, below benign.
-
-    Returns:
-        The crops with their labels.
-
-    Raises:
-        DataMissingError: The table or a crop is missing; the message says what to place where.
-        DataFormatError: The table does not hold what it should.
-        ArgumentError: The split is unknown or the limit is not positive.
     """
-    read = _read()
-    sure = [row for row, rating in enumerate(read.malignancy) if rating != threshold]
-    rows = [sure[place] for place in pick_rows([read.splits[row] for row in sure], split, limit)]
+    table, ratings, splits = _nodules()
+    sure = [row for row, rating in enumerate(ratings) if rating != threshold]
+    rows = [sure[place] for place in files.pick_rows([splits[row] for row in sure], split, limit)]
+    images, names = _crops(table, rows, side)
     return PhotoSet(
-        images=_crops(read, rows, side),
-        labels=torch.tensor([int(read.malignancy[row] > threshold) for row in rows]),
+        images=images,
+        labels=torch.tensor([int(ratings[row] > threshold) for row in rows]),
         classes=LIDC_CLASSES,
         split=split,
-        names=tuple(read.images[row] for row in rows),
+        names=names,
     )
 
 
+@register_data(
+    "lidc_biomarkers",
+    **FACTS,
+    form="crops at 64 x 64 pixels with biomarkers as numbers",
+    files="as for `lidc`",
+    task="values",
+)
 def load_lidc_biomarkers(
     split: str = "train", *, limit: int | None = None, side: int = 64, biomarkers: Sequence[str] | None = None
 ) -> ValueSet:
-    """List one split of the nodules with their biomarkers as values, for regression; none is left out.
+    """List all nodules with their biomarkers as values (N, K), for regression, in the splits of `load_lidc`.
 
     Args:
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``; a nodule is in the same split as in `load_lidc`.
-        limit: At most so many nodules, evenly spaced over the split.
-        side: Side of the squares that crops are made to when they are taken.
+        split: As for all loaders.
+        limit: As for all loaders.
+        side: As for `load_lidc`.
         biomarkers: Columns of ``lidc/nodules.csv``, also ``malignancy``; by default all others.
-
-    Returns:
-        The crops with values (N, K).
-
-    Raises:
-        DataMissingError: The table or a crop is missing; the message says what to place where.
-        DataFormatError: The table does not hold what it should.
-        ArgumentError: The split or a biomarker is unknown or the limit is not positive.
     """
-    read = _read()
-    present = [name for name in read.table if name not in ("image", "split")]
+    table, _, splits = _nodules()
+    present = [name for name in table if name not in ("image", "split")]
     wanted = [name for name in present if name != "malignancy"] if biomarkers is None else list(biomarkers)
     for name in wanted:
         if name not in present:
             raise unknown_name("biomarker", name, present)
     if not wanted:
-        raise DataFormatError(f"{LIDC_FILE} should have columns with biomarkers, and has {list(read.table)}: add some.")
-    rows = pick_rows(read.splits, split, limit)
-    values = torch.tensor([numbers(read.table[name], name, LIDC_FILE) for name in wanted]).T
-    return ValueSet(
-        images=_crops(read, rows, side),
-        values=values[rows],
-        value_names=tuple(wanted),
-        split=split,
-        names=tuple(read.images[row] for row in rows),
-    )
+        raise files.DataFormatError(
+            f"{LIDC_FILE} should have columns with biomarkers, and has {list(table)}: add some."
+        )
+    rows = files.pick_rows(splits, split, limit)
+    values = torch.tensor([files.csv_numbers(table, name, LIDC_FILE) for name in wanted]).T
+    images, names = _crops(table, rows, side)
+    return ValueSet(images=images, values=values[rows], value_names=tuple(wanted), split=split, names=names)
 
 
-def _read() -> _Nodules:
-    path = data_file(LIDC_FILE, "lung nodules with the columns image, malignancy and biomarkers, crops beside it")
-    table = read_table(path)
-    ratings = numbers(column(table, "malignancy", LIDC_FILE), "malignancy", LIDC_FILE)
+def _nodules() -> tuple[dict[str, list[str]], list[float], list[str]]:
+    """The table, and the rating and the split of each nodule."""
+    path = files.data_file(LIDC_FILE, "lung nodules with the columns image, malignancy and biomarkers, crops beside it")
+    table = files.read_csv(path)
+    ratings = files.csv_numbers(table, "malignancy", LIDC_FILE)
     if min(ratings) < 1 or max(ratings) > 5:
-        raise DataFormatError(f"Ratings of malignancy should lie in 1..5, and {min(ratings)}..{max(ratings)} came.")
-    images = column(table, "image", LIDC_FILE)
-    return _Nodules(table, ratings, table.get("split") or drawn_splits(ratings), images)
+        raise files.DataFormatError(
+            f"Ratings of malignancy should lie in 1..5, and {min(ratings)}..{max(ratings)} came."
+        )
+    return table, ratings, table.get("split") or drawn_splits(ratings)
 
 
 def drawn_splits(ratings: Sequence[float]) -> list[str]:
     """A split for each nodule, in equal shares of the benign, the malignant and the unsure; always the same draw."""
-    found = ["train"] * len(ratings)
+    splits = ["train"] * len(ratings)
     order = torch.randperm(len(ratings), generator=torch.Generator().manual_seed(0)).tolist()
     for kind in (-1, 0, 1):
         rows = [row for row in order if (ratings[row] > UNSURE) - (ratings[row] < UNSURE) == kind]
-        tests, kept = (round(share * len(rows)) for share in SHARES.values())
-        for place, row in enumerate(rows[: tests + kept]):
-            found[row] = "test" if place < tests else "val"
-    return found
+        tests, validations = (round(share * len(rows)) for share in SHARES.values())
+        for place, row in enumerate(rows[: tests + validations]):
+            splits[row] = "test" if place < tests else "val"
+    return splits
 
 
-def _crops(read: _Nodules, rows: Sequence[int], side: int) -> PhotoFiles:
-    folder = data_file(LIDC_FILE, "lung nodules").parent
-    paths = [folder / read.images[row] for row in rows]
-    missing = next((path for path in paths if not path.is_file()), None)
-    if missing is not None:
-        raise DataMissingError(f"{LIDC_FILE} names {str(missing)!r}, which is not there: place it there.")
-    return PhotoFiles(paths, side)
+def _crops(table: dict[str, list[str]], rows: Sequence[int], side: int) -> tuple[PhotoFiles, tuple[str, ...]]:
+    """The crops of some nodules, and their names."""
+    paths = files.csv_column(table, "image", LIDC_FILE)
+    names = tuple(paths[row] for row in rows)
+    folder = files.data_file(LIDC_FILE, "lung nodules").parent
+    return PhotoFiles(files.check_listed([folder / name for name in names], LIDC_FILE), side), names

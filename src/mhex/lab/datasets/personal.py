@@ -1,8 +1,7 @@
-"""Photos of one's own: a folder for each class."""
+"""Data of the user: photos in a folder for each class, and photos or texts in a CSV file."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,76 +10,13 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError, some_of
 from mhex.inputs.photos import Window
-from mhex.lab.datasets.imagenet import class_photos
-from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, Fit, MaskFiles, PhotoFiles, PhotoSet, object_mask
-from mhex.lab.datasets.sets import DataMissingError, TextSet
-from mhex.lab.datasets.tables import DataFormatError, pick_rows
-
-
-def read_table(path: Path) -> dict[str, list[str]]:
-    """The columns of a CSV file with a heading.
-
-    Raises:
-        DataFormatError: The file has no rows, or a row of another length than the heading, or is not UTF-8.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            heading, *lines = [line for line in csv.reader(stream) if line] or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataFormatError(f"{path.name} is not a CSV file in UTF-8 ({error}): save it so.") from error
-    wrong = next((number for number, line in enumerate(lines, 2) if len(line) != len(heading)), None)
-    if not lines or wrong is not None or len(set(heading)) != len(heading):
-        told = (
-            f"row {wrong} has other than {len(heading)} entries" if wrong else f"{len(lines)} rows and {heading} came"
-        )
-        raise DataFormatError(f"{path.name} should have a heading of different names and rows below, and {told}.")
-    return {name.strip(): [line[place].strip() for line in lines] for place, name in enumerate(heading)}
-
-
-def column(table: dict[str, list[str]], name: str, file: str) -> list[str]:
-    """A column by name; a missing one is told with those that are there."""
-    if name not in table:
-        raise DataFormatError(
-            f"{file} should have the column {name!r}, and has {list(table)}: add it, or name another."
-        )
-    return table[name]
-
-
-def numbers(values: Sequence[str], name: str, file: str) -> list[float]:
-    """A column of numbers."""
-    try:
-        return [float(value) for value in values]
-    except ValueError as error:
-        raise DataFormatError(f"The column {name!r} of {file} should hold numbers in all rows ({error}).") from error
-
-
-def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels (N,) and the names of the classes.
-
-    Args:
-        values: A class for each row, by name or number.
-        classes: Names, in order; values are names or places in it. By default the different values in order, numbers
-            by size.
-        file: For messages.
-    """
-    different = sorted(set(values), key=lambda one: (not one.isdigit(), int(one) if one.isdigit() else 0, one))
-    if "" in different:
-        raise DataFormatError(f"Each row of {file} should have a class, and row {list(values).index('') + 2} has none.")
-    if classes is None and all(one.isdigit() for one in different):
-        classes = [str(place) for place in range(int(different[-1]) + 1)]
-    known = {name: place for place, name in enumerate(different if classes is None else classes)}
-    places = {one: int(one) for one in different if one.isdigit() and int(one) < len(known)} | known
-    strange = [one for one in different if one not in places]
-    if strange:
-        raise ArgumentError(
-            f"classes should have every class of {file}, and lacks {some_of([*map(repr, strange)], 5)}: it is "
-            f"{some_of([*map(repr, known)])}."
-        )
-    return torch.tensor([places[one] for one in values]), tuple(known)
-
+from mhex.lab.datasets import files
+from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, Fit, MaskFiles, PhotoFiles, class_photos, object_mask
+from mhex.lab.datasets.sets import PhotoSet, TextSet
 
 IMAGE_COLUMNS = ("image", "path", "file")
 TEXT_COLUMN = "text"
+SPLITS = ("train", "val", "test")
 
 
 def load_csv(
@@ -120,54 +56,68 @@ def load_csv(
         DataFormatError: A column is missing or the file is no CSV file.
         ArgumentError: The split is unknown, the limit is not positive, or a class is not among ``classes``.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise DataMissingError(f"There is no file {str(path)!r}: place it there, or give another path.")
-    table = read_table(path)
-    labels, known = named_classes(column(table, label, path.name), classes, path.name)
+    path = _existing(Path(path).expanduser())
+    table = files.read_csv(path)
+    labels, names = named_classes(files.csv_column(table, label, path.name), classes, path.name)
     if split != "all" and "split" not in table:
         raise ArgumentError(f"split should be 'all', since {path.name} has no column 'split', not {split!r}.")
-    rows = pick_rows(table.get("split", ["all"] * len(labels)), split, limit)
+    rows = files.pick_rows(table.get("split", ["all"] * len(labels)), split, limit)
     photos = image or (None if text else next((name for name in IMAGE_COLUMNS if name in table), None))
     if photos is None:
         if text is None and TEXT_COLUMN not in table:
-            raise DataFormatError(
+            raise files.DataFormatError(
                 f"{path.name} should have a column {' or '.join(IMAGE_COLUMNS)} with paths of photos, or a column "
                 f"{TEXT_COLUMN}, and has {list(table)}: rename one, or give image= or text= its name."
             )
         if window is not None:
             raise ArgumentError(f"window is for photos, and {path.name} has texts: leave it out.")
-        texts = column(table, text or TEXT_COLUMN, path.name)
-        return TextSet(texts=tuple(texts[row] for row in rows), labels=labels[rows], classes=known, split=split)
-    paths = _paths(path, column(table, photos, path.name), rows)
-    masked = mask or ("mask" if "mask" in table else None)
-    masks = _paths(path, column(table, masked, path.name), rows) if masked else None
+        texts = files.csv_column(table, text or TEXT_COLUMN, path.name)
+        return TextSet(texts=tuple(texts[row] for row in rows), labels=labels[rows], classes=names, split=split)
+
+    def paths_in(column: str) -> Sequence[Path]:
+        values = files.csv_column(table, column, path.name)
+        return files.check_listed([path.parent / values[row] for row in rows], path.name)
+
+    paths = paths_in(photos)
+    mask = mask or ("mask" if "mask" in table else None)
     return PhotoSet(
         images=PhotoFiles(paths, side, fit, upright=True, window=window),
         labels=labels[rows],
-        classes=known,
+        classes=names,
         split=split,
-        names=tuple(one.stem for one in paths),
-        masks=None if masks is None else MaskFiles(masks, side, fit, object_mask),
+        names=tuple(photo.stem for photo in paths),
+        masks=None if mask is None else MaskFiles(paths_in(mask), side, fit, object_mask),
     )
 
 
 def is_text(path: Path) -> bool:
-    """Whether `load_csv` takes a file's samples for texts."""
+    """Whether `load_csv` takes the samples of a file for texts."""
+    return not set(IMAGE_COLUMNS) & set(files.read_csv(_existing(path)))
+
+
+def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise DataMissingError(f"There is no file {str(path)!r}: place it there, or give another path.")
-    return not set(IMAGE_COLUMNS) & set(read_table(path))
+        raise files.DataMissingError(f"There is no file {str(path)!r}: place it there, or give another path.")
+    return path
 
 
-def _paths(file: Path, values: Sequence[str], rows: Sequence[int]) -> list[Path]:
-    found = [file.parent / values[row] for row in rows]
-    missing = next((one for one in found if not one.is_file()), None)
-    if missing is not None:
-        raise DataMissingError(f"{file.name} names {str(missing)!r}, which is not there: place it there.")
-    return found
-
-
-SPLITS = ("train", "val", "test")
+def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels (N,) and the names of the classes; values are names, or places in ``classes`` if these are known."""
+    different = sorted(set(values), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
+    if "" in different:
+        raise files.DataFormatError(
+            f"Each row of {file} should have a class, and row {list(values).index('') + 2} has none."
+        )
+    if classes is None and all(name.isdigit() for name in different):
+        classes = [str(place) for place in range(int(different[-1]) + 1)]
+    names = {name: place for place, name in enumerate(different if classes is None else classes)}
+    places = {name: int(name) for name in different if name.isdigit() and int(name) < len(names)} | names
+    if strange := [repr(name) for name in different if name not in places]:
+        raise ArgumentError(
+            f"classes should have every class of {file}, and lacks {some_of(strange, 5)}: it is "
+            f"{some_of([*map(repr, names)])}."
+        )
+    return torch.tensor([places[value] for value in values]), tuple(names)
 
 
 def load_folder(
@@ -189,7 +139,7 @@ def load_folder(
         masks: Folder laid out as the other, with a PNG of the same name for each photo, not black where the object is.
         side: Side of the squares that photos are made to when they are taken.
         fit: ``"crop"`` cuts out the middle square, ``"squash"`` scales both sides.
-        window: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
+        window: As for `load_csv`.
 
     Returns:
         The photos, decoded when they are taken; classes are the names of the folders in alphabetical order.
@@ -200,46 +150,39 @@ def load_folder(
     """
     root = Path(folder).expanduser()
     parts = [part for part in SPLITS if (root / part).is_dir() and any((root / part).glob("*/"))]
-    if split != "all" and split not in parts:
-        raise _no_split(root, split, parts) if root.is_dir() else _nothing(root)
+    if split != "all" and split not in parts and root.is_dir():
+        raise ArgumentError(
+            f"split should be one of {[*parts, 'all']}, the folders of {str(root)!r}, not {split!r}; make a folder "
+            f"{split!r} there with a folder for each class."
+        )
     roots = [root / part for part in parts] or [root]
-    classes = sorted({entry.name for one in roots for entry in one.glob("*/") if not entry.name.startswith(".")})
-    wanted = roots if split == "all" else [root / split]
-    files = [found for one in wanted for found in class_photos(one, classes)]
-    if not files:
-        raise _nothing(root)
-    chosen = [files[row] for row in pick_rows([split] * len(files), split, limit)]
-    paths = [path for path, _ in chosen]
+    classes = sorted({entry.name for place in roots for entry in place.glob("*/") if not entry.name.startswith(".")})
+    pairs = [pair for place in (roots if split == "all" else [root / split]) for pair in class_photos(place, classes)]
+    if not pairs:
+        flat = root.is_dir() and any(path.suffix.lower() in PHOTO_SUFFIXES for path in root.iterdir())
+        raise files.DataMissingError(
+            f"{'None of the photos is in a folder of its class' if flat else 'There are no photos'} in {str(root)!r}: "
+            "place them with a folder for each class, as CLASS/photo.jpg, or with splits, as train/CLASS/photo.jpg and "
+            "test/CLASS/photo.jpg. A list of photos without classes serves mhex.evaluate and mhex.recommend too."
+        )
+    pairs = files.evenly_spaced(pairs, limit)
+    paths = [path for path, _ in pairs]
     return PhotoSet(
         images=PhotoFiles(paths, side, fit, upright=True, window=window),
-        labels=torch.tensor([place for _, place in chosen]),
+        labels=torch.tensor([place for _, place in pairs]),
         classes=tuple(classes),
         split=split,
         names=tuple(path.stem for path in paths),
-        masks=None if masks is None else _masks(paths, root, Path(masks).expanduser(), side, fit),
+        masks=None if masks is None else _mask_files(paths, root, Path(masks).expanduser(), side, fit),
     )
 
 
-def _masks(paths: list[Path], root: Path, masks: Path, side: int, fit: Fit) -> MaskFiles:
-    found = [(masks / path.relative_to(root)).with_suffix(".png") for path in paths]
-    missing = next((path for path in found if not path.is_file()), None)
+def _mask_files(photos: list[Path], root: Path, masks: Path, side: int, fit: Fit) -> MaskFiles:
+    """The masks of photos, in a folder that is laid out as theirs."""
+    paths = [(masks / path.relative_to(root)).with_suffix(".png") for path in photos]
+    missing = next((path for path in paths if not path.is_file()), None)
     if missing is not None:
-        raise DataMissingError(f"There is no mask {str(missing)!r}: place one there for each photo, with its name.")
-    return MaskFiles(found, side, fit, object_mask)
-
-
-def _no_split(root: Path, split: str, parts: list[str]) -> ArgumentError:
-    return ArgumentError(
-        f"split should be one of {[*parts, 'all']}, the folders of {str(root)!r}, not {split!r}; make a folder "
-        f"{split!r} there with a folder for each class."
-    )
-
-
-def _nothing(root: Path) -> DataMissingError:
-    flat = [path for path in root.iterdir() if path.suffix.lower() in PHOTO_SUFFIXES] if root.is_dir() else []
-    state = "None of the photos is in a folder of its class" if flat else "There are no photos"
-    return DataMissingError(
-        f"{state} in {str(root)!r}: place them with a folder for each class, as CLASS/photo.jpg, or with splits, as "
-        "train/CLASS/photo.jpg and test/CLASS/photo.jpg. A list of photos without classes serves mhex.evaluate and "
-        "mhex.recommend too."
-    )
+        raise files.DataMissingError(
+            f"There is no mask {str(missing)!r}: place one there for each photo, with its name."
+        )
+    return MaskFiles(paths, side, fit, object_mask)

@@ -1,4 +1,7 @@
-"""Oxford-IIIT Pet: photos of 37 cat and dog breeds with pixel masks."""
+"""Oxford-IIIT Pet: photos of 37 cat and dog breeds with pixel masks.
+
+The photos lie in a parquet file at one size; torchvision's OxfordIIITPet reads the published archives of 800 MB.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhex.lab.datasets.sets import ImageSet, data_file
-from mhex.lab.datasets.tables import DataFormatError, decode_images, pick_rows, read_columns
+from mhex.lab.datasets.catalogue import register_data
+from mhex.lab.datasets.files import DataFormatError, data_file, decode_images, pick_rows, read_columns
+from mhex.lab.datasets.sets import ImageSet
 
 PETS_FILE = "pets.parquet"
-PETS_DESCRIPTION = "Oxford-IIIT Pet with the columns name, image, trimap, breed, species and split"
 SPECIES = ("cat", "dog")
 MASK_OF_TRIMAP = (-1, 1, 0, -1)  # 1 animal, 2 background, 3 border; 0 is not used
 
@@ -40,26 +43,27 @@ class Pets(ImageSet):
         return None if self.trimaps is None else torch.tensor(MASK_OF_TRIMAP)[self.trimaps[row].long()]
 
 
+@register_data(
+    "pets",
+    title="Oxford-IIIT Pet",
+    licence="CC BY-SA 4.0",
+    citation="O. M. Parkhi, A. Vedaldi, A. Zisserman, C. V. Jawahar: Cats and Dogs. IEEE Conference on Computer Vision "
+    "and Pattern Recognition, 2012.",
+    form="photos squashed to 160 x 160 pixels; trained on the split trainval, judged on the kept part of test",
+    files="`pets.parquet`: name, image, trimap, breed, species, split",
+    train="trainval",
+    validation=None,
+    answers="breed",
+    group_answers="cat_dog",
+    load_options={"trimaps": True},
+    judged="masks",
+)
 def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | None = None) -> Pets:
-    """Load one split of Oxford-IIIT Pet from ``pets.parquet`` in the data folder.
-
-    Args:
-        split: ``"trainval"``, ``"test"`` or ``"all"``.
-        trimaps: Whether to load the pixel masks too.
-        limit: At most so many photos, evenly spaced over the split.
-
-    Returns:
-        The photos with their labels.
-
-    Raises:
-        DataMissingError: The file is missing; the message says what to place where.
-        DataFormatError: The file does not hold what it should.
-        ArgumentError: The split is unknown or the limit is not positive.
-    """
-    path = data_file(PETS_FILE, PETS_DESCRIPTION)
+    """Load Oxford-IIIT Pet from ``pets.parquet``, splits trainval and test; ``trimaps`` loads the pixel masks too."""
     columns = ["name", "image", "breed", "species", "split"] + (["trimap"] if trimaps else [])
+    path = data_file(PETS_FILE, "Oxford-IIIT Pet with the columns name, image, trimap, breed, species and split")
     table = read_columns(path, columns)
-    classes, class_species = breeds(table["name"], table["breed"], table["species"])
+    classes, class_species = _breeds(table["name"], table["breed"], table["species"])
     rows = pick_rows(table["split"], split, limit)
     maps = decode_images([table["trimap"][row] for row in rows], "L") if trimaps else None
     if maps is not None and (int(maps.min()) < 1 or int(maps.max()) > 3):
@@ -80,33 +84,22 @@ def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | No
     )
 
 
-def breeds(
-    names: Sequence[str], breed: Sequence[int], species: Sequence[int]
+def _breeds(
+    names: Sequence[str], breeds: Sequence[int], species: Sequence[int]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Derive the names and the species of the breeds from the rows.
-
-    Args:
-        names: Name of each photo, the breed with underscores and a number: ``"american_bulldog_12"``.
-        breed: Breed of each photo, counted from 0.
-        species: Species of each photo, a place in ``SPECIES``.
-
-    Returns:
-        Readable names (``"american bulldog"``) and species of the breeds, both in breed order.
-
-    Raises:
-        DataFormatError: A breed has two names or two species, or the breeds are not counted from 0 without gaps.
-    """
-    found: dict[int, tuple[str, int]] = {}
-    for name, label, of in zip(names, breed, species, strict=True):
-        said = (re.sub(r"_\d+$", "", name).replace("_", " "), of)
-        if found.setdefault(label, said) != said:
+    """Readable names and species of the breeds, from the names of photos, such as ``"american_bulldog_12"``."""
+    facts: dict[int, tuple[str, int]] = {}
+    for name, breed, kind in zip(names, breeds, species, strict=True):
+        fact = (re.sub(r"_\d+$", "", name).replace("_", " "), kind)
+        if facts.setdefault(breed, fact) != fact:
             raise DataFormatError(
-                f"Every breed should have one name and one species, and breed {label} has both {found[label]} and "
-                f"{said} (photo {name!r}): the file is damaged or of another data set."
+                f"Every breed should have one name and one species, and breed {breed} has both {facts[breed]} and "
+                f"{fact} (photo {name!r}): the file is damaged or of another data set."
             )
-    if sorted(found) != list(range(len(found))) or not {of for _, of in found.values()} <= set(range(len(SPECIES))):
+    kinds = {kind for _, kind in facts.values()}
+    if sorted(facts) != list(range(len(facts))) or not kinds <= set(range(len(SPECIES))):
         raise DataFormatError(
-            f"Breeds should be counted from 0 without gaps and species be 0 or 1, and {sorted(found)} with species "
-            f"{sorted({of for _, of in found.values()})} came: the file is damaged or of another data set."
+            f"Breeds should be counted from 0 without gaps and species be 0 or 1, and {sorted(facts)} with species "
+            f"{sorted(kinds)} came: the file is damaged or of another data set."
         )
-    return tuple(found[label][0] for label in range(len(found))), tuple(found[label][1] for label in range(len(found)))
+    return tuple(facts[breed][0] for breed in range(len(facts))), tuple(facts[breed][1] for breed in range(len(facts)))

@@ -1,110 +1,106 @@
-"""What every loader returns: a set of images or a set of texts, with labels and the names of the classes."""
+"""The classes of loaded data: images, photos in files, texts, values, and a class for every pixel."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from mhex.errors import MhexError
-from mhex.lab.datasets.photo_files import Items, PhotoRows, one_photo
-from mhex.lab.datasets.tables import DataFormatError
+from mhex.errors import ArgumentError, unknown_name
+from mhex.lab.datasets.photo_files import PhotoRows
 
-DATA_VARIABLE = "MHEX_DATA"
-
-
-class DataMissingError(MhexError, FileNotFoundError):
-    """A data file or the data folder is not there; the message says what to place where."""
+VOID = 255  # in maps of classes: a pixel that has no class
 
 
-def data_folder() -> Path:
-    """The folder that ``MHEX_DATA`` names.
+class Items(Sequence[dict[str, Any]]):
+    """Dictionaries that are made when they are taken, so that a large collection is never in memory at once.
 
-    Returns:
-        The folder, which exists.
-
-    Raises:
-        DataMissingError: The variable is not set, or what it names is not a folder.
-    """
-    named = os.environ.get(DATA_VARIABLE, "").strip()
-    if not named:
-        raise DataMissingError(
-            f"No data folder is known: set the environment variable {DATA_VARIABLE} to the folder that holds the data "
-            f"files, for example: export {DATA_VARIABLE}=~/mhex-data"
-        )
-    folder = Path(named).expanduser()
-    if not folder.is_dir():
-        raise DataMissingError(
-            f"{DATA_VARIABLE} names {str(folder)!r}, which is not a folder: create it and place the data files in it, "
-            f"or set {DATA_VARIABLE} to the folder that holds them."
-        )
-    return folder
-
-
-def data_file(name: str, description: str) -> Path:
-    """Find one data file in the data folder.
+    Keys are those of `mhex.evaluate`: ``image`` (a photo) or ``text``, and beside it ``label``, ``mask``,
+    ``rationale`` or ``other``. All items of a collection have the same keys.
 
     Args:
-        name: File name inside the folder, such as ``"pets.parquet"``.
-        description: What the file holds and which columns it needs, for the message when it is missing.
-
-    Returns:
-        The path of the file, which exists.
-
-    Raises:
-        DataMissingError: There is no such file; the message says what to place where.
+        count: Number of items.
+        take: From a place 0..count-1 to the dictionary.
     """
-    named = os.environ.get(DATA_VARIABLE, "").strip()
-    if not named:
-        raise DataMissingError(
-            f"{name} ({description}) is needed, and no data folder is known: place the file in a folder of your "
-            f"choice and set the environment variable {DATA_VARIABLE} to that folder."
-        )
-    path = data_folder() / name
-    if not path.is_file():
-        raise DataMissingError(
-            f"{name} ({description}) is not in the data folder {str(path.parent)!r}: place it there, or set the "
-            f"environment variable {DATA_VARIABLE} to the folder that holds it."
-        )
-    return path
+
+    def __init__(self, count: int, take: Callable[[int], dict[str, Any]]) -> None:
+        self._count, self._take = count, take
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Items: ...
+
+    def __getitem__(self, place: int | slice) -> dict[str, Any] | Items:
+        if isinstance(place, slice):
+            chosen = range(self._count)[place]
+            return Items(len(chosen), lambda inner: self._take(chosen[inner]))
+        if not -self._count <= place < self._count:
+            raise IndexError(f"There are {self._count} items, and number {place} was asked for.")
+        return self._take(place % self._count)
+
+
+def photo_at(images: Tensor | PhotoRows, row: int) -> Image.Image:
+    """One row of images (N, 3, H, W), uint8, as a photo."""
+    pixels = images[torch.tensor([row])][0]
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageSet:
-    """One split of a collection of images.
+class LabelledSet:
+    """One split of a collection whose samples have classes.
+
+    Attributes:
+        labels: Class of each sample, (N,), int64, a place in ``classes``.
+        classes: Names of the classes.
+        split: The split that was asked for.
+    """
+
+    labels: Tensor
+    classes: tuple[str, ...]
+    split: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def items(self) -> Items:
+        """Samples for `mhex.evaluate`: ``image`` or ``text``, and ``label``, ``mask``, ``rationale`` where known."""
+        return Items(len(self), self._item)
+
+    def _item(self, row: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageSet(LabelledSet):
+    """One split of images in memory. Labels are (N, C), 0 or 1, where an image may have several classes.
 
     Attributes:
         images: (N, 3, H, W), uint8.
-        labels: Class of each image, (N,), int64, a place in ``classes``; where an image may have several classes,
-            (N, C), int64, 1 for those it has and 0 for the others.
-        classes: Names of the classes.
-        split: The split that was asked for.
-        names: Name of each image, N of them.
+        names: Name of each image.
         group_of: Group of each class, a place in ``group_names``; None where classes have no groups.
         group_names: Names of the groups.
     """
 
     images: Tensor
-    labels: Tensor
-    classes: tuple[str, ...]
-    split: str
     names: tuple[str, ...] = field(repr=False)
     group_of: tuple[int, ...] | None = None
     group_names: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     @property
     def groups(self) -> dict[str, list[str]]:
         """The classes of each group, such as ``{"cat": ["Abyssinian", ...], "dog": [...]}``; empty without groups."""
         return {
-            group: [name for name, of in zip(self.classes, self.group_of or (), strict=True) if of == place]
+            group: [name for name, number in zip(self.classes, self.group_of or (), strict=True) if number == place]
             for place, group in enumerate(self.group_names)
         }
 
@@ -112,59 +108,78 @@ class ImageSet:
         """Where the object of an image is, (H, W), int64: 1 there, 0 elsewhere, -1 to be ignored; None if not known."""
         return None
 
-    def items(self) -> Items:
-        """The images for `mhex.evaluate`: ``image``, ``label`` where an image has one class, ``mask`` where known."""
-
-        def take(row: int) -> dict[str, Any]:
-            item: dict[str, Any] = {"image": one_photo(self.images, row)}
-            if self.labels.dim() == 1:
-                item["label"] = int(self.labels[row])
-            mask = self.mask(row)
-            return item if mask is None else {**item, "mask": mask}
-
-        return Items(len(self), take)
+    def _item(self, row: int) -> dict[str, Any]:
+        item: dict[str, Any] = {"image": photo_at(self.images, row)}
+        if self.labels.dim() == 1:
+            item["label"] = int(self.labels[row])
+        mask = self.mask(row)
+        return item if mask is None else {**item, "mask": mask}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TextSet:
+class PhotoSet(LabelledSet):
+    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken.
+
+    Attributes:
+        images: N photos.
+        names: Name of each photo.
+        masks: Where the objects are, taken like rows of a tensor: (B, H, W), values as in `ImageSet.mask`; None if not
+            known.
+        group_of: Always None: classes have no groups.
+    """
+
+    images: PhotoRows
+    names: tuple[str, ...] = field(repr=False)
+    masks: PhotoRows | None = None
+    group_of: tuple[int, ...] | None = None
+
+    def _item(self, row: int) -> dict[str, Any]:
+        item: dict[str, Any] = {"image": photo_at(self.images, row), "label": int(self.labels[row])}
+        return item if self.masks is None else {**item, "mask": self.masks[torch.tensor([row])][0].long()}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TwoClassSet(PhotoSet):
+    """Photos that show things of several classes.
+
+    Attributes:
+        second_labels: A second class of each photo, (N,), int64, ``other`` of its item; -1 where there is none.
+        present: All classes of each photo.
+    """
+
+    second_labels: Tensor
+    present: tuple[tuple[int, ...], ...] = field(repr=False)
+
+    def _item(self, row: int) -> dict[str, Any]:
+        return {**super()._item(row), "other": int(self.second_labels[row])}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextSet(LabelledSet):
     """One split of a collection of texts.
 
     Attributes:
         texts: N strings.
-        labels: Class of each text, (N,), int64, a place in ``classes``.
-        classes: Names of the classes.
-        split: The split that was asked for.
         rationales: For each text the words, counted from 0 and split at white space, that people marked as the reason
             for its class: spans (first, last + 1), rising. None where nobody marked any.
     """
 
     texts: tuple[str, ...] = field(repr=False)
-    labels: Tensor
-    classes: tuple[str, ...]
-    split: str
     rationales: tuple[tuple[tuple[int, int], ...], ...] | None = field(default=None, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def marked(self, row: int) -> Tensor | None:
         """Which words of a text people marked, (words,), bool; None where nobody marked any text."""
         if self.rationales is None:
             return None
-        found = torch.zeros(len(self.texts[row].split()), dtype=torch.bool)
+        words = torch.zeros(len(self.texts[row].split()), dtype=torch.bool)
         for first, end in self.rationales[row]:
-            found[first:end] = True
-        return found
+            words[first:end] = True
+        return words
 
-    def items(self) -> Items:
-        """The texts for `mhex.evaluate`: ``text``, ``label``, and ``rationale``, the numbers of the marked words."""
-
-        def take(row: int) -> dict[str, Any]:
-            item: dict[str, Any] = {"text": self.texts[row], "label": int(self.labels[row])}
-            marked = self.marked(row)
-            return item if marked is None else {**item, "rationale": marked.nonzero()[:, 0].tolist()}
-
-        return Items(len(self), take)
+    def _item(self, row: int) -> dict[str, Any]:
+        item: dict[str, Any] = {"text": self.texts[row], "label": int(self.labels[row])}
+        marked = self.marked(row)
+        return item if marked is None else {**item, "rationale": marked.nonzero()[:, 0].tolist()}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -189,31 +204,81 @@ class ValueSet:
         return len(self.values)
 
     def items(self) -> Items:
-        """The images for `mhex.evaluate`: ``image`` alone, since what is explained is an output by number."""
-        return Items(len(self), lambda row: {"image": one_photo(self.images, row)})
+        """The images for `mhex.evaluate`: ``image`` alone, since an output by its number is explained."""
+        return Items(len(self), lambda row: {"image": photo_at(self.images, row)})
 
 
-def checked_labels(values: Sequence[int], classes: Sequence[str], what: str) -> Tensor:
-    """Labels as a tensor, each a place in ``classes``.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SegmentationSet:
+    """Photos with a class for every pixel.
 
-    Args:
-        values: N class numbers.
+    Attributes:
+        images: N photos, taken like rows of a tensor: (B, 3, H, W), uint8.
+        maps: Class of each pixel, taken likewise: (B, H, W), uint8, a place in ``classes``, or 255 for none.
         classes: Names of the classes.
-        what: Name of the data set, for the message.
-
-    Returns:
-        (N,), int64.
-
-    Raises:
-        DataFormatError: A label is not a class.
+        background: The class that is no object; None where every class is one.
+        split: The split that was asked for.
+        names: Name of each photo.
     """
-    try:
-        labels = torch.tensor(values, dtype=torch.int64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataFormatError(f"Labels of {what} should be whole numbers, and others came ({error}).") from error
-    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
-        raise DataFormatError(
-            f"Labels of {what} should lie in 0..{len(classes) - 1}, and {int(labels.min())}..{int(labels.max())} came: "
-            "the file is damaged or of another data set."
-        )
-    return labels
+
+    images: Tensor | PhotoRows
+    maps: Tensor | PhotoRows
+    classes: tuple[str, ...]
+    split: str
+    names: tuple[str, ...] = field(repr=False)
+    background: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def present(self) -> list[list[int]]:
+        """The classes of each photo except the background, the largest first; reads all maps once."""
+        classes = []
+        for start in range(0, len(self), 64):
+            for values in self.maps[torch.arange(start, min(start + 64, len(self)))]:
+                counts = torch.bincount(values.flatten().long(), minlength=VOID + 1)[: len(self.classes)]
+                order = counts.argsort(descending=True, stable=True).tolist()
+                classes.append([place for place in order if counts[place] and place != self.background])
+        return classes
+
+    def items(self, of: str | None = None, *, labels: Sequence[str] | None = None) -> Items:
+        """The photos for `mhex.evaluate`.
+
+        Args:
+            of: None marks all objects of a photo, without a label; the name of a class takes the photos that show it
+                and marks it; ``"each"`` makes an item of every class of every photo, with another class of the photo
+                as ``other`` (-1 for none).
+            labels: Class names of the model, so that ``label`` and ``other`` are its numbers; classes that it does not
+                know are left out. By default they are places in ``classes``.
+
+        Returns:
+            Items with ``image``, ``mask`` (1 at the object, 0 elsewhere, -1 where a pixel has no class), ``label``.
+
+        Raises:
+            ArgumentError: The class is unknown, or all objects are asked for where every class is one.
+        """
+        if of is None:
+            if self.background is None:
+                raise ArgumentError(
+                    "Every pixel belongs to an object here: give of= the name of a class, such as "
+                    f"{self.classes[-1]!r}, or 'each'."
+                )
+            return Items(len(self), partial(self._item, place=self.background, inverse=True))
+        if of != "each" and of not in self.classes:
+            raise unknown_name("class", of, (*self.classes, "each"))
+        numbers = {name: place for place, name in enumerate(self.classes if labels is None else labels)}
+        pairs = []
+        for row, places in enumerate(self.present()):
+            places = [place for place in places if self.classes[place] in numbers]
+            for place in places:
+                if of in ("each", self.classes[place]):
+                    second = next((numbers[self.classes[second]] for second in places if second != place), -1)
+                    extra = {"other": second} if of == "each" else {}
+                    pairs.append((row, place, {"label": numbers[self.classes[place]], **extra}))
+        return Items(len(pairs), lambda number: self._item(*pairs[number][:2]) | pairs[number][2])
+
+    def _item(self, row: int, place: int, inverse: bool = False) -> dict[str, Any]:
+        """A photo with the mask of a class, or of everything but it."""
+        values = self.maps[torch.tensor([row])][0].long()
+        mask = (values != place) if inverse else (values == place)
+        return {"image": photo_at(self.images, row), "mask": mask.long().masked_fill(values == VOID, -1)}

@@ -1,0 +1,156 @@
+"""CIFAR-10 and CIFAR-100: small photos of things, used for pretraining.
+
+torchvision's CIFAR10 reads the pickled version alone, and pickles can run any code; the binary version is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhex.lab.datasets import files
+from mhex.lab.datasets.catalogue import register_data
+from mhex.lab.datasets.sets import ImageSet
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+PIXELS = 3 * 32 * 32
+SPLITS = ("train", "test")
+_FILES_10 = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
+_FILES_100 = {"train": ("train.bin",), "test": ("test.bin",)}
+FACTS: dict[str, Any] = {
+    "licence": "none named",
+    "citation": "A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, University of "
+    "Toronto, 2009.",
+    "validation": None,
+}
+
+
+@register_data(
+    "cifar10",
+    **FACTS,
+    title="CIFAR-10",
+    form="32 x 32 pixels, stored as JPEG",
+    files="`cifar10.parquet`: image, label, split",
+)
+def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
+    """Load CIFAR-10 from ``cifar10.parquet``, splits ``"train"`` and ``"test"``; a photo is named by its row."""
+    table, rows = files.read_split("cifar10.parquet", "CIFAR-10", ["image", "label"], split, limit)
+    return ImageSet(
+        images=files.decode_images(table["image"]),
+        labels=files.checked_labels(table["label"], CIFAR10_CLASSES, "CIFAR-10"),
+        classes=CIFAR10_CLASSES,
+        split=split,
+        names=tuple(map(str, rows)),
+    )
+
+
+@register_data(
+    "cifar10_binary",
+    **FACTS,
+    title="CIFAR-10",
+    form="32 x 32 pixels, as published",
+    files="`cifar-10-batches-bin/`: the binary version",
+)
+def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> ImageSet:
+    """Load CIFAR-10 from ``cifar-10-batches-bin``, splits ``"train"`` and ``"test"``.
+
+    Returns:
+        The photos, (N, 3, 32, 32), with their labels; a photo is named by its split and place.
+    """
+    folder = files.data_folder() / "cifar-10-batches-bin"
+    labels, images, names = _records(folder, _FILES_10, split, limit, labels=1, pickled="cifar-10-batches-py")
+    return ImageSet(
+        images=images,
+        labels=files.checked_labels(labels[:, 0].tolist(), CIFAR10_CLASSES, "CIFAR-10"),
+        classes=CIFAR10_CLASSES,
+        split=split,
+        names=names,
+    )
+
+
+@register_data(
+    "cifar100",
+    **FACTS,
+    title="CIFAR-100",
+    form="32 x 32 pixels, as published",
+    files="`cifar-100-binary/`: the binary version",
+    group_answers="coarse_class",
+)
+def load_cifar100(split: str = "train", *, limit: int | None = None) -> ImageSet:
+    """Load CIFAR-100 from ``cifar-100-binary``, splits ``"train"`` and ``"test"``.
+
+    Returns:
+        The photos, (N, 3, 32, 32), with the 100 fine classes as labels and the 20 coarse ones as groups.
+    """
+    folder = files.data_folder() / "cifar-100-binary"
+    labels, images, names = _records(folder, _FILES_100, split, limit, labels=2, pickled="cifar-100-python")
+    fine, coarse = (_words(folder / f"{kind}_label_names.txt") for kind in ("fine", "coarse"))
+    # Only the photos tell which coarse class a fine class belongs to, so all photos of a file are looked at.
+    pairs = _read(folder / _FILES_100["train" if split == "all" else split][0], 2)[:, :2]
+    groups: dict[int, int] = {}
+    for group, place in np.unique(pairs, axis=0).tolist():
+        if groups.setdefault(place, group) != group or group >= len(coarse):
+            raise files.DataFormatError(
+                f"Each fine class of CIFAR-100 should belong to one of {len(coarse)} coarse ones, and {place} belongs "
+                f"to {groups[place]} and {group}: place the published file."
+            )
+    if sorted(groups) != list(range(len(fine))):
+        raise files.DataFormatError(
+            f"All {len(fine)} fine classes should occur, and only {len(groups)} do: place the file anew."
+        )
+    return ImageSet(
+        images=images,
+        labels=files.checked_labels(labels[:, 1].tolist(), fine, "CIFAR-100"),
+        classes=fine,
+        split=split,
+        names=names,
+        group_of=tuple(groups[place] for place in range(len(fine))),
+        group_names=coarse,
+    )
+
+
+def _records(
+    folder: Path, layout: Mapping[str, tuple[str, ...]], split: str, limit: int | None, *, labels: int, pickled: str
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Labels (N, labels), images and names of one split."""
+    paths = [(part, folder / name) for part in files.split_parts(SPLITS, split) for name in layout[part]]
+    for _, path in paths:
+        if not path.is_file():
+            hint = (
+                f" The folder {pickled} is there, and is not read, since its files are pickles, which can run any code."
+                if (folder.parent / pickled).is_dir()
+                else ""
+            )
+            raise files.DataMissingError(
+                f"{path.name} is not in {str(folder)!r}: place the binary version of the data set there, as "
+                f"published.{hint}"
+            )
+    arrays = [(part, _read(path, labels)) for part, path in paths]
+    counts = {part: sum(len(array) for owner, array in arrays if owner == part) for part, _ in paths}
+    names = [f"{part}-{place}" for part, count in counts.items() for place in range(count)]
+    rows = files.evenly_spaced(range(len(names)), limit)
+    records = torch.from_numpy(np.concatenate([array for _, array in arrays])[rows])
+    images = records[:, labels:].reshape(-1, 3, 32, 32)
+    return records[:, :labels], images, tuple(names[row] for row in rows)
+
+
+def _read(path: Path, labels: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    """Records (N, labels + pixels) of a file."""
+    values = np.fromfile(path, dtype=np.uint8)
+    if not len(values) or len(values) % (labels + PIXELS):
+        raise files.DataFormatError(
+            f"{path.name} should hold records of {labels + PIXELS} bytes, and has {len(values)} bytes: place the "
+            "published file."
+        )
+    return values.reshape(-1, labels + PIXELS)
+
+
+def _words(path: Path) -> tuple[str, ...]:
+    if not path.is_file():
+        raise files.DataMissingError(f"{path.name} is not in {str(path.parent)!r}: place it there, as published.")
+    return tuple(path.read_text(encoding="utf-8").split())

@@ -1,0 +1,277 @@
+"""The data folder, and how its files are read: parquet tables, CSV tables, numpy archives, encoded images."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from PIL import Image
+from torch import Tensor
+
+from mhex._optional import require
+from mhex.errors import ArgumentError, MhexError
+from mhex.inputs.photos import BROKEN, claims_too_much, plain_rgb
+
+DATA_VARIABLE = "MHEX_DATA"
+Array = np.ndarray[Any, Any]
+Item = TypeVar("Item")
+# Errors of zipfile and numpy; they also come from passwords and from unknown kinds of compression.
+_BROKEN_ARCHIVE = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error)
+# A column has the same type in all data sets.
+_TYPES: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("name", "split", "text", "title"), (str, "texts")),
+    **dict.fromkeys(("image", "mask", "trimap"), (bytes, "encoded images")),
+    **dict.fromkeys(("label", "breed", "species"), (int, "whole numbers")),
+}
+
+
+class DataMissingError(MhexError, FileNotFoundError):
+    """A data file or the data folder is missing; the message says what to place where."""
+
+
+class DataFormatError(MhexError, ValueError):
+    """A data file does not hold what it should."""
+
+
+def data_folder() -> Path:
+    """The folder that ``MHEX_DATA`` names; a `DataMissingError` says how to name one."""
+    name = os.environ.get(DATA_VARIABLE, "").strip()
+    if not name:
+        raise DataMissingError(
+            f"No data folder is known: set the environment variable {DATA_VARIABLE} to the folder that holds the data "
+            f"files, for example: export {DATA_VARIABLE}=~/mhex-data"
+        )
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise DataMissingError(
+            f"{DATA_VARIABLE} names {str(folder)!r}, which is not a folder: create it and place the data files in it, "
+            f"or set {DATA_VARIABLE} to the folder that holds them."
+        )
+    return folder
+
+
+def data_file(name: str, description: str) -> Path:
+    """The path of a file in the data folder; the description is for the message where it is missing."""
+    if not os.environ.get(DATA_VARIABLE, "").strip():
+        raise DataMissingError(
+            f"{name} ({description}) is needed, and no data folder is known: place the file in a folder of your "
+            f"choice and set the environment variable {DATA_VARIABLE} to that folder."
+        )
+    path = data_folder() / name
+    if not path.is_file():
+        raise DataMissingError(
+            f"{name} ({description}) is not in the data folder {str(path.parent)!r}: place it there, or set the "
+            f"environment variable {DATA_VARIABLE} to the folder that holds it."
+        )
+    return path
+
+
+def check_listed(paths: Sequence[Path], source: str) -> Sequence[Path]:
+    """The paths that a file lists; a path that does not exist is refused."""
+    for path in paths:
+        if not path.is_file():
+            raise DataMissingError(f"{source} names {str(path)!r}, which is not there: place it there.")
+    return paths
+
+
+def split_parts(splits: Sequence[str], split: str) -> Sequence[str]:
+    """The splits that a name stands for: itself, or all of them; an unknown name is refused."""
+    names = sorted(set(splits))
+    if split != "all" and split not in names:
+        raise ArgumentError(f"split should be one of {[*names, 'all']}, not {split!r}.")
+    return splits if split == "all" else (split,)
+
+
+def evenly_spaced(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """At most ``limit`` items, evenly spaced, since items are often sorted by class."""
+    if limit is not None and limit < 1:
+        raise ArgumentError(f"limit should be a positive number of rows or None, not {limit}.")
+    if limit is None or limit >= len(items):
+        return list(items)
+    return [items[place * len(items) // limit] for place in range(limit)]
+
+
+def pick_rows(splits: Sequence[str], split: str, limit: int | None = None) -> list[int]:
+    """Row numbers of one split, or of ``"all"``, in ascending order; at most ``limit``, evenly spaced."""
+    split_parts(splits, split)
+    return evenly_spaced([row for row, name in enumerate(splits) if split in ("all", name)], limit)
+
+
+def read_split(
+    name: str, title: str, columns: Sequence[str], split: str, limit: int | None
+) -> tuple[dict[str, list[Any]], list[int]]:
+    """The columns of one split of a parquet file in the data folder as lists, and the numbers of its rows."""
+    path = data_file(name, f"{title} with the columns {', '.join(columns)} and split")
+    table = read_columns(path, [*columns, "split"])
+    rows = pick_rows(table["split"], split, limit)
+    return {column: [values[row] for row in rows] for column, values in table.items()}, rows
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Some columns of a parquet file as lists, in the order of the rows."""
+    parquet, broken = require("pyarrow.parquet"), require("pyarrow").ArrowException
+    try:
+        present = parquet.read_schema(path).names
+    except (broken, OSError) as error:
+        raise DataFormatError(f"{path.name} is not a parquet file, or damaged ({error}): place it anew.") from error
+    if missing := [name for name in columns if name not in present]:
+        raise DataFormatError(
+            f"{path.name} should have the columns {list(columns)}, and lacks {missing} (it has {list(present)}): "
+            "place the right file in the data folder."
+        )
+    try:
+        table = parquet.read_table(path, columns=list(columns))
+        values = {name: table.column(name).to_pylist() for name in columns}
+    except (broken, OSError, UnicodeDecodeError) as error:
+        raise DataFormatError(f"{path.name} is damaged ({error}): place it anew.") from error
+    for name in columns:
+        kind, words = _TYPES.get(name, (object, ""))
+        for value in values[name]:
+            if not isinstance(value, kind):
+                raise DataFormatError(
+                    f"The column {name!r} of {path.name} should hold {words} in all rows, and {value!r:.40} came: "
+                    "place the right file in the data folder."
+                )
+    return values
+
+
+def checked_labels(values: Sequence[int], classes: Sequence[str], title: str) -> Tensor:
+    """Labels (N,), int64, each a place in ``classes``; others are refused in the name of the data set."""
+    try:
+        labels = torch.tensor(values, dtype=torch.int64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataFormatError(f"Labels of {title} should be whole numbers, and others came ({error}).") from error
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
+        raise DataFormatError(
+            f"Labels of {title} should lie in 0..{len(classes) - 1}, and {int(labels.min())}..{int(labels.max())} "
+            "came: the file is damaged or of another data set."
+        )
+    return labels
+
+
+def read_csv(path: Path) -> dict[str, list[str]]:
+    """The columns of a CSV file in UTF-8 with a heading."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            heading, *lines = [line for line in csv.reader(stream) if line] or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataFormatError(f"{path.name} is not a CSV file in UTF-8 ({error}): save it so.") from error
+    wrong = next((number for number, line in enumerate(lines, 2) if len(line) != len(heading)), None)
+    if not lines or wrong is not None or len(set(heading)) != len(heading):
+        rows = (
+            f"row {wrong} has other than {len(heading)} entries" if wrong else f"{len(lines)} rows and {heading} came"
+        )
+        raise DataFormatError(f"{path.name} should have a heading of different names and rows below, and {rows}.")
+    return {name.strip(): [line[place].strip() for line in lines] for place, name in enumerate(heading)}
+
+
+def csv_column(table: dict[str, list[str]], name: str, file: str) -> list[str]:
+    """A column of a CSV file; a missing column is refused with the names of the present ones."""
+    if name not in table:
+        raise DataFormatError(
+            f"{file} should have the column {name!r}, and has {list(table)}: add it, or name another."
+        )
+    return table[name]
+
+
+def csv_numbers(table: dict[str, list[str]], name: str, file: str) -> list[float]:
+    """A column of a CSV file as numbers."""
+    try:
+        return [float(value) for value in csv_column(table, name, file)]
+    except ValueError as error:
+        raise DataFormatError(f"The column {name!r} of {file} should hold numbers in all rows ({error}).") from error
+
+
+def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shapes and types of some arrays of a numpy archive, without reading the arrays."""
+    shapes = {}
+    with _opened(path) as archive:
+        present = [name.removesuffix(".npy") for name in archive.namelist()]
+        if missing := [name for name in names if name not in present]:
+            raise DataFormatError(
+                f"{path.name} should have the arrays {list(names)}, and lacks {missing} (it has {present}): place the "
+                "right file in the data folder."
+            )
+        for name in names:
+            with archive.open(f"{name}.npy") as stream:
+                shape, _, kind = _header(stream)
+                shapes[name] = (shape, kind)
+    return shapes
+
+
+def array_rows(path: Path, name: str, rows: Sequence[int]) -> Array:
+    """Some rows, in rising order, of an array of a numpy archive; the array is never in memory as a whole."""
+    with _opened(path) as archive, archive.open(f"{name}.npy") as stream:
+        shape, by_columns, kind = _header(stream)
+        if by_columns or len(shape) < 2:
+            plain = np.frombuffer(stream.read(), dtype=kind)
+            return plain.reshape(shape, order="F" if by_columns else "C")[list(rows)]
+        size = int(np.prod(shape[1:])) * kind.itemsize
+        array = np.empty((len(rows), *shape[1:]), dtype=kind)
+        places = {row: place for place, row in enumerate(rows)}
+        for row in range(max(rows, default=-1) + 1):
+            content = stream.read(size)
+            if len(content) != size:
+                raise ValueError(f"{name} ends at row {row} of {shape[0]}")
+            if row in places:
+                array[places[row]] = np.frombuffer(content, dtype=kind).reshape(shape[1:])
+        return array
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of the array in a stream."""
+    read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+    shape, by_columns, kind = read(stream)
+    if kind.hasobject:
+        raise ValueError("it holds pickled objects, which are never opened")
+    return shape, by_columns, kind
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except DataFormatError:
+        raise
+    except _BROKEN_ARCHIVE as error:
+        raise DataFormatError(f"{path.name} is not a numpy archive, or damaged ({error}): place it anew.") from error
+
+
+def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> Tensor:
+    """Decode encoded images of one size: (N, 3, H, W) for ``"RGB"`` and (N, H, W) for ``"L"``, uint8."""
+    if not blobs:
+        raise ArgumentError("There are no images to decode: at least one was expected.")
+
+    def decode(blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        try:
+            with Image.open(io.BytesIO(blob)) as image:
+                if claims_too_much(image, len(blob)):
+                    raise ValueError(f"it claims {image.width} x {image.height} pixels")
+                plain = plain_rgb(image, name="An image of the file") if mode == "RGB" else image.convert(mode)
+                return np.asarray(plain, dtype=np.uint8)
+        except MhexError:
+            raise
+        except (*BROKEN, Image.DecompressionBombError) as error:
+            raise DataFormatError(f"An image of the file cannot be decoded ({error}): place the file anew.") from error
+
+    # PIL releases the interpreter lock while it decodes, so threads are enough.
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        arrays = list(pool.map(decode, blobs, chunksize=64))
+    shapes = {array.shape for array in arrays}
+    if len(shapes) != 1:
+        raise DataFormatError(f"All images of a file should have one size, and these have {sorted(shapes)}.")
+    stacked = torch.from_numpy(np.stack(arrays))
+    return stacked.permute(0, 3, 1, 2).contiguous() if mode == "RGB" else stacked

@@ -1,0 +1,265 @@
+"""Photos with a class for every pixel: PASCAL VOC 2012, CamVid, and ImageNet-Segmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from mhex._optional import require
+from mhex.errors import ArgumentError, MhexError
+from mhex.lab.datasets import files
+from mhex.lab.datasets.catalogue import register_data
+from mhex.lab.datasets.imagenet import synset_places
+from mhex.lab.datasets.photo_files import Bytes, Fit, MaskFiles, PhotoFiles, fitted
+from mhex.lab.datasets.sets import VOID, PhotoSet, SegmentationSet
+
+VOC_FOLDER = "VOCdevkit/VOC2012"
+VOC_SPLITS = ("train", "val")
+VOC_CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+CAMVID_FILE = "camvid.parquet"
+CAMVID_CLASSES = (
+    *("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),
+)
+SEGMENTATION_FILE = "gtsegs_ijcv.mat"
+FIELDS = ("img", "gt", "target")
+
+
+@register_data(
+    "voc",
+    title="PASCAL VOC 2012 segmentation",
+    licence="see host.robots.ox.ac.uk/pascal/VOC and the terms of Flickr",
+    citation="M. Everingham et al.: The Pascal Visual Object Classes Challenge: A Retrospective. International Journal "
+    "of Computer Vision, 2015.",
+    form="photos squashed to 224 x 224 pixels, a class of 20 or none for every pixel",
+    files="`VOCdevkit/VOC2012/`: `JPEGImages`, `SegmentationClass`, `ImageSets/Segmentation`",
+    task="pixels",
+    validation=None,
+    test="val",
+    item_options={"of": "each"},
+    judged="masks, two classes",
+)
+def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, fit: Fit = "squash") -> SegmentationSet:
+    """List PASCAL VOC 2012 segmentation, splits train and val, laid out as published in the data folder.
+
+    Returns:
+        The photos as squares of ``side`` pixels (see `fitted`) with maps of their pixels' classes, where 255 marks
+        borders and what is hard to tell.
+    """
+    root, pairs = files.data_folder(), list[tuple[str, str]]()
+    for part in files.split_parts(VOC_SPLITS, split):
+        try:
+            listed = require("torchvision.datasets").VOCSegmentation(root, "2012", part)
+        except (RuntimeError, OSError) as error:  # the folder, or the list of the split, is missing
+            raise files.DataMissingError(
+                f"PASCAL VOC 2012 is not in {str(root / VOC_FOLDER)!r}, since ImageSets/Segmentation/{part}.txt is "
+                "missing: place the folder VOCdevkit there with VOC2012/JPEGImages, SegmentationClass and ImageSets, "
+                "as published."
+            ) from error
+        pairs += zip(listed.images, listed.masks, strict=True)
+    pairs = files.evenly_spaced(pairs, limit)
+    photos, maps = ([Path(pair[column]) for pair in pairs] for column in range(2))
+    files.check_listed([*photos, *maps], "ImageSets/Segmentation")
+    return SegmentationSet(
+        images=PhotoFiles(photos, side, fit),
+        maps=MaskFiles(maps, side, fit, _voc_classes),
+        classes=VOC_CLASSES,
+        background=0,
+        split=split,
+        names=tuple(path.stem for path in photos),
+    )
+
+
+def _voc_classes(values: Bytes, name: str) -> Bytes:
+    wrong = values[(values >= len(VOC_CLASSES)) & (values != VOID)]
+    if len(wrong):
+        raise files.DataFormatError(
+            f"{name} should hold the classes 0..20 and 255, as a picture with a palette, and {int(wrong[0])} came: "
+            "place the published file."
+        )
+    return np.ascontiguousarray(values)
+
+
+@register_data(
+    "camvid",
+    title="CamVid",
+    licence="none named; research use",
+    citation="G. J. Brostow, J. Fauqueur, R. Cipolla: Semantic object classes in video: A high-definition ground "
+    "truth database. Pattern Recognition Letters, 2009.",
+    form="street scenes at half size, a class of 11 for every pixel",
+    files="`camvid.parquet`: name, image, mask, split",
+    task="pixels",
+    item_options={"of": "each"},
+    judged="masks, two classes",
+)
+def load_camvid(split: str = "train", *, limit: int | None = None) -> SegmentationSet:
+    """Load CamVid from ``camvid.parquet``, splits ``"train"``, ``"val"`` and ``"test"``.
+
+    Returns:
+        The photos, (N, 3, 176, 240), with maps of their pixels' classes; 255 marks pixels without a class.
+    """
+    table, _ = files.read_split(CAMVID_FILE, "CamVid", ["name", "image", "mask"], split, limit)
+    maps = files.decode_images(table["mask"], "L")
+    if int(maps.max()) > len(CAMVID_CLASSES):
+        raise files.DataFormatError(
+            f"Masks of {CAMVID_FILE} should hold the classes 0..10 and 11 for none, and {int(maps.max())} came: the "
+            "file is damaged or of another data set."
+        )
+    return SegmentationSet(
+        images=files.decode_images(table["image"]),
+        maps=maps.masked_fill(maps == len(CAMVID_CLASSES), VOID),
+        classes=CAMVID_CLASSES,
+        split=split,
+        names=tuple(table["name"]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MatRows:
+    """Photos or maps of the MATLAB file, read when they are taken.
+
+    ``rows[numbers]`` is (B, 3, side, side), uint8, of photos, and (B, side, side) of maps.
+
+    Attributes:
+        path: The file, of MATLAB 7.3, which is HDF5.
+        numbers: Numbers of the photos in the file.
+        field: ``"img"`` or ``"gt"``.
+        side: Side of the squares in pixels.
+        fit: How they become squares.
+        signed: Whether 255 becomes -1, int8.
+    """
+
+    path: Path
+    numbers: tuple[int, ...]
+    field: str
+    side: int
+    fit: Fit
+    signed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        with _opened(self.path) as file:
+            squares = np.stack([self._square(file, self.numbers[row]) for row in rows.tolist()])
+        return torch.from_numpy(squares.view(np.int8) if self.signed else squares)
+
+    def _square(self, file: Any, number: int) -> np.ndarray[Any, Any]:
+        array = _followed(file, file[f"value/{self.field}"][number, 0])
+        # MATLAB counts along columns first, so axes come in reverse: (3, W, H), and (W, H) of a grey photo.
+        plain = Image.fromarray(np.ascontiguousarray(array.T, dtype=np.uint8))
+        if self.field == "img":
+            return np.asarray(fitted(plain.convert("RGB"), self.side, self.fit)).transpose(2, 0, 1)
+        if not set(np.unique(array).tolist()) <= {0, 1, 255}:
+            raise files.DataFormatError(
+                f"Maps of {self.path.name} should hold 0, 1 and 255, and photo {number} has "
+                f"{np.unique(array).tolist()[:8]}: place the right file in the data folder."
+            )
+        return np.asarray(fitted(plain, self.side, self.fit, nearest=True))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageNetSegmentation(SegmentationSet):
+    """Photos with the pixels of one object.
+
+    Attributes:
+        images: The photos.
+        maps: The pixels of their object.
+        synsets: Of the object of each photo.
+    """
+
+    images: MatRows
+    maps: MatRows
+    synsets: tuple[str, ...]
+
+    def labelled(self) -> PhotoSet:
+        """The photos whose class is one of the 1000 of ImageNet-1k, with that as their label, and masks."""
+        order = synset_places()
+        rows = [row for row, name in enumerate(self.synsets) if name in order]
+        if not rows:
+            raise ArgumentError("None of these photos has a class of ImageNet-1k: take more of them.")
+        numbers = tuple(self.images.numbers[row] for row in rows)
+        return PhotoSet(
+            images=replace(self.images, numbers=numbers),
+            labels=torch.tensor([order[self.synsets[row]] for row in rows]),
+            classes=tuple(order),
+            split=self.split,
+            names=tuple(self.names[row] for row in rows),
+            masks=replace(self.maps, numbers=numbers, signed=True),
+        )
+
+
+@register_data(
+    "imagenet_segmentation",
+    title="ImageNet-Segmentation",
+    licence="research use, see image-net.org",
+    citation="M. Guillaumin, D. Küttel, V. Ferrari: ImageNet Auto-Annotation with Segmentation Propagation. "
+    "International Journal of Computer Vision, 2014.",
+    form="4,276 photos squashed to 224 x 224 pixels, with the pixels of one object",
+    files="`gtsegs_ijcv.mat`; needs `mhex[data]`",
+    task="pixels",
+    train=None,
+    validation=None,
+    judged="masks",
+)
+def load_imagenet_segmentation(
+    split: str = "test", *, limit: int | None = None, side: int = 224, fit: Fit = "squash"
+) -> ImageNetSegmentation:
+    """List ImageNet-Segmentation from ``gtsegs_ijcv.mat``, split test; needs h5py (``mhex[data]``).
+
+    Returns:
+        The photos as squares of ``side`` pixels, squashed as in the papers or cropped, with classes background and
+        object; `labelled` gives those with a label of ImageNet-1k.
+    """
+    path = files.data_file(
+        SEGMENTATION_FILE, "ImageNet-Segmentation, with the fields value/img, value/gt and value/target"
+    )
+    files.split_parts(["test"], split)
+    with _opened(path) as file:
+        if not all(f"value/{field}" in file for field in FIELDS):
+            raise files.DataFormatError(
+                f"{path.name} should have the fields {[f'value/{field}' for field in FIELDS]}, and lacks one: "
+                "place the right file in the data folder."
+            )
+        rows = tuple(files.pick_rows(["test"] * len(file["value/img"]), split, limit))
+        letters = [_followed(file, file["value/target"][row, 0]).flatten().tolist() for row in rows]
+        synsets = ["".join(map(chr, codes)) for codes in letters]
+    return ImageNetSegmentation(
+        images=MatRows(path, rows, "img", side, fit),
+        maps=MatRows(path, rows, "gt", side, fit),
+        classes=("background", "object"),
+        background=0,
+        split=split,
+        names=tuple(map(str, rows)),
+        synsets=tuple(synsets),
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The open file; every error while it is open means that the file is damaged, whatever h5py calls it."""
+    try:
+        with require("h5py", "data").File(path, "r") as file:
+            yield file
+    except MhexError:
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise files.DataFormatError(f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged ({error}).") from error
+
+
+def _followed(file: Any, reference: Any) -> np.ndarray[Any, Any]:
+    """The array that a reference leads to; a cell of one entry leads on to the array in it."""
+    array = np.asarray(file[reference])
+    while array.dtype == object:
+        array = np.asarray(file[array.flat[0]])
+    return array
