@@ -191,7 +191,7 @@ def _words_after_stop(rows: Path) -> str:
 
 def _show(result: SuiteResult) -> None:
     for label, report in result.reports.items():
-        record = result.told["models"][label]
+        record = result.record["models"][label]
         evaluator = f", outputs of {record['evaluator']}" if record["evaluator"] else ""
         say(
             f"{label}: {record['model']}, {accuracy_words(record['accuracy'])}; {record['images']} samples of "
@@ -202,11 +202,11 @@ def _show(result: SuiteResult) -> None:
 
 def _write(result: SuiteResult, job: Job) -> None:
     """Write the HTML page, and the page in Markdown where it was asked for."""
-    from mhex.lab.suites.page import write_page
     from mhex.judge.page import page_of
+    from mhex.lab.suites.page import write_page
 
     file = job.html / "report.html"
-    write_text(page_of(job.rows, result.suite.title), file)
+    write_text(page_of(job.rows, result.suite.title, remarks=result.remarks), file)
     complain(f"Wrote {file}.")
     if job.page is not None:
         files = write_page(result, job.page)

@@ -12,7 +12,7 @@ from mhex.viz.pages import Section, page, part, picture_tag, to_html
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
-    from mhex.cli.demo import HeadsView, PhotoView, Opinion, TextView
+    from mhex.cli.demo import HeadsView, Opinion, PhotoView, TextView
 
 _TEMPLATE = "demo.html"
 _INTRO = """
