@@ -1,4 +1,4 @@
-"""What lives in a model beside its own modules: heads that a user attached, known here by what they can do only."""
+"""What must be known of a model before it is run: where its parts are, and what lives in it beside its own modules."""
 
 from __future__ import annotations
 
@@ -125,39 +125,29 @@ class Anatomy:
         """Rows and columns of the patch grid for an image of this size."""
         if self.patch is None:
             raise CaptureError(f"The patch size of this {self.family} is not known, so its tokens form no grid.")
-        rows, columns = height / self.patch[0], width / self.patch[1]
-        return (
-            (-(-height // self.patch[0]), -(-width // self.patch[1])) if self.pads_image else (int(rows), int(columns))
-        )
+        if self.pads_image:
+            return -(-height // self.patch[0]), -(-width // self.patch[1])
+        return height // self.patch[0], width // self.patch[1]
 
 
 def layout_of(shape: torch.Size, image: torch.Size) -> Layout | None:
-    """How feature maps are laid out: height and width are the axes with the aspect ratio of the image.
+    """How maps of four axes are laid out: height and width have the aspect ratio of the image batch, (B, C, H, W).
 
-    Args:
-        shape: Of the maps, four axes.
-        image: Of the image batch, (B, C, H, W).
-
-    Returns:
-        None for maps of a single row or column, and for tensors that are no maps of the image.
+    None for maps of a single row or column, and for tensors that are no maps of the image.
     """
-    layouts: tuple[tuple[Layout, int], ...] = (("nchw", 2), ("nhwc", 1))
-    fits: list[tuple[float, int, Layout]] = []
-    for order, (layout, axis) in enumerate(layouts):
+    layouts: dict[Layout, float] = {}
+    axes: dict[Layout, int] = {"nchw": 2, "nhwc": 1}  # of the height
+    for layout, axis in axes.items():
         rows, columns = shape[axis], shape[axis + 1]
         if min(rows, columns) > 1:
-            fits.append((abs(math.log((image[2] / rows) / (image[3] / columns))), order, layout))
+            layouts[layout] = abs(math.log((image[2] / rows) / (image[3] / columns)))
+    best = min(layouts, key=layouts.__getitem__, default=None)
     # Odd sizes are rounded at every stride, so both sides are shrunk alike only roughly.
-    return min(fits)[2] if fits and min(fits)[0] < 0.2 else None
+    return best if best is not None and layouts[best] < 0.2 else None
 
 
 def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
-    """Rows and columns of so many tokens that fill a grid of the shape of the image.
-
-    Args:
-        tokens: N.
-        image: Of the image batch, (B, C, H, W).
-    """
+    """Rows and columns of so many tokens that fill a grid of the shape of the image batch, (B, C, H, W)."""
     rows = round(math.sqrt(tokens * image[2] / image[3]))
     columns = 0 if rows == 0 else tokens // rows
     if rows * columns != tokens or rows * image[3] != columns * image[2]:
@@ -165,16 +155,6 @@ def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
             f"Expected tokens in a grid of the shape of the {image[2]}x{image[3]} image, but {tokens} do not form one."
         )
     return rows, columns
-
-
-def without_prefix(tokens: Tensor, prefix: int, count: int) -> Tensor:
-    """Drop prefix tokens from the last axis; what is left must be the whole patch grid, `count` of them."""
-    if tokens.shape[-1] != prefix + count:
-        raise CaptureError(
-            f"Expected {prefix} prefix tokens and {count} patches, but saw {tokens.shape[-1]} tokens: "
-            "the layer does not hold the patch grid of the image."
-        )
-    return tokens[..., prefix:]
 
 
 def is_a(model: nn.Module, package: str, *names: str) -> bool:
@@ -190,22 +170,21 @@ def is_stock(model: nn.Module, package: str, *methods: str) -> bool:
     return all(getattr(type(model), name).__module__.startswith(package) for name in methods)
 
 
-def first_of(model: nn.Module, names: Iterable[str]) -> nn.Module:
+def first_of(model: nn.Module, *names: str) -> nn.Module:
     """The first submodule that exists among dotted `names` (module names move between library versions)."""
-    names = list(names)
     for name in names:
         try:
             return model.get_submodule(name)
         except AttributeError:
             continue
     raise CaptureError(
-        f"Expected {type(model).__name__} to have one of the submodules {names}, but it has none of them; "
+        f"Expected {type(model).__name__} to have one of the submodules {list(names)}, but it has none of them; "
         "this version of the model's library is not supported."
     )
 
 
 def linear_rows(linear: nn.Module, start: int = 0, stop: int | None = None) -> Projection:
-    """Weight and bias of some output rows of a linear layer, read when asked for."""
+    """Weight and bias of all or some output rows of a linear layer, read when asked for."""
 
     def read() -> tuple[Tensor, Tensor | None]:
         weight, bias = linear.weight, linear.bias
@@ -222,15 +201,9 @@ def name_of(model: nn.Module, module: nn.Module) -> str:
 
 
 def readout_vector(anatomy: Anatomy, spatial: Tensor, dtype: torch.dtype) -> Tensor:
-    """The read-out vector `w`: which tokens the head reads, and with what share.
+    """The read-out vector `w`, (B, N): the share of each token in what the head reads; rows sum to 1.
 
-    Args:
-        anatomy: Of the model; its `readout` must not be `"pool"` or `"measured"`, which need a forward pass.
-        spatial: Bool (B, N), True at patches or real words.
-        dtype: Of the result.
-
-    Returns:
-        `w`, (B, N), non-negative, each row summing to 1.
+    `spatial`, bool (B, N), is True at patches or real words. The read-outs `"pool"` and `"measured"` need a pass.
     """
     w = torch.zeros(spatial.shape, device=spatial.device, dtype=dtype)
     mean = spatial.to(dtype) / spatial.sum(1, keepdim=True).clamp_min(1)
@@ -289,5 +262,5 @@ class Guest(Protocol):
 def guests(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, Guest]]:
     """Hosts among `modules`, each with its guest."""
     # TorchScript, whose children are no dictionary, carries none.
-    found = ((m, m._modules.get(GUEST)) for m in modules if isinstance(m._modules, dict))
-    return [(host, guest) for host, guest in found if guest is not None and isinstance(guest, Guest)]
+    pairs = ((m, m._modules.get(GUEST)) for m in modules if isinstance(m._modules, dict))
+    return [(host, guest) for host, guest in pairs if guest is not None and isinstance(guest, Guest)]

@@ -1,4 +1,4 @@
-"""Models that return probabilities: the activation that they end in, and the logits before it.
+"""What a model returns: where its class scores are, and the logits of models that return probabilities.
 
 What goes into a last sigmoid or softmax are the logits. Passes over such a model leave that one call out, so that
 targets, maps and metrics are those of the model without it. Probabilities that were made in another way are turned
@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -53,38 +52,27 @@ def as_vector(latent: Tensor) -> Tensor:
     return latent if latent.dim() == 2 else latent[:, 0] if latent.dim() == 3 else latent.flatten(1)
 
 
-def read_latent(output: Any, batch: int | None = None) -> Tensor:
-    """Latent vectors (B, D) from what a model without a classifier returns.
+def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
+    """Outcome of a model without a known classifier: its latent vector (B, D), in place of scores too.
 
     Args:
         output: A tensor (B, D), or a Hugging Face output with the `last_hidden_state`, whose first token is taken.
         batch: Number of samples B that it was given, if known.
+        refusal: Why what it returned is no latent vector; empty if it is one.
 
     Raises:
         UnsupportedModelError: If it is something else.
     """
+    if refusal:
+        raise UnsupportedModelError(refusal)
     hidden = getattr(output, "last_hidden_state", None)
-    found = hidden[:, 0] if isinstance(hidden, Tensor) and hidden.dim() == 3 else find_scores(output)
-    if found is None or found.dim() != 2 or (batch is not None and found.shape[0] != batch):
-        shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)}"
+    vector = hidden[:, 0] if isinstance(hidden, Tensor) and hidden.dim() == 3 else find_scores(output)
+    if vector is None or vector.dim() != 2 or (batch is not None and vector.shape[0] != batch):
+        shape = "nothing of that kind" if vector is None else f"a tensor of shape {tuple(vector.shape)}"
         raise UnsupportedModelError(
             "Expected a latent vector (batch, width) from the model, alone or as the first token of "
             f"'last_hidden_state', but {type(output).__name__} holds {shape}; wrap the model to return it."
         )
-    return found
-
-
-def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
-    """Outcome of a model without a known classifier: its latent vector, in place of scores too.
-
-    Args:
-        output: What the model returned.
-        batch: Number of samples B that it was given, if known.
-        refusal: Why what it returned is no latent vector; empty if it is one.
-    """
-    if refusal:
-        raise UnsupportedModelError(refusal)
-    vector = read_latent(output, batch)
     return Outcome(vector, vector)
 
 
@@ -103,24 +91,21 @@ def read_logits(output: Any, batch: int | None = None) -> Tensor:
             f"Expected class scores, but {type(output).__name__} holds hidden states: the model has no classifier. "
             "Give a mhex.Concept as target, or a model with a classifier."
         )
-    found = find_scores(output)
-    fits = found is not None and found.is_floating_point() and found.dim() in (1, 2) and found.numel() > 0
-    if found is None or not fits or (batch is not None and found.shape[0] != batch):
-        raise UnsupportedModelError(
-            f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "
-            f"'logits' in a dictionary, but {type(output).__name__} holds {_instead(output, found)}; wrap the model in "
-            f"a module that returns such scores{_EXAMPLES.get(0 if found is None else found.dim(), '')}, see {SECTION}."
-        )
-    return found[:, None] if found.dim() == 1 else found
-
-
-def _instead(output: Any, found: Tensor | None) -> str:
-    """What a model returns in place of class scores, for a message."""
-    if found is not None:
-        return f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
-    items = output.items() if isinstance(output, Mapping) else ()
-    tensors = [f"{name} of shape {tuple(t.shape)}" for name, t in items if isinstance(t, Tensor)]
-    return " and ".join(tensors) or "nothing of that kind"
+    scores = find_scores(output)
+    fits = scores is not None and scores.is_floating_point() and scores.dim() in (1, 2) and scores.numel() > 0
+    if scores is not None and fits and (batch is None or scores.shape[0] == batch):
+        return scores[:, None] if scores.dim() == 1 else scores
+    if scores is not None:
+        content = f"a tensor of shape {tuple(scores.shape)} ({scores.dtype})"
+    else:
+        items = output.items() if isinstance(output, Mapping) else ()
+        tensors = [f"{name} of shape {tuple(t.shape)}" for name, t in items if isinstance(t, Tensor)]
+        content = " and ".join(tensors) or "nothing of that kind"
+    raise UnsupportedModelError(
+        f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "
+        f"'logits' in a dictionary, but {type(output).__name__} holds {content}; wrap the model in a module that "
+        f"returns such scores{_EXAMPLES.get(0 if scores is None else scores.dim(), '')}, see {SECTION}."
+    )
 
 
 def find_scores(output: Any) -> Tensor | None:
@@ -146,10 +131,7 @@ Kind = Literal["sigmoid", "softmax", "log_softmax"]
 Call = tuple[tuple[int, ...], int]  # sizes of the argument but for the first axis; the first call like it is 1
 
 _FORMS: dict[Kind, tuple[Function, ...]] = {
-    "sigmoid": (
-        *(torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigmoid),
-        *(Tensor.sigmoid, Tensor.sigmoid_),
-    ),
+    "sigmoid": (torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigmoid, Tensor.sigmoid, Tensor.sigmoid_),
     "softmax": (torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax),
     "log_softmax": (torch.log_softmax, torch.special.log_softmax, F.log_softmax, Tensor.log_softmax),
 }
@@ -219,9 +201,9 @@ class Ending:
 
 
 class _Pass(threading.local):
-    """What holds of the pass that this thread makes."""
+    """Whether the pass that this thread makes leaves out the activation at the end of the model."""
 
-    skipped = False  # the activation at the end of the model is left out
+    skipped = False
 
 
 _PASS = _Pass()
@@ -249,6 +231,7 @@ def find_ending(
     scores: Tensor,
     outputs: Outputs | None,
     warned: MutableSet[nn.Module] | None = None,
+    cost: MutableMapping[str, int] | None = None,
 ) -> Ending | None:
     """How a model makes probabilities of its logits; None if its outputs are logits.
 
@@ -260,6 +243,7 @@ def find_ending(
         scores: What it returns for these or more, (B, C).
         outputs: As the user says; None to recognise it, and to warn of it.
         warned: Models of which the user was warned already; None to warn always.
+        cost: Passes made so far, in which the further one is counted.
 
     Raises:
         ArgumentError: The outputs are said to be probabilities, and are not.
@@ -282,12 +266,20 @@ def find_ending(
         )
     if not (shares or logs):
         return None
-    tell = partial(_tell, model, warned)
+
+    def warn(words: str) -> None:
+        if warned is None or model not in warned:
+            warnings.warn(words, MhexWarning, stacklevel=2)
+        if warned is not None:
+            warned.add(model)
+
     sums, last = _sum_to_one(values, rounding), _last_operation(model, batch)
+    if cost is not None:
+        cost["forwards"] += 1
     fits = {"sigmoid": shares, "softmax": shares and sums, "log_softmax": logs}
     if isinstance(last, Ending) and fits[last.kind]:
         if outputs is None:
-            tell(f"The model ends in a {last.kind}, so what goes into it is taken for the logits. {_SAY}")
+            warn(f"The model ends in a {last.kind}, so what goes into it is taken for the logits. {_SAY}")
         return last
     if not shares:
         return None  # logarithms of probabilities are logits
@@ -296,13 +288,15 @@ def find_ending(
         return ending
     name = last.kind if isinstance(last, Ending) else last
     if sums and name not in _AFFINE:
-        tell(
+        warn(
             "The model's outputs are not negative, and those of each sample sum to 1: they are taken for "
             f"probabilities, and their logarithms for the logits. {_SAY}"
         )
         return ending
-    if name not in _LINEAR and (name not in _UNTOLD or _telling(values)):
-        tell(
+    # Untrained networks have small outputs, and these of one sign if there are few classes.
+    telling = values.numel() >= _TELLING and (values.shape[1] >= _TELLING or high - low > _WIDE)
+    if name not in _LINEAR and (name not in _UNTOLD or telling):
+        warn(
             "All outputs of the model for this batch lie between 0 and 1, as probabilities do, and it is not seen how "
             "they are made. They are read as logits: give outputs='probabilities' if they are probabilities, or "
             "outputs='logits' if they are not."
@@ -334,36 +328,14 @@ def ending_in_graph(scores: Tensor) -> Ending | None:
     return None
 
 
-def activated(logits: Tensor) -> Iterable[Tensor]:
-    """What each activation that a model may end in would make of logits (B, C)."""
-    return logits.sigmoid(), logits.softmax(-1), logits.log_softmax(-1)
-
-
-def _tell(model: nn.Module, warned: MutableSet[nn.Module] | None, words: str) -> None:
-    if warned is None or model not in warned:
-        warnings.warn(words, MhexWarning, stacklevel=2)
-    if warned is not None:
-        warned.add(model)
-
-
 def _sum_to_one(values: Tensor, rounding: float) -> bool:
     """Whether every row of several values sums to 1."""
     return values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < max(_SUM, rounding)).all())
 
 
-def _telling(values: Tensor) -> bool:
-    """Whether logits would hardly lie between 0 and 1 like these.
-
-    Untrained networks have small outputs, and these of one sign if there are few classes.
-    """
-    spread = float(values.max() - values.min())
-    return values.numel() >= _TELLING and (values.shape[1] >= _TELLING or spread > _WIDE)
-
-
 def _last_operation(model: nn.Module, batch: Batch) -> Ending | str | None:
     """What made the scores that a model returns: an activation, another operation by name, None if nobody saw."""
-    if batch.modality == "image":
-        batch = batch.with_input(batch.pixels.clone())  # the model may write into it
+    batch = batch.copied()
     with torch.no_grad(), _Makers() as makers:
         output = model(*batch.args, **batch.kwargs)
     scores = find_scores(output)
@@ -395,7 +367,7 @@ class _Makers(_Counting):
         self.of: MutableMapping[Tensor, Ending | str] = WeakIdKeyDictionary()
 
     def __torch_function__(
-        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Function, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         maker: Ending | str | None = self.counted(func, args, kwargs)
@@ -419,7 +391,7 @@ class _Without(_Counting):
         self.ending, self.done = ending, False
 
     def __torch_function__(
-        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Function, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in _KINDS and self.counted(func, args, kwargs) == self.ending:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mhex.capture import Ending, read_logits
-from mhex.capture.masks import kept_tokens, tells_padding
+from mhex.capture.batch import kept_tokens, tells_padding
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
 from mhex.heads.block import Block, GateTarget, channel_axis, gated_sum, pool, pooled_sum
 from mhex.heads.call_record import Reading, decided

@@ -177,7 +177,7 @@ def dropped_patches(subject: Subject, removed: Tensor, samples: Tensor) -> Batch
         removed: Bool (M, P), True at patches that are deleted; the position of each other one stays.
         samples: Whose variant each row is, (M,).
     """
-    return replace(subject.variants(subject.batch.pixels, samples), kept=~removed)
+    return replace(subject.variants(subject.batch.pixels, samples), patches=~removed)
 
 
 @dataclass(frozen=True)
