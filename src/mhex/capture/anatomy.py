@@ -238,25 +238,19 @@ class Sighting(Protocol):
 
 @runtime_checkable
 class Guest(Protocol):
-    """What lives in a grafted model and wants to know of its calls."""
+    """What lives in a grafted model and wants to know of its calls.
 
-    def begin(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """A call of the model begins."""
+    A call begins and finishes, after an error with the output None. While `recording`, a guest keeps everything that it
+    sees in calls that this thread makes; while `aside`, nothing, and what it saw before is put aside. `sighting` is
+    what it saw in the last call of this thread. `loaded` tells that a state was loaded into the model.
+    """
 
-    def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """It is over; after an error, `output` is None."""
-
-    def loaded(self, host: nn.Module, keys: Any) -> None:
-        """A state was loaded into the model; `keys` lists what was missing and what was left over."""
-
-    def recording(self, host: nn.Module) -> AbstractContextManager[None]:
-        """Keep everything that is seen in calls of `host` that this thread makes meanwhile."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """What was seen before is put aside meanwhile, and nothing of what is seen meanwhile is kept."""
-
-    def sighting(self) -> Sighting:
-        """What was seen in the last call of this thread."""
+    def begin(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None: ...
+    def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None: ...
+    def loaded(self, host: nn.Module, keys: Any) -> None: ...
+    def recording(self, host: nn.Module) -> AbstractContextManager[None]: ...
+    def aside(self) -> AbstractContextManager[None]: ...
+    def sighting(self) -> Sighting: ...
 
 
 def guests(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, Guest]]:

@@ -227,11 +227,7 @@ def _counted(name: str, mask: Tensor) -> Tensor:
 def first_and_last(ids: Tensor, real: Tensor) -> Tensor:
     """Bool (B, T): True at the first and the last real token of each sample, and at others with one of their ids.
 
-    In BERT-like models these are the class and the separator token.
-
-    Args:
-        ids: Token ids, (B, T).
-        real: Bool (B, T), False at padding.
+    In BERT-like models these are the class and the separator token. `real`, bool (B, T), is False at padding.
     """
     last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
     first = real.int().argmax(1)

@@ -72,13 +72,7 @@ def hook_each(
 
 
 def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tensor], None]) -> None:
-    """Show what modules return, where that is a tensor or a tuple that begins with one; nothing is changed.
-
-    Args:
-        stack: Removes the hooks.
-        modules: Modules.
-        see: Sees the tensor.
-    """
+    """Show what modules return, where that is a tensor or a tuple that begins with one, for the time of `stack`."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         first = output[0] if isinstance(output, tuple) and output else output

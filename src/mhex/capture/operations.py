@@ -114,36 +114,18 @@ def name_of_operation(function: Function) -> str:
 
 
 class RuledPass(Protocol):
-    """What the rules of relevance propagation do in one observed pass.
-
-    Attributes:
-        sequence_first: Whether tokens lie on the first axis inside the blocks of the model.
-        turned: Whether they do so now.
-        everywhere: Whether the backward pass has reached most tokens.
-    """
+    """What the rules of relevance propagation do in one observed pass; `mhex.relevance.Flow` has the meanings."""
 
     sequence_first: bool
     turned: bool
     everywhere: bool
 
-    def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value of a torch function, with the backward of its rule."""
-
-    def straight(self) -> AbstractContextManager[None]:
-        """While open, tokens lie on the second axis."""
-
-    def current(self, value: Any) -> Any:
-        """A tensor as the rules know it."""
-
-    def settled(self, output: Any) -> Any:
-        """What the model returned, where tensors that it has written into are the current ones."""
-
-    def finish(self, *outputs: Tensor) -> None:
-        """Refuse a pass whose outputs do not follow from rules."""
-
-    def see_as_one(self, stack: ExitStack) -> None:
-        """Let activations that models write out in small operations be one operation each."""
-
+    def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def straight(self) -> AbstractContextManager[None]: ...
+    def current(self, value: Any) -> Any: ...
+    def settled(self, output: Any) -> Any: ...
+    def finish(self, *outputs: Tensor) -> None: ...
+    def see_as_one(self, stack: ExitStack) -> None: ...
     def propagate(
         self,
         y: Tensor,
@@ -151,19 +133,15 @@ class RuledPass(Protocol):
         tensors: tuple[Tensor, ...],
         carry: Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]],
         signed: bool,
-    ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Relevance of tensors from one score per sample, (B,), and the books of the first; see `mhex.relevance`."""
+    ) -> tuple[list[Tensor], dict[str, Tensor]]: ...
 
 
 class Rules(Protocol):
-    """Relevance rules, as `mhex.relevance` has them: operations with another backward."""
+    """Relevance rules, as `mhex.relevance.Composite` has them: operations with another backward."""
 
     @property
-    def partial(self) -> bool:
-        """Whether operations without a rule are meant to keep their gradient."""
-
-    def begin(self, model: nn.Module, size: int) -> RuledPass:
-        """The state of a pass over a batch of `size` samples."""
+    def partial(self) -> bool: ...
+    def begin(self, model: nn.Module, size: int) -> RuledPass: ...
 
 
 _ORIGIN = "_mhex_origin"  # an attribute of the tensors of a pass

@@ -55,13 +55,8 @@ def as_vector(latent: Tensor) -> Tensor:
 def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
     """Outcome of a model without a known classifier: its latent vector (B, D), in place of scores too.
 
-    Args:
-        output: A tensor (B, D), or a Hugging Face output with the `last_hidden_state`, whose first token is taken.
-        batch: Number of samples B that it was given, if known.
-        refusal: Why what it returned is no latent vector; empty if it is one.
-
-    Raises:
-        UnsupportedModelError: If it is something else.
+    It is the tensor (B, D) that the model returned, or the first token of the `last_hidden_state` of Hugging Face.
+    `refusal` says why what it returned is no latent vector; it is empty if it is one.
     """
     if refusal:
         raise UnsupportedModelError(refusal)
@@ -79,9 +74,7 @@ def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
 def read_logits(output: Any, batch: int | None = None) -> Tensor:
     """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object.
 
-    Args:
-        output: What the model returned.
-        batch: Number of samples B that it was given, if known.
+    `batch` is the number of samples B that the model was given, if known.
 
     Raises:
         UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.

@@ -260,10 +260,9 @@ class Trace:
     def chunks(
         self, count: int, run: Callable[[int, int], T], words: str = "", size: int | None = None, weight: int = 1
     ) -> Iterator[tuple[int, int, T]]:
-        """`run(start, stop)` over so many samples for the model, as many at a time as are good for the device.
+        """`run(start, stop)` over `count` samples, as many at a time as are good for the device; see `in_chunks`.
 
-        Yields the beginning and end of each part, and what `run` returned; see `in_chunks`. `words` stand at the
-        progress bar, if any; `size` is the most at a time, if given; `weight` says how much a sample of them takes.
+        `words` stand at the progress bar, if any; `size` is the most at a time; `weight` is the share of a sample.
         """
         width = weight * sample_width(self.batch, self.anatomy)
         bar = track(range(count), words, self.progress and bool(words))

@@ -131,9 +131,7 @@ class Separate(Shares):
 def affine(shares: Shares, projection: Shares | None = None) -> Rule:
     """Rule of `"linear"` and `"convolution"`; the first layer of a network has the composite's rule of the entrance.
 
-    Args:
-        shares: Rule of layers.
-        projection: Rule of those that project into attention or out of it; that of the others if None.
+    `projection` is the rule of layers that project into attention or out of it; None for that of the others.
     """
 
     def rule(flow: Flow, operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Any:

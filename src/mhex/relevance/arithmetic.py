@@ -19,12 +19,7 @@ Split = Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor]]
 
 
 class Sum:
-    """An addition or a subtraction.
-
-    Attributes:
-        terms, factors: Both operands, and what they are multiplied with.
-        places, inputs: Positions of the operands that are in the graph, and these operands.
-    """
+    """An addition or a subtraction: both terms, their factors, and the places of the inputs that are in the graph."""
 
     def __init__(self, operation: Operation, a: Any, b: Any, alpha: float = 1) -> None:
         name = operation.__name__
@@ -60,9 +55,7 @@ def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> An
 def summed(split: Split) -> Rule:
     """Rule of `"add"` and `"subtract"` in the relevance flow; a mask of attention is no term.
 
-    Args:
-        split: From the terms, the relevance of their sum and the sum to the relevance of each term, all of the shape
-            of the sum.
+    `split` gives the relevance of each term, from the terms, the relevance of their sum, and the sum.
     """
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:

@@ -30,13 +30,9 @@ _WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their 
 
 
 class Shares:
-    """A rule of affine layers.
+    """A rule of affine layers."""
 
-    Attributes:
-        all_tokens: True if it looks at all tokens of a sample to hand down the relevance of one.
-    """
-
-    all_tokens: ClassVar[bool] = False
+    all_tokens: ClassVar[bool] = False  # True if it looks at all tokens of a sample to hand down the relevance of one
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         """What the backward pass carries to `x`, given what it carries to `y`; what the bias takes is noted."""
@@ -67,11 +63,8 @@ class Composite:
             name = str(half.pop()).removeprefix("torch.")
             reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
             raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
-        flow = Flow(self, size)
-        flow.written_out = [
-            m for m in model.modules() if type(m).__module__ in _WRITTEN_OUT and "GELU" in type(m).__name__
-        ]
-        return flow
+        written_out = [m for m in model.modules() if type(m).__module__ in _WRITTEN_OUT and "GELU" in type(m).__name__]
+        return Flow(self, size, written_out)
 
 
 class Flow:
@@ -80,6 +73,7 @@ class Flow:
     Args:
         composite: The rules.
         size: Number of samples B.
+        written_out: Activations that may be made of small operations.
 
     Attributes:
         relevance: Whether the backward pass carries relevance itself, or a gradient.
@@ -89,7 +83,7 @@ class Flow:
         lost: What constants of the model have absorbed, (B,); None if nothing.
     """
 
-    def __init__(self, composite: Composite, size: int) -> None:
+    def __init__(self, composite: Composite, size: int, written_out: Sequence[nn.Module] = ()) -> None:
         self.composite, self.size, self.relevance = composite, size, composite.flow == "relevance"
         self.sequence_first = self.turned = self.straightened = self.everywhere = False
         self.lost: Tensor | None = None
@@ -98,7 +92,7 @@ class Flow:
         self.passing: set[Any] = set()  # nodes of norms and softmax, which pass relevance on
         self.uneven = False  # one of them lies between the input and the scores
         self.met: set[str] = set()  # names of operations
-        self.written_out: list[nn.Module] = []  # activations that may be made of small operations
+        self.written_out = written_out
         self.entered = False  # the first layer of the network was met
         self.inside = False  # the pass is inside of an operation that is seen as one
         # The output of the last layer, and what a batch norm that follows makes of it.
@@ -107,12 +101,9 @@ class Flow:
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
     def node(self, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
-        """The value of `compute()`, with `back` in place of its gradient.
+        """The value of `compute()`, made without a graph, with another backward.
 
-        Args:
-            compute: Makes the value, without a graph.
-            back: From what the backward pass carries, and the value, to what it hands to each input.
-            inputs: Tensors of the graph that the value depends on.
+        `back` says what is handed to each of the inputs, from what the backward pass carries, and the value.
         """
         note_uses(inputs)
         return count_uses(Node.apply(self, compute, back, *inputs))
@@ -157,10 +148,7 @@ class Flow:
             self.turned, self.straightened = before, False
 
     def reached(self, carried: Tensor) -> Tensor | None:
-        """Numbers of the tokens that a backward pass has reached, where they are few; None where all are better taken.
-
-        A head that reads the class token sends nothing to the others before the last attention.
-        """
+        """Numbers of the tokens that a backward pass has reached, where they are few, as before the last attention."""
         if self.everywhere or self.sequence_first or carried.dim() != 3 or len(carried) != self.size:
             return None
         tokens = carried.any(-1).any(0)
@@ -168,10 +156,10 @@ class Flow:
         return None if self.everywhere else tokens.nonzero()[:, 0]
 
     def floor(self, share: float) -> float:
-        """Least size of divisors, as a share of the sizes of what they sum up: `share` where it is needed, else 0.
+        """Least size of divisors, as a share of the sizes of what they sum up; 0 where none is needed.
 
-        Norms and softmax that pass relevance on leave some at sums that are close to 0, and without a floor the few
-        places that are closest would take most of it. After a ReLU, relevance is in proportion to the sums.
+        Norms and softmax that pass relevance on leave some at sums that are close to 0, and the few places that are
+        closest would take most of it. After a ReLU, relevance is in proportion to the sums.
         """
         return share if self.uneven else 0.0
 
@@ -275,14 +263,9 @@ class Flow:
             self.inside = False
 
     def doubt(self, operation: Function, result: Any, before: Any) -> None:
-        """Remember an operation without a rule, which is refused if relevance would have to go through it.
+        """Remember an operation without a rule, which is refused if relevance would have to go through its result.
 
-        Hooks of the user may compute what they like from what they are shown.
-
-        Args:
-            operation: The function.
-            result: What it returned, or wrote into.
-            before: Node of the graph that made what it was given.
+        `before` is the node of the graph that made what it was given.
         """
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             node = tensor.grad_fn if isinstance(tensor, Tensor) else None
@@ -326,11 +309,7 @@ class Flow:
         return self.current(output)
 
     def finish(self, *outputs: Tensor) -> None:
-        """After the forward pass: report all operations that have no rule, before anything is handed back.
-
-        Args:
-            outputs: What relevance may start from.
-        """
+        """After the forward pass: refuse operations without a rule between the input and the outputs."""
         self.replaced.clear()
         self.parts.clear()
         self.folding = None
@@ -390,8 +369,9 @@ class Flow:
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
-        for part, sign in passes:
-            if not bool(part.any()):
+        needed = torch.stack([part.any() for part, _ in passes]).tolist()  # one wait for the device
+        for (part, sign), is_needed in zip(passes, needed, strict=True):
+            if not is_needed:
                 continue
             carried = carry(source, part.to(source.dtype), tensors)
             for relevance, more in zip(relevances, carried, strict=True):
@@ -423,9 +403,8 @@ def _per_sample(samples: Tensor, like: Tensor) -> Tensor:
 def _books(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, Tensor]:
     """Relevance at the score and where it arrived, and what is missing, each (B,).
 
-    `relevance_in` is what was started with: the score, or 1 of a class in the relevance flow. `relevance_out` is what
-    arrived. `lost_to_biases` is what constants of the model took: biases, position embeddings, class tokens and, where
-    the graph starts inside a block, what passes it by. `conservation_gap` is the rest, as a share of what was started.
+    `lost_to_biases` is what constants of the model took: biases, position embeddings, class tokens and, where the graph
+    starts inside a block, what passes it by. `conservation_gap` is the rest, as a share of what was started with.
     """
     started, size = start.flatten(1).sum(1), start.abs().flatten(1).sum(1)
     arrived = full(relevance).flatten(1).sum(1)

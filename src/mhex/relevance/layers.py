@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ class Affine:
     weight: Tensor
     bias: Tensor | None
     geometry: tuple[Any, ...] | None = None
+    rounds: bool | None = field(default=None, init=False)  # whether `both_sums` has none; None if it was not asked
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """`W x`, plus a bias if one is given."""
@@ -63,7 +64,9 @@ class Affine:
             bias = self.bias if self.geometry is None else self.bias.reshape(-1, *[1] * len(self.geometry[0]))
             plain, scale = y - bias, sizes + bias.abs()
         up, down = (sizes + plain).mul_(0.5), (plain - sizes).mul_(0.5)
-        return None if bool((torch.minimum(up, -down) < _SMALL * scale).any()) else (up, down)
+        if self.rounds is None:  # asked once in a pass, as a GPU has to answer
+            object.__setattr__(self, "rounds", bool((torch.minimum(up, -down) < _SMALL * scale).any()))
+        return None if self.rounds else (up, down)
 
     def one_sign(self, positive: bool) -> Tensor:
         """`sum_i z_ij` over the contributions of one sign, of the shape of `y`."""

@@ -40,12 +40,7 @@ def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> A
     How the head reads the tokens is measured for each batch. The features of the CAM methods are the last of the
     coarsest maps, of more than one pixel, that come out of a module with convolutions; a Transformer of unknown make
     has none by default. A model that runs its first convolution several times (an ensemble of views, say) is refused
-    both, because the maps of one view are not those of the image.
-
-    Args:
-        model: The unwrapped module.
-        batch: Checked inputs.
-        attention: Whether attention must be seen (see `untouched`).
+    both, because the maps of one view are not those of the image. `attention` is that of `untouched`.
     """
     if isinstance(model, torch.jit.ScriptModule):
         hidden = "TorchScript shows nothing of its inside"
