@@ -58,16 +58,14 @@ class ObservedPass:
             stack.enter_context(self.guest[1].recording(self.guest[0]))
         if self.needs.blocks or (self.flow is not None and anatomy.sequence_first):
             hook_each(stack, [b.module for b in anatomy.blocks], self._enter_block, self._leave_block)
-        if self.needs.blocks:
-            for site in ("tokens", "attention_output", "mlp_output"):
-                if site in keep:
-                    modules = [b.norm1 if site == "tokens" else getattr(b, site) for b in anatomy.blocks]
-                    hook_each(stack, modules, after=partial(self._visit, site))
-            if "mlp_input" in keep:
-                hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self._visit, "mlp_input"))
-            if "block_input" in keep:
-                for module in {b.module for b in anatomy.blocks}:
-                    stack.callback(module.register_forward_hook(of_this_thread(self._note_structure)).remove)
+        for site, part in (("tokens", "norm1"), ("attention_output",) * 2, ("mlp_output",) * 2):
+            if site in keep:
+                hook_each(stack, [getattr(b, part) for b in anatomy.blocks], after=partial(self._visit, site))
+        if "mlp_input" in keep:
+            hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self._visit, "mlp_input"))
+        if "block_input" in keep:
+            for module in {b.module for b in anatomy.blocks}:
+                stack.callback(module.register_forward_hook(of_this_thread(self._note_structure)).remove)
         if "features" in keep and anatomy.features is not None:
             hook_each(stack, [anatomy.features.module], after=partial(self._visit, "features"))
         if "latent" in keep:
@@ -83,9 +81,7 @@ class ObservedPass:
         if self.flow is not None:
             self.flow.turned = self.anatomy.sequence_first
         if self.current >= len(self.blocks):
-            raise CaptureError(
-                f"Expected {len(self.blocks)} blocks to run in this {self.anatomy.family}, but saw more."
-            )
+            raise CaptureError(f"Expected {len(self.blocks)} blocks in this {self.anatomy.family}, but more ran.")
         if self.replaying is not None:
             # Handed on as copies, because blocks may write into what they are given.
             return self._turned(self.replaying["block_input"]).clone() if self._in_last() else x
@@ -227,11 +223,11 @@ class ObservedPass:
 
     def _embeddings(self) -> int:
         """How often words were embedded: layers that share their weight, as encoder and decoder, are several uses."""
+        if not self.embedded:
+            return 0
+        tables = (m.weight for m in self.model.modules() if isinstance(m, nn.Embedding))
         weight = getattr(self.anatomy.embedding, "weight", None)
-        if not self.embedded or weight is None:
-            return self.embedded
-        layers = sum(isinstance(m, nn.Embedding) and m.weight is weight for m in self.model.modules())
-        return max(self.embedded, layers)
+        return max(self.embedded, sum(table is weight for table in tables))
 
     def _forward(self, batch: Batch) -> Outcome:
         """One call of the model: the observed one, or while asleep or replaying another."""
@@ -263,9 +259,8 @@ class ObservedPass:
         later = self.replaying is not None or self.asleep
         latent = self.later_latent if later else self.outer.get("latent")
         self.returned = scores = read_logits(output, size)
-        return Outcome(
-            scores if ending is None else ending.logits(scores), None if latent is None else as_vector(latent)
-        )
+        logits = scores if ending is None else ending.logits(scores)
+        return Outcome(logits, None if latent is None else as_vector(latent))
 
     def _check(self) -> None:
         """Fail loudly if the pass did not show what was asked for."""

@@ -149,11 +149,11 @@ def unchanged(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) 
 @contextmanager
 def _watching() -> Iterator[None]:
     before = threading.getprofile()
-    threading.setprofile(partial(_watch, before))  # type: ignore[arg-type]
+    threading.setprofile(partial(_watch, before))
     try:
         yield
     finally:
-        threading.setprofile(before)  # type: ignore[arg-type]
+        threading.setprofile(before)
 
 
 _new_threads_watched = Shared(_watching)

@@ -129,8 +129,9 @@ def read_layer(operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> A
     """The layer that a call computes; None if it has none of the known forms."""
     if is_layer(operation, args):
         return Affine(args[0], args[1].mT, None)
-    reader = {torch.addmm: _addmm, F.linear: _linear}.get(operation, _convolution)
-    return reader(*args, **kwargs)
+    if operation is torch.addmm:
+        return _addmm(*args, **kwargs)
+    return _linear(*args, **kwargs) if operation is F.linear else _convolution(*args, **kwargs)
 
 
 def is_layer(operation: Callable[..., Tensor], args: tuple[Any, ...]) -> bool:
