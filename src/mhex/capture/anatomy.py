@@ -86,13 +86,13 @@ class Anatomy:
         embedding: Token embedding of a text model.
         head: Module whose input is the latent vector that the classifier reads; None if there is no classifier, or
             it is not known, and the latent vector is what the model returns.
-        no_latent: Why a model without `head` has no latent vector to be told; empty if what it returns is one.
+        no_latent: Why a model without `head` has no known latent vector; empty if what it returns is one.
         sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
         no_attention: Why the attention methods refuse the model; empty if they do not.
         activation: The first of its activations, by its class, that is no ReLU; empty if none was seen.
         positions_in_tokens: True if blocks know where a patch is by its token alone, so that others can be left out.
         heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
-        ending: How it makes probabilities of its logits; None if it returns logits, or nobody has asked.
+        ending: How it makes probabilities of its logits; None if it returns logits, or this was not asked.
         opaque: The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
         no_scores: Why what it returns holds no class scores; empty if it does, or that is not known.
         cuts_gradient: The first of its parts that passes no gradient on, by name; empty if none is known.

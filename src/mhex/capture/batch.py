@@ -65,7 +65,7 @@ class Batch:
 
     @property
     def roles(self) -> tuple[Tensor, Tensor]:
-        """Of texts: bool (B, T), False at padding; and bool (B, T), True at class, separator and padding tokens."""
+        """`real` and `special` of a batch of texts; images are refused."""
         if self.real is None or self.special is None:
             raise ArgumentTypeError("Expected a batch of texts, but got images.")
         return self.real, self.special
@@ -96,7 +96,7 @@ class Batch:
             value: Images (M, C, H, W), token ids (M, T) or, where the model was given word embeddings, those (M, T, D).
                 Embeddings in place of token ids enter elsewhere: here the ids are those of the samples.
             samples: Whose variant each row is, (M,), so that every argument with one row per sample goes with it.
-                None: of nobody in particular, where images are all that is given; of texts, one for each sample.
+                None if images are all that is given, or if there is one text for each sample.
         """
         if samples is None and self.modality == "text":
             samples = torch.arange(self.size, device=value.device)

@@ -1,4 +1,4 @@
-"""What a method reads from one forward pass, said before the pass so that nothing else is paid for."""
+"""What a method reads from one forward pass. It is declared before the pass, so that nothing else is paid for."""
 
 from __future__ import annotations
 

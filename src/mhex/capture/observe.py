@@ -434,7 +434,7 @@ def observe(
     """
     with model_failures(model, batch), ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        if rules is None or rules.partial:  # rules have gradients of their own, and know layers by their very tensors
+        if rules is None or rules.partial:  # other rules replace the gradients, and know layers by their tensors
             straighten_norms(stack, model.modules())
 
         def run(stack: ExitStack, anatomy: Anatomy) -> tuple[ObservedPass, Trace]:

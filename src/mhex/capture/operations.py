@@ -1,8 +1,8 @@
 """Operations by name: the torch functions that are one operation, what rules do with it, and where tensors come from.
 
 Attention is a function, in one call or written out, and its projections are layers like all others. A tensor that only
-norms, scalings and moves separate from a layer carries a mark of it, and attention tells the layers whose marks it is
-given.
+norms, scalings and moves separate from a layer carries a mark of it, and attention notes in the marks of its arguments
+that these layers project into it.
 """
 
 from __future__ import annotations

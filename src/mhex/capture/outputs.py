@@ -26,12 +26,43 @@ from mhex.capture.batch import Batch, full
 from mhex.capture.operations import Function, name_of_operation
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 
+Outputs = Literal["logits", "probabilities"]
+Kind = Literal["sigmoid", "softmax", "log_softmax"]
+Call = tuple[tuple[int, ...], int]  # sizes of the argument but for the first axis; the first call like it is 1
+
 SECTION = "'Models that are no classifiers' in docs/explain.md"
 # By the number of axes of what is returned.
 _EXAMPLES = {
     3: " (of a language model those of the next word, model(...).logits[:, -1]; of tokens or boxes those of one)",
     4: " (of a segmentation those of one region, model(...).mean((2, 3)) over its pixels)",
 }
+_FORMS: dict[Kind, tuple[Function, ...]] = {
+    "sigmoid": (torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigmoid, Tensor.sigmoid, Tensor.sigmoid_),
+    "softmax": (torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax),
+    "log_softmax": (torch.log_softmax, torch.special.log_softmax, F.log_softmax, Tensor.log_softmax),
+}
+_KINDS: dict[Function, Kind] = {function: kind for kind, forms in _FORMS.items() for function in forms}
+# Operations that change no number: after them a probability is still the one that the activation made.
+_VIEWS = frozenset(
+    (
+        *("reshape", "view", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "contiguous", "clone"),
+        *("to", "type_as", "float", "double", "half", "bfloat16", "__getitem__", "select", "narrow"),
+    )
+)
+_NODES: dict[str, Kind] = {
+    "SigmoidBackward": "sigmoid",
+    "SoftmaxBackward": "softmax",
+    "LogSoftmaxBackward": "log_softmax",
+}
+_VIEW_NODES = frozenset(
+    f"{name}Backward" for name in ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Clone", "ToCopy")
+)
+_AFFINE = frozenset(("linear", "convolution", "matmul", "batch_norm", "layer_norm"))  # they give no probabilities
+_LINEAR = _AFFINE | {"add", "pool"}  # these may mix probabilities, which then sum to 1
+_UNTOLD = frozenset(("multiply", "divide", "subtract", "negate", "concatenate", "route", None))  # logits or not
+_TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
+_SUM = 1e-4  # how far from 1 probabilities of a sample may add up, if they are not rounded more coarsely
+_SAY = "Give outputs='probabilities' to confirm it, or outputs='logits' to read the outputs as they are."
 
 
 @dataclass(frozen=True)
@@ -110,46 +141,13 @@ def find_scores(output: Any) -> Tensor | None:
     if isinstance(output, Mapping):
         if isinstance(logits := output.get("logits", output.get("out")), Tensor):
             return logits
-        # By other names, one alone can be told: the start and the end of an answer are not classes of a text.
+        # Under another name only a single table is safe: the start and the end of an answer are two, and no classes.
         tables = [t for t in output.values() if isinstance(t, Tensor) and t.dim() == 2]
         return tables[0] if len(tables) == 1 else None
     if isinstance(output, (tuple, list)):
         # A loss may stand first (a scalar), so the first two-dimensional tensor is taken.
         return next((t for t in output if isinstance(t, Tensor) and t.dim() == 2), None)
     return None
-
-
-Outputs = Literal["logits", "probabilities"]
-Kind = Literal["sigmoid", "softmax", "log_softmax"]
-Call = tuple[tuple[int, ...], int]  # sizes of the argument but for the first axis; the first call like it is 1
-
-_FORMS: dict[Kind, tuple[Function, ...]] = {
-    "sigmoid": (torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigmoid, Tensor.sigmoid, Tensor.sigmoid_),
-    "softmax": (torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax),
-    "log_softmax": (torch.log_softmax, torch.special.log_softmax, F.log_softmax, Tensor.log_softmax),
-}
-_KINDS: dict[Function, Kind] = {function: kind for kind, forms in _FORMS.items() for function in forms}
-# Operations that change no number: after them a probability is still the one that the activation made.
-_VIEWS = frozenset(
-    (
-        *("reshape", "view", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "contiguous", "clone"),
-        *("to", "type_as", "float", "double", "half", "bfloat16", "__getitem__", "select", "narrow"),
-    )
-)
-_NODES: dict[str, Kind] = {
-    "SigmoidBackward": "sigmoid",
-    "SoftmaxBackward": "softmax",
-    "LogSoftmaxBackward": "log_softmax",
-}
-_VIEW_NODES = frozenset(
-    f"{name}Backward" for name in ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Clone", "ToCopy")
-)
-_AFFINE = frozenset(("linear", "convolution", "matmul", "batch_norm", "layer_norm"))  # they give no probabilities
-_LINEAR = _AFFINE | {"add", "pool"}  # these may mix probabilities, which then sum to 1
-_UNTOLD = frozenset(("multiply", "divide", "subtract", "negate", "concatenate", "route", None))  # logits or not
-_TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
-_SUM = 1e-4  # how far from 1 probabilities of a sample may add up, if they are not rounded more coarsely
-_SAY = "Give outputs='probabilities' to confirm it, or outputs='logits' to read the outputs as they are."
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class Ending:
             return
         _PASS.skipped = True
         try:
-            with _Without(self) as mode:
+            with _EndingMode(self) as mode:
                 yield
         finally:
             _PASS.skipped = False
@@ -234,7 +232,7 @@ def find_ending(
         model: The unwrapped module, in evaluation mode.
         batch: Inputs, a few of them are enough.
         scores: What it returns for these or more, (B, C).
-        outputs: As the user says; None to recognise it, and to warn of it.
+        outputs: What the user says of the outputs; None to recognise it, and to warn of it.
         warned: Models of which the user was warned already; None to warn always.
         cost: Passes made so far, in which the further one is counted.
 
@@ -266,7 +264,9 @@ def find_ending(
         if warned is not None:
             warned.add(model)
 
-    sums, last = _sum_to_one(values, rounding), _last_operation(model, batch)
+    sums, copy = _sum_to_one(values, rounding), batch.copied()
+    with torch.no_grad(), _EndingMode() as mode:
+        last = mode.maker_of(model(*copy.args, **copy.kwargs))
     if cost is not None:
         cost["forwards"] += 1
     fits = {"sigmoid": shares, "softmax": shares and sums, "log_softmax": logs}
@@ -300,11 +300,10 @@ def find_ending(
 @contextmanager
 def ending_seen() -> Iterator[Callable[[Any], Ending | None]]:
     """While open, a call of a model is watched; the function says in which activation what it returned was made."""
-    with _Makers() as makers:
+    with _EndingMode() as mode:
 
         def ending_of(output: Any) -> Ending | None:
-            scores = find_scores(output)
-            last = None if scores is None else makers.of.get(scores)
+            last = mode.maker_of(output)
             return Ending(last.kind) if isinstance(last, Ending) else None
 
         yield ending_of
@@ -326,68 +325,44 @@ def _sum_to_one(values: Tensor, rounding: float) -> bool:
     return values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < max(_SUM, rounding)).all())
 
 
-def _last_operation(model: nn.Module, batch: Batch) -> Ending | str | None:
-    """What made the scores that a model returns: an activation, another operation by name, None if nobody saw."""
-    batch = batch.copied()
-    with torch.no_grad(), _Makers() as makers:
-        output = model(*batch.args, **batch.kwargs)
-    scores = find_scores(output)
-    return None if scores is None else makers.of.get(scores)
+class _EndingMode(TorchFunctionMode):
+    """Notes what made each tensor of a pass (views of it were made by the same), or leaves out one activation.
 
+    The argument of the call that is left out stands for what it returns. Calls of activations are counted apart by the
+    sizes of their argument.
+    """
 
-class _Counting(TorchFunctionMode):
-    """Counts the calls of activations that a model may end in, apart by the sizes of their argument."""
-
-    def __init__(self) -> None:
+    def __init__(self, left_out: Ending | None = None) -> None:
         super().__init__()
+        self.left_out, self.done = left_out, False
         self.calls: Counter[Ending] = Counter()
+        self.makers: MutableMapping[Tensor, Ending | str] = WeakIdKeyDictionary()
 
-    def counted(self, function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ending | None:
-        """The call as a place in the model; None for other functions."""
-        kind, x = _KINDS.get(function), args[0] if args else kwargs.get("input")
-        if kind is None or not isinstance(x, Tensor):
-            return None
-        place = Ending(kind, (tuple(x.shape[1:]), 0))
-        self.calls[place] += 1
-        return Ending(kind, (tuple(x.shape[1:]), self.calls[place]))
-
-
-class _Makers(_Counting):
-    """Notes what made each tensor of a pass; views of it were made by the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of: MutableMapping[Tensor, Ending | str] = WeakIdKeyDictionary()
+    def maker_of(self, output: Any) -> Ending | str | None:
+        """What made the scores that a model returned: an activation, another operation by name, None if unseen."""
+        scores = find_scores(output)
+        return None if scores is None else self.makers.get(scores)
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        maker: Ending | str | None = self.counted(func, args, kwargs)
+        maker: Ending | str | None = None
+        kind, x = _KINDS.get(func), args[0] if args else kwargs.get("input")
+        if kind is not None and isinstance(x, Tensor):
+            place = Ending(kind, (tuple(x.shape[1:]), 0))
+            self.calls[place] += 1
+            maker = Ending(kind, (tuple(x.shape[1:]), self.calls[place]))
+        if maker is not None and maker == self.left_out:
+            self.done = True
+            return x
         result = func(*args, **kwargs)
+        if self.left_out is not None:
+            return result
         name = getattr(func, "__name__", "")
         if maker is None and name in _VIEWS and args and isinstance(args[0], Tensor):
-            maker = self.of.get(args[0], "route")
-        elif maker is None:
-            maker = name_of_operation(func) or name
+            maker = self.makers.get(args[0], "route")
         written = args[0] if name == "__setitem__" else result
         if isinstance(written, Tensor):
-            self.of[written] = maker
+            self.makers[written] = maker or name_of_operation(func) or name
         return result
-
-
-class _Without(_Counting):
-    """Leaves out one call of an activation: its argument stands for what it returns."""
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__()
-        self.ending, self.done = ending, False
-
-    def __torch_function__(
-        self, func: Function, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _KINDS and self.counted(func, args, kwargs) == self.ending:
-            self.done = True
-            return args[0] if args else kwargs["input"]
-        return func(*args, **kwargs)

@@ -95,7 +95,7 @@ class Trace:
         diagnostics: What a method measured of its own result, by name: (B,), or (B, K) as above.
         signed: Whether the scores are signed, where that depends on the options; None for what is registered.
         chosen: Options that a method settled by itself, to be written into the result.
-        seed: Of random numbers, as the user gave it.
+        seed: The seed of random numbers that the user gave.
         embeddings: How often the pass used the embedding of words, if 'input' is kept.
         returned: What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
     """

@@ -112,7 +112,7 @@ class Box(Shares):
 
 @dataclass(frozen=True)
 class Separate(Shares):
-    """As in the code published with Transformer attribution: both positive products over sums of their own.
+    """The rule of the code published with Transformer attribution: both positive products over sums of their own.
 
     Relevance is not conserved: a layer hands down up to twice what it was given.
     """

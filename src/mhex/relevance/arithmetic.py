@@ -12,7 +12,7 @@ from torch import Tensor
 from mhex.capture import AttentionRecord
 from mhex.capture.operations import is_from
 from mhex.relevance.flow import Flow, Rule
-from mhex.relevance.node import Operation, at_least, divide, graph_operands, in_graph, unmarked
+from mhex.relevance.node import Operation, at_least, divide, graph_operands, in_graph
 
 _MASKED = -100.0  # of masks of attention: some are minus infinity, some large negative numbers
 Split = Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor]]
@@ -143,7 +143,7 @@ def joined(flow: Flow, operation: Operation, tensors: Sequence[Tensor], dim: int
                 flow.lose(part if flow.relevance else part * tensors[place])
         return [parts[place] for place in places]
 
-    return unmarked(flow.node(lambda: operation(tensors, dim), back, *in_graph(*tensors)))
+    return flow.node(lambda: operation(tensors, dim), back, *in_graph(*tensors), counted=False)
 
 
 def divides(operation: Operation) -> bool:

@@ -22,7 +22,7 @@ from mhex.capture.hooks import replace_forward
 from mhex.capture.operations import LINEAR, OPERATIONS, OUT_OF_PLACE, Function, follow, name_of_operation, writes
 from mhex.errors import CaptureError, UnsupportedModelError
 from mhex.relevance.layers import Affine, is_layer
-from mhex.relevance.node import Back, Node, any_in_graph, count_uses, nodes_below, note_uses, overlap
+from mhex.relevance.node import USES, Back, Node, any_in_graph, nodes_below, note_uses, overlap
 
 Rule = Callable[..., Any]
 _PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
@@ -100,13 +100,17 @@ class Flow:
         self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
-    def node(self, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
+    def node(self, compute: Callable[[], Tensor], back: Back, *inputs: Tensor, counted: bool = True) -> Tensor:
         """The value of `compute()`, made without a graph, with another backward.
 
-        `back` says what is handed to each of the inputs, from what the backward pass carries, and the value.
+        `back` says what is handed to each of the inputs, from what the backward pass carries, and the value. Uses of
+        the value are not counted where the rule only moves numbers: what arrives may meet other relevance later.
         """
         note_uses(inputs)
-        return count_uses(Node.apply(self, compute, back, *inputs))
+        value: Tensor = Node.apply(self, compute, back, *inputs)
+        if counted:
+            setattr(value, USES, 0)
+        return value
 
     def incoming(self, carried: Tensor, value: Tensor) -> Tensor:
         """Relevance of a value, from what the backward pass carries to it."""

@@ -20,7 +20,7 @@ class Affine:
 
     Attributes:
         x: What enters.
-        weight, bias: As torch lays them out; with a batch norm folded in, copies.
+        weight, bias: The tensors of the layer; copies where a batch norm is folded in.
         geometry: Stride, padding, dilation and groups of a convolution; None for a linear layer.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_USES = "_mhex_uses"  # an attribute of the tensors of a pass
+USES = "_mhex_uses"  # an attribute of the tensors of a pass
 Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
 Operation = Callable[..., Tensor]
 
@@ -30,30 +30,18 @@ class Node(torch.autograd.Function):
         return (None, None, None, *ctx.back(carried[0], ctx.value))
 
 
-def count_uses(x: Tensor) -> Tensor:
-    """Begin to count how often the result of a rule is used."""
-    setattr(x, _USES, 0)
-    return x
-
-
 def note_uses(inputs: Sequence[Any]) -> None:
     """Count one more use of every result of a rule among the inputs of an operation."""
     for x in inputs:
         if isinstance(x, (list, tuple)):
             note_uses(x)
-        elif (uses := getattr(x, _USES, None)) is not None:
-            setattr(x, _USES, uses + 1)
-
-
-def unmarked(x: Tensor) -> Tensor:
-    """The tensor, no longer counted: its rule only moves numbers, and what arrives may meet other relevance later."""
-    delattr(x, _USES)
-    return x
+        elif (uses := getattr(x, USES, None)) is not None:
+            setattr(x, USES, uses + 1)
 
 
 def used_once(x: Tensor) -> bool:
     """True for the result of a rule that only one operation reads; this is known after the forward pass."""
-    return getattr(x, _USES, None) == 1
+    return getattr(x, USES, None) == 1
 
 
 def any_in_graph(values: Sequence[Any]) -> bool:

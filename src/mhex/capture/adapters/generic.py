@@ -181,7 +181,7 @@ class _Probe:
         return [(m, self.calls[m]) for m in self.running if m in self.numbered]
 
     def _unsettled(self, x: Tensor) -> list[Call]:
-        """Those of them whose norm is looked for, and whose input has the shape of `x`."""
+        """The calls around whose norm is not known yet, and whose input has the shape of `x`."""
         calls = [call for call in self._around() if call in self.inputs and call not in self.settled]
         return [call for call in calls if self.inputs[call].shape == x.shape]
 
