@@ -24,102 +24,64 @@ Projection = Callable[[], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class Block:
-    """One Transformer block: the modules whose inputs and outputs are worth seeing.
+    """One Transformer block: the modules whose inputs and outputs are worth seeing."""
 
-    Attributes:
-        module: The block itself; its first argument is the residual stream `X`.
-        norm1: The norm before the attention; None in post-norm models, where `X` itself enters it.
-        unseen_norm: True if something else than `X` enters the attention, and no module gives it.
-        attention_output: Module whose output is the attention branch before it is added to the stream.
-        mlp_input: Module whose input is what enters the MLP.
-        mlp_output: Module whose output is the MLP branch before it is added.
-        key_projection: Returns `(W, b)` of the key projection, (H d, D); None if keys are not an affine map of tokens.
-        value_projection: Returns `(W, b)` of the value projection, `W` of shape (H d, D).
-        output_projection: Returns `(W, b)` of the output projection, `W` of shape (D, H d).
-        attention_scale: LayerScale factor of the attention branch, (D,), where there is one.
-        mlp_scale: LayerScale factor of the MLP branch, (D,), where there is one.
-    """
-
-    module: nn.Module
+    module: nn.Module  # the block itself; its first argument is the residual stream `X`
+    # The norm before the attention; None in post-norm models, where `X` itself enters it.
     norm1: nn.Module | None = None
-    unseen_norm: bool = False
+    unseen_norm: bool = False  # True if something else than `X` enters the attention, and no module gives it
+    # Module whose output is the attention branch before it is added to the stream.
     attention_output: nn.Module | None = None
-    mlp_input: nn.Module | None = None
-    mlp_output: nn.Module | None = None
+    mlp_input: nn.Module | None = None  # module whose input is what enters the MLP
+    mlp_output: nn.Module | None = None  # module whose output is the MLP branch before it is added
+    # Returns `(W, b)` of the key projection, (H d, D); None if keys are not an affine map of tokens.
     key_projection: Projection | None = None
-    value_projection: Projection | None = None
-    output_projection: Projection | None = None
-    attention_scale: Tensor | None = None
-    mlp_scale: Tensor | None = None
+    value_projection: Projection | None = None  # returns `(W, b)` of the value projection, `W` of shape (H d, D)
+    output_projection: Projection | None = None  # returns `(W, b)` of the output projection, `W` of shape (D, H d)
+    attention_scale: Tensor | None = None  # LayerScale factor of the attention branch, (D,), where there is one
+    mlp_scale: Tensor | None = None  # LayerScale factor of the MLP branch, (D,), where there is one
 
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """The layer whose feature maps CAM methods read, and how its output is laid out.
+    """The layer whose feature maps CAM methods read, and how its output is laid out."""
 
-    Attributes:
-        module: The layer.
-        layout: Channels first, channels last, or tokens; None to tell by the aspect ratio of the image.
-        name: Dotted name of the layer inside the model.
-    """
-
-    module: nn.Module
-    layout: Layout | None
-    name: str
+    module: nn.Module  # the layer
+    layout: Layout | None  # channels first, channels last, or tokens; None to tell by the aspect ratio of the image
+    name: str  # dotted name of the layer inside the model
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Everything that must be known of a model before it is run.
+    """Everything that must be known of a model before it is run."""
 
-    Attributes:
-        family: Human-readable name of the family, used in messages.
-        modality: What the model takes.
-        blocks: Transformer blocks in order of execution; empty for CNNs.
-        prefix_tokens: Tokens before the patches (class, distillation, registers); all are dropped from maps.
-        readout: How the head reads the tokens (decides the read-out vector `w`).
-        patch: Height and width of a patch in pixels; None where there is no patch grid.
-        pads_image: True if images are padded up to whole patches by the model itself.
-        image_size: The only size the model takes; None if any (whole patches) will do.
-        channels: Image channels the model takes; None if unknown.
-        features: Default layer of the CAM methods.
-        embedding: Token embedding of a text model.
-        head: Module whose input is the latent vector that the classifier reads; None if there is no classifier, or
-            it is not known, and the latent vector is what the model returns.
-        no_latent: Why a model without `head` has no known latent vector; empty if what it returns is one.
-        sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
-        no_attention: Why the attention methods refuse the model; empty if they do not.
-        activation: The first of its activations, by its class, that is no ReLU; empty if none was seen.
-        positions_in_tokens: True if blocks know where a patch is by its token alone, so that others can be left out.
-        heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
-        ending: How it makes probabilities of its logits; None if it returns logits, or this was not asked.
-        opaque: The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
-        no_scores: Why what it returns holds no class scores; empty if it does, or that is not known.
-        cuts_gradient: The first of its parts that passes no gradient on, by name; empty if none is known.
-    """
-
-    family: str
-    modality: Modality
-    blocks: tuple[Block, ...] = ()
-    prefix_tokens: int = 0
-    readout: Readout = "class"
-    patch: tuple[int, int] | None = None
-    pads_image: bool = False
-    image_size: tuple[int, int] | None = None
-    channels: int | None = None
-    features: FeatureLayer | None = None
-    embedding: nn.Module | None = None
+    family: str  # human-readable name of the family, used in messages
+    modality: Modality  # what the model takes
+    blocks: tuple[Block, ...] = ()  # transformer blocks in order of execution; empty for CNNs
+    prefix_tokens: int = 0  # tokens before the patches (class, distillation, registers); all are dropped from maps
+    readout: Readout = "class"  # how the head reads the tokens (decides the read-out vector `w`)
+    patch: tuple[int, int] | None = None  # height and width of a patch in pixels; None where there is no patch grid
+    pads_image: bool = False  # True if images are padded up to whole patches by the model itself
+    image_size: tuple[int, int] | None = None  # the only size the model takes; None if any (whole patches) will do
+    channels: int | None = None  # image channels the model takes; None if unknown
+    features: FeatureLayer | None = None  # default layer of the CAM methods
+    embedding: nn.Module | None = None  # token embedding of a text model
+    # Module whose input is the latent vector that the classifier reads; None if there is no classifier, or it is not
+    # known, and the latent vector is what the model returns.
     head: nn.Module | None = None
-    no_latent: str = ""
-    sequence_first: bool = False
-    no_attention: str = ""
-    activation: str = ""
+    no_latent: str = ""  # why a model without `head` has no known latent vector; empty if what it returns is one
+    sequence_first: bool = False  # True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same
+    no_attention: str = ""  # why the attention methods refuse the model; empty if they do not
+    activation: str = ""  # the first of its activations, by its class, that is no ReLU; empty if none was seen
+    # True if blocks know where a patch is by its token alone, so that others can be left out.
     positions_in_tokens: bool = False
-    heads: int = 0
+    heads: int = 0  # how many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps
+    # How it makes probabilities of its logits; None if it returns logits, or this was not asked.
     ending: Ending | None = None
+    # The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
     opaque: str = ""
-    no_scores: str = ""
-    cuts_gradient: str = ""
+    no_scores: str = ""  # why what it returns holds no class scores; empty if it does, or that is not known
+    cuts_gradient: str = ""  # the first of its parts that passes no gradient on, by name; empty if none is known
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patch grid for an image of this size."""

@@ -27,32 +27,20 @@ def full(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model is called with, and the roles of its tokens.
+    """What the model is called with, and the roles of its tokens."""
 
-    Attributes:
-        modality: Image or text.
-        args: Positional arguments of the model; for images `(pixels,)`.
-        kwargs: Keyword arguments; for text `input_ids`, `attention_mask`...
-        size: Number of samples B.
-        real: Text only: bool (B, T), False at padding.
-        special: Text only: bool (B, T), True at class, separator and padding tokens.
-        mask_id: Text only: the token that stands for a hidden one, if the tokenizer has one.
-        pad_id: Text only: the padding token, if it is known.
-        alone: Text only: True if the model takes one sample at a time.
-        patches: Images only: bool (B, P), those that a plain Vision Transformer is given; None for all of them.
-        scale: Images only: mean and spread (C,) by which colours from 0 to 1 were normalised, if they are known.
-    """
-
-    modality: Modality
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    size: int = 0
-    real: Tensor | None = None
-    special: Tensor | None = None
-    mask_id: int | None = None
-    pad_id: int | None = None
-    alone: bool = False
+    modality: Modality  # image or text
+    args: tuple[Any, ...] = ()  # positional arguments of the model; for images `(pixels,)`
+    kwargs: dict[str, Any] = field(default_factory=dict)  # keyword arguments; for text `input_ids`, `attention_mask`
+    size: int = 0  # number of samples B
+    real: Tensor | None = None  # text only: bool (B, T), False at padding
+    special: Tensor | None = None  # text only: bool (B, T), True at class, separator and padding tokens
+    mask_id: int | None = None  # text only: the token that stands for a hidden one, if the tokenizer has one
+    pad_id: int | None = None  # text only: the padding token, if it is known
+    alone: bool = False  # text only: True if the model takes one sample at a time
+    # Images only: bool (B, P), the patches that a plain Vision Transformer is given; None for all of them.
     patches: Tensor | None = None
+    # Images only: mean and spread (C,) by which colours from 0 to 1 were normalised, if they are known.
     scale: tuple[Tensor, Tensor] | None = None
 
     @property

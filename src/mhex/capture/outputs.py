@@ -67,15 +67,10 @@ _SAY = "Give outputs='probabilities' to confirm it, or outputs='logits' to read 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one pass ended in, from which targets take their scores.
+    """What one pass ended in, from which targets take their scores."""
 
-    Attributes:
-        logits: Class scores, (B, C).
-        latent: The vector that the classifier reads, (B, D); None if it was not asked for.
-    """
-
-    logits: Tensor
-    latent: Tensor | None = None
+    logits: Tensor  # class scores, (B, C)
+    latent: Tensor | None = None  # the vector that the classifier reads, (B, D); None if it was not asked for
 
 
 def as_vector(latent: Tensor) -> Tensor:
@@ -152,15 +147,11 @@ def find_scores(output: Any) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a model makes probabilities of its logits.
+    """How a model makes probabilities of its logits."""
 
-    Attributes:
-        kind: The activation. Several outputs of a sigmoid are classes judged one by one.
-        call: Which call of it is the last operation of the model; None if the model was not seen to call it, and its
-            outputs are turned back instead.
-    """
-
-    kind: Kind
+    kind: Kind  # the activation. Several outputs of a sigmoid are classes judged one by one
+    # Which call of it is the last operation of the model; None if the model was not seen to call it, and its outputs
+    # are turned back instead.
     call: Call | None = None
 
     @contextmanager

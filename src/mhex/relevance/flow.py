@@ -41,20 +41,15 @@ class Shares:
 
 @dataclass(frozen=True)
 class Composite:
-    """A variant of relevance propagation.
+    """A variant of relevance propagation."""
 
-    Attributes:
-        flow: What the backward pass carries: a modified `"gradient"`, or `"relevance"` itself.
-        rules: From the name of an operation to its rule, called as `rule(flow, operation, *args, **kwargs)` in place
-            of the operation.
-        entrance: Rule of the first layer of the network, where it has one of its own.
-        partial: True if operations without a rule are meant to keep their gradient.
-    """
-
+    # What the backward pass carries: a modified `"gradient"`, or `"relevance"` itself.
     flow: Literal["gradient", "relevance"]
+    # From the name of an operation to its rule, called as `rule(flow, operation, *args, **kwargs)` in place of the
+    # operation.
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    entrance: Shares | None = None
-    partial: bool = False
+    entrance: Shares | None = None  # rule of the first layer of the network, where it has one of its own
+    partial: bool = False  # True if operations without a rule are meant to keep their gradient
 
     def begin(self, model: nn.Module, size: int) -> Flow:
         """The state of a pass of a model over a batch of `size` samples; half precision is too coarse for relevance."""
