@@ -282,3 +282,80 @@ def test_a_backward_pass_of_another_model_is_not_waited_for(monkeypatch: pytest.
     finally:
         over.set()
         thread.join(LATE)
+
+
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When an explanation begins, there is no other thread."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("part", ["", "norm", "forward"])
+def test_a_thread_that_begins_late_waits(part: str) -> None:
+    """It would train in evaluation mode, without gradients of the parameters."""
+    model, calm, x = Net().train(), Net().train(), torch.randn(4, 3, 8, 8)
+    model.drop.p = calm.drop.p = 0.0
+    finished = threading.Event()
+
+    def train(network: Net) -> None:
+        run = network.forward if part == "forward" else network
+        (network.norm(torch.tile(x, (1, 2, 1, 1))[:, :4]) if part == "norm" else run(x)).square().sum().backward()
+        finished.set()
+
+    train(calm)
+    finished.clear()
+    score, thread = meanwhile(lambda: train(model))
+
+    def watch(logits: Tensor) -> Tensor:
+        value = score(logits)
+        assert not finished.is_set(), "it did not wait"
+        return value
+
+    mhex.explain(model, x, "gradcam", watch)
+    thread.join(LATE)
+    assert finished.is_set()
+    assert threading.getprofile() is None
+    for parameter, wanted in zip(model.parameters(), calm.parameters(), strict=True):
+        assert (parameter.grad is None) == (wanted.grad is None)
+        assert wanted.grad is None or torch.equal(parameter.grad, wanted.grad)
+    assert torch.equal(model.norm.running_mean, calm.norm.running_mean)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_gradients_that_a_late_thread_takes_are_not_lost() -> None:
+    model, x = Net().eval(), torch.randn(4, 3, 8, 8)
+    loss = model(x).sum()
+    wanted = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    score, thread = meanwhile(loss.backward)
+    mhex.explain(model, x, "gradcam", score)
+    thread.join(LATE)
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradient)
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("change", [_step, nn.Module.train, nn.Module.requires_grad_])
+def test_changes_by_a_late_thread_are_refused(change: Callable[[nn.Module], Any]) -> None:
+    model = Net().eval()
+    score, _ = meanwhile(lambda: change(model))
+    with pytest.raises(CaptureError, match=r"Another thread changed the model.*copy\.deepcopy"):
+        mhex.explain(model, torch.randn(2, 3, 8, 8), "gradcam", score)
+
+
+class Branching(Net):
+    """A network that hands a part of its work to a thread of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            means = pool.submit(lambda: self.norm(x[:, :1].expand(-1, 4, -1, -1)).mean((2, 3))).result(LATE)
+        return super().forward(x) + means[:, :3].detach()
+
+
+@pytest.mark.parametrize("fixture", ["_alone", "companion"])
+def test_threads_of_the_model_itself_do_not_wait(fixture: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(fixture)
+    model, x = Branching().eval(), torch.randn(2, 3, 8, 8)
+    wanted = model(x)
+    assert torch.equal(mhex.explain(model, x, "gradcam", 0).logits, wanted)

@@ -272,7 +272,7 @@ def test_replay_runs_the_last_block_only(family: Family) -> None:
     inputs = family.inputs(2)
     with watched(family, TAIL, inputs) as (model, trace):
         counts: list[str] = []
-        watch = trace.replay.__self__.watch
+        watch = trace.replay.__self__
         original = watch.tap.on_attention
         watch.tap.on_attention = lambda *args, **kwargs: (counts.append("attention"), original(*args, **kwargs))[1]
         before = Snapshot(model)

@@ -88,11 +88,11 @@ def test_nothing_dropped_is_the_clean_pass(name):
     _, model, x, maps = setting(name)
     batch = Subject(model, x).batch
     everything = torch.ones(COUNT, maps[0].numel(), dtype=torch.bool)
-    found = logits_of(model, Batch("image", batch.args, batch.kwargs, COUNT, kept=everything))
+    found = logits_of(model, Batch("image", batch.args, batch.kwargs, COUNT, patches=everything))
     assert torch.equal(found, call(model, x))
     fewer = everything.clone()
     fewer[1, :2] = False  # other samples keep all
-    found = logits_of(model, Batch("image", batch.args, batch.kwargs, COUNT, kept=fewer))
+    found = logits_of(model, Batch("image", batch.args, batch.kwargs, COUNT, patches=fewer))
     assert torch.allclose(found[[0, 2]], call(model, x)[[0, 2]], atol=1e-9)
     assert not torch.allclose(found[1], call(model, x)[1], atol=1e-3)
 

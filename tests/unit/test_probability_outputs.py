@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import mhex
+from mhex.capture import Batch, Needs, Outputs, find_anatomy, observe
 from mhex.errors import ArgumentError, MhexError, MhexWarning
 from mhex.perturb import Subject
 from support.models import FAMILIES, enliven
@@ -277,3 +278,18 @@ def test_recommend_reads_outputs_as_explain_does() -> None:
     found = mhex.recommend(Small(3, ENDS["softmax"]), X, 600, outputs="probabilities", **asked)
     plain = mhex.recommend(Small(3, same), X, 600, **asked)
     assert found.method == plain.method
+
+
+@pytest.mark.parametrize("end", [same, torch.sigmoid, by_hand, lambda z: z.sigmoid() * 0.5])
+@pytest.mark.parametrize("outputs", ["logits", "probabilities", None])
+def test_every_pass_that_looks_for_the_ending_is_counted(end: End, outputs: Outputs | None) -> None:
+    outputs = None if end is same and outputs == "probabilities" else outputs  # these are refused
+    model, passes = Small(3, end, bias=-2.0), []
+    batch = Batch("image", (X,), size=len(X))
+    anatomy = find_anatomy(model, batch)
+    model.register_forward_hook(lambda *_: passes.append("a pass"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MhexWarning)
+        with observe(model, anatomy, batch, Needs(), outputs=outputs) as trace:
+            assert trace.cost["forwards"] == len(passes)
+    assert len(passes) == 1 if outputs == "logits" or end is same else len(passes) > 1

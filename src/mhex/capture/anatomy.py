@@ -1,4 +1,4 @@
-"""What lives in a model beside its own modules: heads that a user attached, known here by what they can do only."""
+"""What must be known of a model before it is run: where its parts are, and what lives in it beside its own modules."""
 
 from __future__ import annotations
 
@@ -24,140 +24,92 @@ Projection = Callable[[], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class Block:
-    """One Transformer block: the modules whose inputs and outputs are worth seeing.
+    """One Transformer block: the modules whose inputs and outputs are worth seeing."""
 
-    Attributes:
-        module: The block itself; its first argument is the residual stream `X`.
-        norm1: The norm before the attention; None in post-norm models, where `X` itself enters it.
-        unseen_norm: True if something else than `X` enters the attention, and no module gives it.
-        attention_output: Module whose output is the attention branch before it is added to the stream.
-        mlp_input: Module whose input is what enters the MLP.
-        mlp_output: Module whose output is the MLP branch before it is added.
-        key_projection: Returns `(W, b)` of the key projection, (H d, D); None if keys are not an affine map of tokens.
-        value_projection: Returns `(W, b)` of the value projection, `W` of shape (H d, D).
-        output_projection: Returns `(W, b)` of the output projection, `W` of shape (D, H d).
-        attention_scale: LayerScale factor of the attention branch, (D,), where there is one.
-        mlp_scale: LayerScale factor of the MLP branch, (D,), where there is one.
-    """
-
-    module: nn.Module
+    module: nn.Module  # the block itself; its first argument is the residual stream `X`
+    # The norm before the attention; None in post-norm models, where `X` itself enters it.
     norm1: nn.Module | None = None
-    unseen_norm: bool = False
+    unseen_norm: bool = False  # True if something else than `X` enters the attention, and no module gives it
+    # Module whose output is the attention branch before it is added to the stream.
     attention_output: nn.Module | None = None
-    mlp_input: nn.Module | None = None
-    mlp_output: nn.Module | None = None
+    mlp_input: nn.Module | None = None  # module whose input is what enters the MLP
+    mlp_output: nn.Module | None = None  # module whose output is the MLP branch before it is added
+    # Returns `(W, b)` of the key projection, (H d, D); None if keys are not an affine map of tokens.
     key_projection: Projection | None = None
-    value_projection: Projection | None = None
-    output_projection: Projection | None = None
-    attention_scale: Tensor | None = None
-    mlp_scale: Tensor | None = None
+    value_projection: Projection | None = None  # returns `(W, b)` of the value projection, `W` of shape (H d, D)
+    output_projection: Projection | None = None  # returns `(W, b)` of the output projection, `W` of shape (D, H d)
+    attention_scale: Tensor | None = None  # LayerScale factor of the attention branch, (D,), where there is one
+    mlp_scale: Tensor | None = None  # LayerScale factor of the MLP branch, (D,), where there is one
 
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """The layer whose feature maps CAM methods read, and how its output is laid out.
+    """The layer whose feature maps CAM methods read, and how its output is laid out."""
 
-    Attributes:
-        module: The layer.
-        layout: Channels first, channels last, or tokens; None to tell by the aspect ratio of the image.
-        name: Dotted name of the layer inside the model.
-    """
-
-    module: nn.Module
-    layout: Layout | None
-    name: str
+    module: nn.Module  # the layer
+    layout: Layout | None  # channels first, channels last, or tokens; None to tell by the aspect ratio of the image
+    name: str  # dotted name of the layer inside the model
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Everything that must be known of a model before it is run.
+    """Everything that must be known of a model before it is run."""
 
-    Attributes:
-        family: Human-readable name of the family, used in messages.
-        modality: What the model takes.
-        blocks: Transformer blocks in order of execution; empty for CNNs.
-        prefix_tokens: Tokens before the patches (class, distillation, registers); all are dropped from maps.
-        readout: How the head reads the tokens (decides the read-out vector `w`).
-        patch: Height and width of a patch in pixels; None where there is no patch grid.
-        pads_image: True if images are padded up to whole patches by the model itself.
-        image_size: The only size the model takes; None if any (whole patches) will do.
-        channels: Image channels the model takes; None if unknown.
-        features: Default layer of the CAM methods.
-        embedding: Token embedding of a text model.
-        head: Module whose input is the latent vector that the classifier reads; None if there is no classifier, or
-            it is not known, and the latent vector is what the model returns.
-        no_latent: Why a model without `head` has no latent vector to be told; empty if what it returns is one.
-        sequence_first: True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same.
-        no_attention: Why the attention methods refuse the model; empty if they do not.
-        activation: The first of its activations, by its class, that is no ReLU; empty if none was seen.
-        positions_in_tokens: True if blocks know where a patch is by its token alone, so that others can be left out.
-        heads: How many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps.
-        ending: How it makes probabilities of its logits; None if it returns logits, or nobody has asked.
-        opaque: The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
-        no_scores: Why what it returns holds no class scores; empty if it does, or that is not known.
-        cuts_gradient: The first of its parts that passes no gradient on, by name; empty if none is known.
-    """
-
-    family: str
-    modality: Modality
-    blocks: tuple[Block, ...] = ()
-    prefix_tokens: int = 0
-    readout: Readout = "class"
-    patch: tuple[int, int] | None = None
-    pads_image: bool = False
-    image_size: tuple[int, int] | None = None
-    channels: int | None = None
-    features: FeatureLayer | None = None
-    embedding: nn.Module | None = None
+    family: str  # human-readable name of the family, used in messages
+    modality: Modality  # what the model takes
+    blocks: tuple[Block, ...] = ()  # transformer blocks in order of execution; empty for CNNs
+    prefix_tokens: int = 0  # tokens before the patches (class, distillation, registers); all are dropped from maps
+    readout: Readout = "class"  # how the head reads the tokens (decides the read-out vector `w`)
+    patch: tuple[int, int] | None = None  # height and width of a patch in pixels; None where there is no patch grid
+    pads_image: bool = False  # True if images are padded up to whole patches by the model itself
+    image_size: tuple[int, int] | None = None  # the only size the model takes; None if any (whole patches) will do
+    channels: int | None = None  # image channels the model takes; None if unknown
+    features: FeatureLayer | None = None  # default layer of the CAM methods
+    embedding: nn.Module | None = None  # token embedding of a text model
+    # Module whose input is the latent vector that the classifier reads; None if there is no classifier, or it is not
+    # known, and the latent vector is what the model returns.
     head: nn.Module | None = None
-    no_latent: str = ""
-    sequence_first: bool = False
-    no_attention: str = ""
-    activation: str = ""
+    no_latent: str = ""  # why a model without `head` has no known latent vector; empty if what it returns is one
+    sequence_first: bool = False  # True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same
+    no_attention: str = ""  # why the attention methods refuse the model; empty if they do not
+    activation: str = ""  # the first of its activations, by its class, that is no ReLU; empty if none was seen
+    # True if blocks know where a patch is by its token alone, so that others can be left out.
     positions_in_tokens: bool = False
-    heads: int = 0
+    heads: int = 0  # how many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps
+    # How it makes probabilities of its logits; None if it returns logits, or this was not asked.
     ending: Ending | None = None
+    # The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
     opaque: str = ""
-    no_scores: str = ""
-    cuts_gradient: str = ""
+    no_scores: str = ""  # why what it returns holds no class scores; empty if it does, or that is not known
+    cuts_gradient: str = ""  # the first of its parts that passes no gradient on, by name; empty if none is known
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patch grid for an image of this size."""
         if self.patch is None:
             raise CaptureError(f"The patch size of this {self.family} is not known, so its tokens form no grid.")
-        rows, columns = height / self.patch[0], width / self.patch[1]
-        return (
-            (-(-height // self.patch[0]), -(-width // self.patch[1])) if self.pads_image else (int(rows), int(columns))
-        )
+        if self.pads_image:
+            return -(-height // self.patch[0]), -(-width // self.patch[1])
+        return height // self.patch[0], width // self.patch[1]
 
 
 def layout_of(shape: torch.Size, image: torch.Size) -> Layout | None:
-    """How feature maps are laid out: height and width are the axes with the aspect ratio of the image.
+    """How maps of four axes are laid out: height and width have the aspect ratio of the image batch, (B, C, H, W).
 
-    Args:
-        shape: Of the maps, four axes.
-        image: Of the image batch, (B, C, H, W).
-
-    Returns:
-        None for maps of a single row or column, and for tensors that are no maps of the image.
+    None for maps of a single row or column, and for tensors that are no maps of the image.
     """
-    layouts: tuple[tuple[Layout, int], ...] = (("nchw", 2), ("nhwc", 1))
-    fits: list[tuple[float, int, Layout]] = []
-    for order, (layout, axis) in enumerate(layouts):
+    layouts: dict[Layout, float] = {}
+    axes: dict[Layout, int] = {"nchw": 2, "nhwc": 1}  # of the height
+    for layout, axis in axes.items():
         rows, columns = shape[axis], shape[axis + 1]
         if min(rows, columns) > 1:
-            fits.append((abs(math.log((image[2] / rows) / (image[3] / columns))), order, layout))
+            layouts[layout] = abs(math.log((image[2] / rows) / (image[3] / columns)))
+    best = min(layouts, key=layouts.__getitem__, default=None)
     # Odd sizes are rounded at every stride, so both sides are shrunk alike only roughly.
-    return min(fits)[2] if fits and min(fits)[0] < 0.2 else None
+    return best if best is not None and layouts[best] < 0.2 else None
 
 
 def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
-    """Rows and columns of so many tokens that fill a grid of the shape of the image.
-
-    Args:
-        tokens: N.
-        image: Of the image batch, (B, C, H, W).
-    """
+    """Rows and columns of so many tokens that fill a grid of the shape of the image batch, (B, C, H, W)."""
     rows = round(math.sqrt(tokens * image[2] / image[3]))
     columns = 0 if rows == 0 else tokens // rows
     if rows * columns != tokens or rows * image[3] != columns * image[2]:
@@ -165,16 +117,6 @@ def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
             f"Expected tokens in a grid of the shape of the {image[2]}x{image[3]} image, but {tokens} do not form one."
         )
     return rows, columns
-
-
-def without_prefix(tokens: Tensor, prefix: int, count: int) -> Tensor:
-    """Drop prefix tokens from the last axis; what is left must be the whole patch grid, `count` of them."""
-    if tokens.shape[-1] != prefix + count:
-        raise CaptureError(
-            f"Expected {prefix} prefix tokens and {count} patches, but saw {tokens.shape[-1]} tokens: "
-            "the layer does not hold the patch grid of the image."
-        )
-    return tokens[..., prefix:]
 
 
 def is_a(model: nn.Module, package: str, *names: str) -> bool:
@@ -190,22 +132,21 @@ def is_stock(model: nn.Module, package: str, *methods: str) -> bool:
     return all(getattr(type(model), name).__module__.startswith(package) for name in methods)
 
 
-def first_of(model: nn.Module, names: Iterable[str]) -> nn.Module:
+def first_of(model: nn.Module, *names: str) -> nn.Module:
     """The first submodule that exists among dotted `names` (module names move between library versions)."""
-    names = list(names)
     for name in names:
         try:
             return model.get_submodule(name)
         except AttributeError:
             continue
     raise CaptureError(
-        f"Expected {type(model).__name__} to have one of the submodules {names}, but it has none of them; "
+        f"Expected {type(model).__name__} to have one of the submodules {list(names)}, but it has none of them; "
         "this version of the model's library is not supported."
     )
 
 
 def linear_rows(linear: nn.Module, start: int = 0, stop: int | None = None) -> Projection:
-    """Weight and bias of some output rows of a linear layer, read when asked for."""
+    """Weight and bias of all or some output rows of a linear layer, read when asked for."""
 
     def read() -> tuple[Tensor, Tensor | None]:
         weight, bias = linear.weight, linear.bias
@@ -222,15 +163,9 @@ def name_of(model: nn.Module, module: nn.Module) -> str:
 
 
 def readout_vector(anatomy: Anatomy, spatial: Tensor, dtype: torch.dtype) -> Tensor:
-    """The read-out vector `w`: which tokens the head reads, and with what share.
+    """The read-out vector `w`, (B, N): the share of each token in what the head reads; rows sum to 1.
 
-    Args:
-        anatomy: Of the model; its `readout` must not be `"pool"` or `"measured"`, which need a forward pass.
-        spatial: Bool (B, N), True at patches or real words.
-        dtype: Of the result.
-
-    Returns:
-        `w`, (B, N), non-negative, each row summing to 1.
+    `spatial`, bool (B, N), is True at patches or real words. The read-outs `"pool"` and `"measured"` need a pass.
     """
     w = torch.zeros(spatial.shape, device=spatial.device, dtype=dtype)
     mean = spatial.to(dtype) / spatial.sum(1, keepdim=True).clamp_min(1)
@@ -265,29 +200,23 @@ class Sighting(Protocol):
 
 @runtime_checkable
 class Guest(Protocol):
-    """What lives in a grafted model and wants to know of its calls."""
+    """What lives in a grafted model and wants to know of its calls.
 
-    def begin(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """A call of the model begins."""
+    A call begins and finishes, after an error with the output None. While `recording`, a guest keeps everything that it
+    sees in calls that this thread makes; while `aside`, nothing, and what it saw before is put aside. `sighting` is
+    what it saw in the last call of this thread. `loaded` tells that a state was loaded into the model.
+    """
 
-    def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """It is over; after an error, `output` is None."""
-
-    def loaded(self, host: nn.Module, keys: Any) -> None:
-        """A state was loaded into the model; `keys` lists what was missing and what was left over."""
-
-    def recording(self, host: nn.Module) -> AbstractContextManager[None]:
-        """Keep everything that is seen in calls of `host` that this thread makes meanwhile."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """What was seen before is put aside meanwhile, and nothing of what is seen meanwhile is kept."""
-
-    def sighting(self) -> Sighting:
-        """What was seen in the last call of this thread."""
+    def begin(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None: ...
+    def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None: ...
+    def loaded(self, host: nn.Module, keys: Any) -> None: ...
+    def recording(self, host: nn.Module) -> AbstractContextManager[None]: ...
+    def aside(self) -> AbstractContextManager[None]: ...
+    def sighting(self) -> Sighting: ...
 
 
 def guests(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, Guest]]:
     """Hosts among `modules`, each with its guest."""
     # TorchScript, whose children are no dictionary, carries none.
-    found = ((m, m._modules.get(GUEST)) for m in modules if isinstance(m._modules, dict))
-    return [(host, guest) for host, guest in found if guest is not None and isinstance(guest, Guest)]
+    pairs = ((m, m._modules.get(GUEST)) for m in modules if isinstance(m._modules, dict))
+    return [(host, guest) for host, guest in pairs if guest is not None and isinstance(guest, Guest)]

@@ -1,8 +1,4 @@
-"""Multi-head attention written in functions that the tap can see.
-
-`torch.nn.functional.multi_head_attention_forward` hides its inner calls from a function mode. While a model is
-observed, this function of the same meaning stands in for it.
-"""
+"""A record of one attention, and multi-head attention written in functions that the tap can see."""
 
 from __future__ import annotations
 
@@ -38,12 +34,7 @@ class AttentionRecord:
     z: Tensor | None
 
     def logits(self, rows: slice = EVERY, masked: bool = True) -> Tensor:
-        """Attention logits, (B, H, N, N), at least float32.
-
-        Args:
-            rows: Only these queries.
-            masked: False for the scaled dot products alone.
-        """
+        """Attention logits of all queries or some rows, (B, H, N, N), at least float32; or the bare scaled products."""
         dtype = torch.promote_types(self.query.dtype, torch.float32)
         logits = (self.query[:, :, rows].detach().to(dtype) * self.scale) @ self.keys().to(dtype).mT
         if not masked:
@@ -59,11 +50,7 @@ class AttentionRecord:
         return logits + mask.detach().to(dtype)
 
     def probabilities(self, rows: slice = EVERY) -> Tensor:
-        """`A = softmax(logits)`, (B, H, N, N): rows are queries and sum to 1; rows that may attend to nothing are 0.
-
-        Args:
-            rows: Only these queries.
-        """
+        """`A = softmax(logits)`, (B, H, N, N): rows are queries and sum to 1; rows that may attend to nothing are 0."""
         logits = self.logits(rows)
         probabilities = logits.softmax(-1)
         if self.mask is None and not self.causal:
@@ -71,11 +58,7 @@ class AttentionRecord:
         return probabilities.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
 
     def gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), without a softmax in the graph.
-
-        Args:
-            z_gradient: dy/dz, (B, H, N, d), or some of its rows.
-        """
+        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from dy/dz, (B, H, N, d), or some rows of both."""
         dtype = torch.promote_types(z_gradient.dtype, torch.float32)
         return z_gradient.to(dtype) @ self.values().to(dtype).mT
 
@@ -120,7 +103,11 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Same arguments and result as torch's function, in evaluation mode; tensors are (N, B, D)."""
+    """Same arguments and result as torch's function, in evaluation mode; tensors are (N, B, D).
+
+    `torch.nn.functional.multi_head_attention_forward` hides its inner calls from a function mode. While a model is
+    observed, this function stands in for it.
+    """
     if bias_k is not None or bias_v is not None or add_zero_attn or static_k is not None or static_v is not None:
         raise CaptureError("nn.MultiheadAttention with bias_k, bias_v or add_zero_attn cannot be explained yet.")
     if query.dim() != 3:
@@ -129,44 +116,31 @@ def multi_head_attention(
     if in_proj_weight is not None and query is key and key is value:
         projected = list(F.linear(query.transpose(0, 1), in_proj_weight, in_proj_bias).chunk(3, dim=-1))
     else:
-        packed = (
-            in_proj_weight.chunk(3) if in_proj_weight is not None else (q_proj_weight, k_proj_weight, v_proj_weight)
-        )
-        biases = in_proj_bias.chunk(3) if in_proj_bias is not None else (None, None, None)
-        projected = [
-            F.linear(x.transpose(0, 1), w, b)
-            for x, w, b in zip((query, key, value), packed, biases, strict=True)
-            if w is not None
-        ]
+        separate = (q_proj_weight, k_proj_weight, v_proj_weight)
+        weights = separate if in_proj_weight is None else in_proj_weight.chunk(3)
+        biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
+        triples = zip((query, key, value), weights, biases, strict=True)
+        projected = [F.linear(x.transpose(0, 1), w, b) for x, w, b in triples if w is not None]
 
     length, batch, _ = query.shape
     q, k, v = (x.reshape(batch, x.shape[1], num_heads, -1).transpose(1, 2) for x in projected)
-    mask = _additive_mask(attn_mask, key_padding_mask, batch, num_heads, q.dtype)
+    mask = None if attn_mask is None else _as_float(attn_mask, q.dtype)
+    if mask is not None and mask.dim() == 3:
+        mask = mask.reshape(batch, num_heads, *mask.shape[-2:])
+    if key_padding_mask is not None:
+        keys = _as_float(key_padding_mask, q.dtype)[:, None, None, :]
+        mask = keys if mask is None else mask + keys
     causal = is_causal and mask is None
     z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
     output = F.linear(z.transpose(1, 2).reshape(batch, length, -1), out_proj_weight, out_proj_bias).transpose(0, 1)
     if not need_weights:
         return output, None
-    weights = AttentionRecord(q, k, v, mask, q.shape[-1] ** -0.5, causal, None).probabilities().to(q.dtype)
-    return output, weights.mean(1) if average_attn_weights else weights
-
-
-def _additive_mask(
-    attention: Tensor | None, padding: Tensor | None, batch: int, heads: int, dtype: torch.dtype
-) -> Tensor | None:
-    """Join both masks of `nn.MultiheadAttention` (True = ignore) into one additive mask."""
-    total: Tensor | None = None
-    if attention is not None:
-        total = _as_float(attention, dtype)
-        if total.dim() == 3:
-            total = total.reshape(batch, heads, *total.shape[-2:])
-    if padding is not None:
-        keys = _as_float(padding, dtype)[:, None, None, :]
-        total = keys if total is None else total + keys
-    return total
+    attention = AttentionRecord(q, k, v, mask, q.shape[-1] ** -0.5, causal, None).probabilities().to(q.dtype)
+    return output, attention.mean(1) if average_attn_weights else attention
 
 
 def _as_float(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask that is added to logits, from one that is True at what is ignored."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)

@@ -1,4 +1,4 @@
-"""The promise that a model is left as it was found, also after an error."""
+"""Two promises: a model is left as it was, also after an error, and an error that is the model's own says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import guests
+from mhex.capture.anatomy import GUEST, guests
 from mhex.capture.batch import Batch
 from mhex.capture.outputs import SECTION
 from mhex.capture.threads import Shared, others_wait, turn, unchanged
@@ -28,10 +28,6 @@ def model_failures(model: nn.Module, batch: Batch) -> Iterator[None]:
 
     Any other error is left as it is, and so are running out of memory and faults of a device.
 
-    Args:
-        model: The unwrapped module.
-        batch: What it is called with.
-
     Raises:
         UnsupportedModelError: The model itself cannot be called with the batch.
     """
@@ -44,29 +40,25 @@ def model_failures(model: nn.Module, batch: Batch) -> Iterator[None]:
 
 
 def _check_bare_pass(model: nn.Module, batch: Batch) -> None:
-    if batch.modality == "image":
-        batch = batch.with_input(batch.pixels.clone())  # the model may write into it
+    batch = batch.copied()
     try:
         with untouched(model), torch.no_grad():
             model(*batch.args, **batch.kwargs)
     except _PASSING:
         raise
     except _ERRORS as error:
+        tensors = {"images": batch.pixels, **batch.kwargs} if batch.modality == "image" else batch.kwargs
+        shapes = {name: tuple(x.shape) for name, x in tensors.items() if isinstance(x, Tensor)}
+        inputs = " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
         words = next(iter(str(error).splitlines()), "").strip().rstrip(".")[:200]
         cause = f"{type(error).__name__}: {words}" if words else type(error).__name__
         raise UnsupportedModelError(
-            f"{name_of_class(model)} itself fails when it is called with {_words(batch)} ({cause}); {_remedy(model)}."
+            f"{name_of_class(model)} itself fails when it is called with {inputs} ({cause}); {_remedy(model)}."
         ) from error
 
 
-def _words(batch: Batch) -> str:
-    named = {"images": batch.pixels} if batch.modality == "image" else {}
-    shapes = {name: tuple(x.shape) for name, x in {**named, **batch.kwargs}.items() if isinstance(x, Tensor)}
-    return " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
-
-
 def _remedy(model: nn.Module) -> str:
-    """What to do, by what the model takes."""
+    """What the user can do, by what the model takes."""
     names: Container[str] = (
         () if isinstance(model, torch.jit.ScriptModule) else inspect.signature(type(model).forward).parameters
     )
@@ -92,7 +84,6 @@ def name_of_class(model: nn.Module) -> str:
 
 # What the attributes of modules are while a model is watched.
 _SETTINGS = {"training": False, "grad_checkpointing": False, "_compiled_call_impl": None}
-
 _KERNEL = "_attn_implementation_internal"  # of Hugging Face configurations
 
 
@@ -124,7 +115,7 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         attention: Whether attention must be seen. If so, models that can write out their softmax or not use torch's
             `scaled_dot_product_attention` meanwhile, which computes the same.
     """
-    everything = list(model.modules())  # walked once: it takes a millisecond on a large model
+    everything, names = _walk(model)
     scripted = [m for m in everything if isinstance(m, torch.jit.ScriptModule)]
     modules = [m for m in everything if not isinstance(m, torch.jit.ScriptModule)] if scripted else everything
     parameters = [p for module in everything for p in module._parameters.values() if p is not None]
@@ -145,12 +136,12 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
             stack.enter_context(torch.autocast(kind, enabled=False))
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(_without_fused_layers())
-        for _, guest in guests(modules):
+        for _, guest in guests(modules) if GUEST in names else ():
             stack.enter_context(guest.aside())
-        stack.enter_context(_frozen([p for p in parameters if p.requires_grad]))
+        stack.enter_context(_switched_off(parameters, "requires_grad"))
         stack.enter_context(_swapped(modules, _SETTINGS))
-        stack.enter_context(_in_evaluation(scripted))
-        if any("_orig_mod" in module._modules for module in modules):  # a compiled submodule
+        stack.enter_context(_switched_off(scripted, "training"))
+        if "_orig_mod" in names:  # a compiled submodule
             stack.enter_context(_without_compiling())
         stack.enter_context(unchanged(modules, parameters))
         # Hugging Face's choice. Models that know only their own attention build their masks for it: left alone.
@@ -162,6 +153,21 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
             configs = [c for c in configs if c.__dict__.get(_KERNEL) == "flex_attention"]
         stack.enter_context(_swapped(configs, {_KERNEL: "sdpa"}))
         yield
+
+
+def _walk(model: nn.Module) -> tuple[list[nn.Module], set[str]]:
+    """What `model.modules()` gives, in less time, and all names that modules have in the one around them."""
+    modules: dict[nn.Module, None] = {}
+    names: set[str] = set()
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if module not in modules:
+            modules[module] = None
+            if children := module._modules:
+                names.update(children.keys())
+                waiting += [child for child in reversed(list(children.values())) if child is not None]
+    return list(modules), names
 
 
 @contextmanager
@@ -180,27 +186,16 @@ _without_compiling = Shared(partial(torch.compiler.set_stance, "force_eager"))
 
 
 @contextmanager
-def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
+def _switched_off(objects: Sequence[object], flag: str) -> Iterator[None]:
+    """Let a flag be False for a while; scripted modules that were frozen have no mode."""
+    raised = [owner for owner in objects if getattr(owner, flag, False)]
     try:
-        for parameter in parameters:
-            parameter.requires_grad_(False)
+        for owner in raised:
+            setattr(owner, flag, False)
         yield
     finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)
-
-
-@contextmanager
-def _in_evaluation(scripted: list[torch.jit.ScriptModule]) -> Iterator[None]:
-    """Evaluation mode for parts in TorchScript; those that were frozen have no mode."""
-    training = [module for module in scripted if getattr(module, "training", False)]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
+        for owner in raised:
+            setattr(owner, flag, True)
 
 
 @contextmanager
@@ -208,13 +203,13 @@ def _swapped(objects: Sequence[object], settings: Mapping[str, Any]) -> Iterator
     """Give instance attributes that exist other values for a while."""
     before: list[tuple[object, str, Any]] = []
     try:
-        for thing in objects:
-            own = thing.__dict__
-            for name, value in settings.items():
-                if name in own and own[name] != value:
-                    before.append((thing, name, own[name]))
-                    setattr(thing, name, value)
+        for name, value in settings.items():
+            for owner in objects:
+                attributes = owner.__dict__
+                if name in attributes and attributes[name] != value:
+                    before.append((owner, name, attributes[name]))
+                    setattr(owner, name, value)
         yield
     finally:
-        for thing, name, value in before:
-            setattr(thing, name, value)
+        for owner, name, value in before:
+            setattr(owner, name, value)

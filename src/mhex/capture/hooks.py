@@ -1,4 +1,4 @@
-"""Seeing function calls: attention and the operations that rules stand for.
+"""Everything that is hung into a model for a while: hooks, other forwards, and a tap that sees function calls.
 
 Fused attention, residual additions and functional activations are no modules, so hooks miss them. A torch function
 mode sees every one of them, on this thread only, and needs no patching.
@@ -19,42 +19,61 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from mhex.capture.anatomy import Guest
 from mhex.capture.attention import multi_head_attention
-from mhex.capture.needs import RuledPass
+from mhex.capture.operations import RuledPass
 from mhex.capture.threads import of_this_thread
 from mhex.errors import CaptureError
 
 See = Callable[[Tensor], Tensor]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+SDPA = F.scaled_dot_product_attention
 
 
 def hook_each(
     stack: ExitStack, modules: Iterable[nn.Module | None], before: See | None = None, after: See | None = None
 ) -> None:
-    """Hook every distinct module once; `stack` removes the hooks.
+    """Hook every distinct module once.
 
     Args:
-        stack: Owns the hooks.
+        stack: Removes the hooks.
         modules: Modules; repeated ones and None are passed over.
         before: Sees the first tensor argument, and returns what the module gets instead.
         after: Sees the output (of a tuple, its first item), and returns what the caller gets instead.
     """
+
+    def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        if before is None:
+            return None
+        if args and isinstance(args[0], Tensor):
+            return (before(args[0]), *args[1:]), kwargs
+        for name, value in kwargs.items():
+            if isinstance(value, Tensor):
+                return args, {**kwargs, name: before(value)}
+        raise CaptureError(f"Expected {type(module).__name__} to be called with a tensor, but it was not.")
+
+    def post_hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        if after is None:
+            return None
+        if isinstance(output, Tensor):
+            return after(output)
+        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+            return (after(output[0]), *output[1:])
+        raise CaptureError(
+            f"Expected {type(module).__name__} to return a tensor, but it returned {type(output).__name__}."
+        )
+
     for module in dict.fromkeys(m for m in modules if m is not None):
         if before is not None:
-            stack.callback(module.register_forward_pre_hook(of_this_thread(_pre_hook(before)), with_kwargs=True).remove)
+            stack.callback(module.register_forward_pre_hook(of_this_thread(pre_hook), with_kwargs=True).remove)
         if after is not None:
-            stack.callback(module.register_forward_hook(of_this_thread(_post_hook(after))).remove)
+            stack.callback(module.register_forward_hook(of_this_thread(post_hook)).remove)
 
 
 def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tensor], None]) -> None:
-    """Show what modules return, where that is a tensor or a tuple that begins with one; nothing is changed.
-
-    Args:
-        stack: Owns the hooks.
-        modules: Modules.
-        see: Sees the tensor.
-    """
+    """Show what modules return, where that is a tensor or a tuple that begins with one, for the time of `stack`."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         first = output[0] if isinstance(output, tuple) and output else output
@@ -65,15 +84,17 @@ def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tens
         stack.callback(module.register_forward_hook(of_this_thread(hook)).remove)
 
 
+def on_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+    """Show a tensor's gradient on its way back; what `change` returns takes its place, unless it is None."""
+    handle: RemovableHandle = tensor.register_hook(change)  # type: ignore[no-untyped-call]
+    return handle
+
+
 def straighten_norms(stack: ExitStack, modules: Iterable[nn.Module]) -> None:
-    """Let batch norms of one sample have inputs and gradients of the usual layout; `stack` removes the hooks.
+    """Let the batch norms among `modules` have inputs and gradients of the usual layout, for the time of `stack`.
 
     On a CPU, the gradient of torch's batch norm is wrong where maps of one sample were tokens before, or become tokens
     after it: one of the two is laid out with channels last then, and taken for one with channels first.
-
-    Args:
-        stack: Owns the hooks.
-        modules: Of the model; others than batch norms are passed over.
     """
     for module in modules:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -82,57 +103,23 @@ def straighten_norms(stack: ExitStack, modules: Iterable[nn.Module]) -> None:
 
 
 def _straight_input(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    if (
-        args
-        and isinstance(args[0], Tensor)
-        and args[0].dim() == 4
-        and not args[0].is_contiguous()
-        and len(args[0]) == 1
-    ):
-        return (args[0].contiguous(), *args[1:])
+    x = args[0] if args else None
+    if isinstance(x, Tensor) and x.dim() == 4 and len(x) == 1 and not x.is_contiguous():
+        return (x.contiguous(), *args[1:])
     return None
 
 
 def _straight_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     if isinstance(output, Tensor) and output.requires_grad and output.dim() == 4 and len(output) == 1:
-        output.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+        on_gradient(output, Tensor.contiguous)
 
 
-def _pre_hook(see: See) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
-    def hook(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if args and isinstance(args[0], Tensor):
-            return (see(args[0]), *args[1:]), kwargs
-        for name, value in kwargs.items():
-            if isinstance(value, Tensor):
-                return args, {**kwargs, name: see(value)}
-        raise CaptureError(f"Expected {type(module).__name__} to be called with a tensor, but it was not.")
-
-    return hook
-
-
-def _post_hook(see: See) -> Callable[..., Any]:
-    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if isinstance(output, Tensor):
-            return see(output)
-        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-            return (see(output[0]), *output[1:])
-        raise CaptureError(
-            f"Expected {type(module).__name__} to return a tensor, but it returned {type(output).__name__}."
-        )
-
-    return hook
-
-
-def before_call(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def before_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """What the forward hooks before a call make of its arguments, where the module's code runs without a call of it."""
     for key, hook in (*_global_forward_pre_hooks.items(), *module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
-            if (both := hook(module, args, kwargs)) is not None:
-                args, kwargs = both
+            if (arguments := hook(module, args, kwargs)) is not None:
+                args, kwargs = arguments
         elif (changed := hook(module, args)) is not None:
             args = changed if isinstance(changed, tuple) else (changed,)
     return args, kwargs
@@ -148,44 +135,36 @@ def after_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def replace_forward(stack: ExitStack, module: nn.Module, stand_in: Callable[..., Any]) -> None:
-    """Let `stand_in` be called in place of a module's forward; `stack` puts the own one back."""
+    """Let this thread call `stand_in` in place of a module's forward, for the time of `stack`."""
     placed = _StandIn(module, stand_in)
-    stack.callback(_restore, module, placed)
+    stack.callback(placed.remove)
     module.forward = placed
 
 
 class _StandIn:
-    """What is called in place of a module's forward, for a while.
-
-    Calls of other threads are those of the module's own forward.
-
-    Args:
-        module: The module.
-        call: What it does.
-    """
+    """What is called in place of a module's forward; other threads call the forward that was there before."""
 
     def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
-        self.call, self.usual, self.over = call, module.forward, False
-        self.own: Callable[..., Any] | None = module.__dict__.get("forward")  # None for the method of the class
+        self.module, self.call, self.forward, self.over = module, call, module.forward, False
+        self.before: Callable[..., Any] | None = module.__dict__.get("forward")  # None for the method of the class
         self.thread = get_ident()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        forward = self.call if get_ident() == self.thread and not self.over else self.usual
+        forward = self.call if get_ident() == self.thread and not self.over else self.forward
         return forward(*args, **kwargs)
 
-
-def _restore(module: nn.Module, placed: _StandIn) -> None:
-    """Put back what stood there, and nothing whose time is over, in whatever order several of them end."""
-    placed.over = True
-    if module.__dict__.get("forward") is not placed:
-        return
-    own = placed.own
-    while isinstance(own, _StandIn) and own.over:
-        own = own.own
-    if own is None:
-        del module.forward
-    else:
-        module.forward = own
+    def remove(self) -> None:
+        """Put back what stood there, and nothing whose time is over, in whatever order several of them end."""
+        self.over = True
+        if self.module.__dict__.get("forward") is not self:
+            return
+        before = self.before
+        while isinstance(before, _StandIn) and before.over:
+            before = before.before
+        if before is None:
+            del self.module.forward
+        else:
+            self.module.forward = before
 
 
 def follow_calls(model: nn.Module, guest: Guest) -> None:
@@ -208,7 +187,6 @@ def unfollow_calls(model: nn.Module, guest: Guest) -> None:
                 entries.pop(key, None)
 
 
-SDPA = F.scaled_dot_product_attention
 
 
 class FunctionTap(TorchFunctionMode):
@@ -226,11 +204,7 @@ class FunctionTap(TorchFunctionMode):
         self.flow = flow
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.multi_head_attention_forward:

@@ -1,18 +1,12 @@
-"""What a method reads from one forward pass, said before the pass so that nothing else is paid for."""
+"""What a method reads from one forward pass. It is declared before the pass, so that nothing else is paid for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
-
-from torch import Tensor, nn
+from typing import Literal, get_args
 
 from mhex.errors import unknown_name
-
-if TYPE_CHECKING:
-    from mhex.capture.trace import Trace
 
 Site = Literal[
     "input",  # pixels, or word embeddings
@@ -57,10 +51,9 @@ class Needs:
     projections: bool = False
 
     def __post_init__(self) -> None:
-        known = get_args(Site)
         for site in (*self.keep, *([self.graph] if self.graph not in (None, "query") else [])):
-            if site not in known:
-                raise unknown_name("site", str(site), known)
+            if site not in get_args(Site):
+                raise unknown_name("site", str(site), get_args(Site))
 
     @property
     def blocks(self) -> bool:
@@ -68,7 +61,7 @@ class Needs:
         return any(site in BLOCK_SITES for site in self.keep)
 
     def with_latent(self) -> Needs:
-        """The same, and the latent vector, which targets other than classes are told by."""
+        """The same with the latent vector, which targets other than classes are computed from."""
         return replace(self, keep={**self.keep, "latent": "last"})
 
     def __str__(self) -> str:
@@ -77,49 +70,3 @@ class Needs:
             site.replace("_", " ") + (depths[depth] if site in BLOCK_SITES else "") for site, depth in self.keep.items()
         ]
         return ", ".join(words or ["scores alone"]) + (", gradient" if self.graph else "")
-
-
-class RuledPass(Protocol):
-    """What the rules of relevance propagation do in one observed pass.
-
-    Attributes:
-        sequence_first: Whether tokens lie on the first axis inside the blocks of the model.
-        turned: Whether they do so now.
-        everywhere: Whether operations outside of the watched part have rules too.
-    """
-
-    sequence_first: bool
-    turned: bool
-    everywhere: bool
-
-    def __call__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value of a torch function, with the backward of its rule."""
-
-    def straight(self) -> AbstractContextManager[None]:
-        """Tokens lie on the second axis for a while."""
-
-    def current(self, value: Any) -> Any:
-        """A tensor as the rules know it."""
-
-    def settled(self, output: Any) -> Any:
-        """What a module returned, with every rule that waited applied."""
-
-    def finish(self, *outputs: Tensor) -> None:
-        """Refuse a pass whose outputs do not follow from rules."""
-
-    def see_whole(self, stack: ExitStack) -> None:
-        """Let activations that models write out in small operations be one operation each."""
-
-    def propagate(self, trace: Trace, y: Tensor, tensors: tuple[Tensor, ...], signed: bool) -> list[Tensor]:
-        """Relevance of kept tensors, from one score per sample, (B,)."""
-
-
-class Rules(Protocol):
-    """Relevance rules, as `mhex.relevance` has them: operations with another backward."""
-
-    @property
-    def partial(self) -> bool:
-        """Whether operations without a rule are meant to keep their gradient."""
-
-    def begin(self, model: nn.Module, size: int) -> RuledPass:
-        """The state of a pass over a batch of `size` samples."""

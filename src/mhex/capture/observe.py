@@ -1,4 +1,4 @@
-"""Watching one forward pass of an unmodified model."""
+"""Watching one forward pass of an unmodified model, and later passes of the same model."""
 
 from __future__ import annotations
 
@@ -16,60 +16,17 @@ from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch, full
 from mhex.capture.guard import model_failures, untouched
 from mhex.capture.hooks import FunctionTap, hook_each, straighten_norms
-from mhex.capture.needs import OUTER_SITES, Needs, Rules
-from mhex.capture.operations import mark, origin_of
+from mhex.capture.needs import BLOCK_SITES, OUTER_SITES, Needs
+from mhex.capture.operations import Rules, mark, origin_of
 from mhex.capture.outputs import Ending, Outcome, Outputs, as_vector, bare_outcome, find_ending, read_logits
-from mhex.capture.replay import Again
+from mhex.capture.replay import drop_tokens, replace_embeddings, skip_lower_blocks
 from mhex.capture.threads import of_this_thread
-from mhex.capture.trace import BlockTrace, Trace, check_kept
-from mhex.errors import CaptureError
+from mhex.capture.trace import BlockTrace, Trace
+from mhex.errors import CaptureError, UnsupportedModelError
 
 
-def attend(
-    watch: Watch,
-    kernel: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Stands where the model calls scaled-dot-product attention, and keeps a record of it if it is wanted."""
-    if dropout_p > 0:
-        raise CaptureError("The model drops attention at random even in evaluation mode, so it cannot be explained.")
-    wanted = watch.replaying is None and watch.wanted("attention")
-    if wanted and query.dim() != 4:
-        raise CaptureError(f"Expected attention over (B, H, N, d), but it is given {tuple(query.shape)}.")
-    starts = wanted and watch.graph_starts("attention")
-    if starts and watch.needs.graph == "query":
-        query = query.detach().requires_grad_()
-    options = {"enable_gqa": True} if enable_gqa else {}
-    z = kernel(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, **options)
-    if starts and watch.needs.graph == "attention":
-        z = z.detach().requires_grad_()
-    pooling = watch.current is None and watch.anatomy.readout == "pool" and watch.replaying is None
-    if not wanted and not pooling:
-        return z
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    record = AttentionRecord(query, key, value, attn_mask, factor, is_causal, z if watch.needs.graph else None)
-    if pooling:
-        watch.pool = record
-    elif watch.blocks[watch.running()].record is not None:
-        raise CaptureError("A block attends twice; only blocks with one self-attention can be explained.")
-    else:
-        watch.blocks[watch.running()].record = record
-    if not watch.needs.graph:
-        return z
-    copy = z.clone()  # the model may write into it
-    mark(copy, origin_of(z))
-    return copy
-
-
-class Watch:
-    """State and hooks of one observed pass."""
+class ObservedPass:
+    """State and hooks of one observed pass, and the passes of the same model that follow it."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Rules | None) -> None:
         self.model, self.anatomy, self.batch, self.needs = model, anatomy, batch, needs
@@ -77,7 +34,7 @@ class Watch:
         self.flow = None if rules is None else rules.begin(model, batch.size)
         if self.flow is not None:
             self.flow.sequence_first = anatomy.sequence_first
-        self.tap = FunctionTap(partial(attend, self), self.flow)
+        self.tap = FunctionTap(self._attend, self.flow)
         self.blocks = [BlockTrace(block) for block in anatomy.blocks]
         self.outer: dict[str, Tensor] = {}
         self.pool: AttentionRecord | None = None
@@ -87,7 +44,7 @@ class Watch:
         # While asleep the model runs on other inputs, and nothing is looked at but the latent.
         self.asleep = self.graph_asleep = False
         self.embedded = 0  # uses of the embedding layer in the observed pass
-        self.again: Tensor | None = None  # latent of a later pass
+        self.later_latent: Tensor | None = None  # latent of a later pass
         self.substituted: set[str] = set()  # sites of the replayed block that were reached
         self.lower_output: Any = None  # what a lower block returned, for its structure
         self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
@@ -101,22 +58,20 @@ class Watch:
             stack.enter_context(self.guest[1].recording(self.guest[0]))
         if self.needs.blocks or (self.flow is not None and anatomy.sequence_first):
             hook_each(stack, [b.module for b in anatomy.blocks], self._enter_block, self._leave_block)
-        if self.needs.blocks:
-            for site in ("tokens", "attention_output", "mlp_output"):
-                if site in keep:
-                    modules = [b.norm1 if site == "tokens" else getattr(b, site) for b in anatomy.blocks]
-                    hook_each(stack, modules, after=partial(self.visit, site))
-            if "mlp_input" in keep:
-                hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self.visit, "mlp_input"))
-            if "block_input" in keep:
-                for module in {b.module for b in anatomy.blocks}:
-                    stack.callback(module.register_forward_hook(of_this_thread(self._note_structure)).remove)
+        for site, part in (("tokens", "norm1"), ("attention_output",) * 2, ("mlp_output",) * 2):
+            if site in keep:
+                hook_each(stack, [getattr(b, part) for b in anatomy.blocks], after=partial(self._visit, site))
+        if "mlp_input" in keep:
+            hook_each(stack, [b.mlp_input for b in anatomy.blocks], partial(self._visit, "mlp_input"))
+        if "block_input" in keep:
+            for module in {b.module for b in anatomy.blocks}:
+                stack.callback(module.register_forward_hook(of_this_thread(self._note_structure)).remove)
         if "features" in keep and anatomy.features is not None:
-            hook_each(stack, [anatomy.features.module], after=partial(self.visit, "features"))
+            hook_each(stack, [anatomy.features.module], after=partial(self._visit, "features"))
         if "latent" in keep:
             hook_each(stack, [anatomy.head], self._note_latent)
         if "input" in keep and self.batch.modality == "text":
-            hook_each(stack, [anatomy.embedding], after=partial(self.visit, "input"))
+            hook_each(stack, [anatomy.embedding], after=partial(self._visit, "input"))
 
     def _enter_block(self, x: Tensor) -> Tensor:
         if self.asleep:
@@ -126,19 +81,17 @@ class Watch:
         if self.flow is not None:
             self.flow.turned = self.anatomy.sequence_first
         if self.current >= len(self.blocks):
-            raise CaptureError(
-                f"Expected {len(self.blocks)} blocks to run in this {self.anatomy.family}, but saw more."
-            )
+            raise CaptureError(f"Expected {len(self.blocks)} blocks in this {self.anatomy.family}, but more ran.")
         if self.replaying is not None:
             # Handed on as copies, because blocks may write into what they are given.
-            return self.turned(self.replaying["block_input"]).clone() if self._in_last() else x
-        x = self.visit("block_input", x)
+            return self._turned(self.replaying["block_input"]).clone() if self._in_last() else x
+        x = self._visit("block_input", x)
         # Post-norm blocks: what enters the block is what enters its attention.
-        return self.visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
+        return self._visit("tokens", x) if self.blocks[self.current].block.norm1 is None else x
 
     def _leave_block(self, x: Tensor) -> Tensor:
         if self.replaying is None:
-            x = self.visit("block_output", x)
+            x = self._visit("block_output", x)
         self.current = None
         if self.flow is not None:
             self.flow.turned = False
@@ -146,15 +99,15 @@ class Watch:
 
     def _note_latent(self, x: Tensor) -> Tensor:
         if self.replaying is None and not self.asleep:
-            return self.visit("latent", x)
-        self.again = x
+            return self._visit("latent", x)
+        self.later_latent = x
         return x
 
     def _note_structure(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self.replaying is None and not self.asleep and self.entered < len(self.blocks):
             self.lower_output = output
 
-    def visit(self, site: str, x: Tensor) -> Tensor:
+    def _visit(self, site: str, x: Tensor) -> Tensor:
         """Keep `x` if it is wanted; return what flows on."""
         if self.asleep:
             return x
@@ -162,44 +115,88 @@ class Watch:
             if not self._in_last() or site not in self.replaying or site in self.substituted:
                 return x
             self.substituted.add(site)
-            return self.turned(self.replaying[site]).clone()
+            return self._turned(self.replaying[site]).clone()
         if self.flow is not None:
             x = self.flow.current(x)
-        if not self.wanted(site):
+        if not self._wanted(site):
             return x
         self.embedded += site == "input"
         outside = site in OUTER_SITES
-        if not outside and site in self.blocks[self.running()].sites:
+        sites = self.outer if outside else self._running_block().sites
+        if not outside and site in sites:
             return x  # a module used again in the same block, as a norm before attention and MLP: the first use counts
-        x = x if outside else self.turned(x)
-        if self.needs.graph == site and self.graph_starts(site):
+        x = x if outside else self._turned(x)
+        if self.needs.graph == site and self._graph_starts(site):
             x = x.detach().requires_grad_()
-        kept = self.outer if outside else self.blocks[self.running()].sites
-        kept[site] = x
+        sites[site] = x
         # Flow on as a copy: the model may write into it, and autograd forbids writing into a leaf.
-        return x.clone() if outside else self.turned(x.clone())
+        return x.clone() if outside else self._turned(x.clone())
 
-    def turned(self, x: Tensor) -> Tensor:
+    def _attend(
+        self,
+        kernel: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Stands where the model calls scaled-dot-product attention, and keeps a record of it if it is wanted."""
+        if dropout_p > 0:
+            raise CaptureError(
+                "The model drops attention at random even in evaluation mode, so it cannot be explained."
+            )
+        wanted = self.replaying is None and self._wanted("attention")
+        if wanted and query.dim() != 4:
+            raise CaptureError(f"Expected attention over (B, H, N, d), but it is given {tuple(query.shape)}.")
+        graph = self.needs.graph
+        starts = wanted and self._graph_starts("attention")
+        if starts and graph == "query":
+            query = query.detach().requires_grad_()
+        options = {"enable_gqa": True} if enable_gqa else {}
+        z = kernel(query, key, value, attn_mask=attn_mask, is_causal=is_causal, scale=scale, **options)
+        if starts and graph == "attention":
+            z = z.detach().requires_grad_()
+        pooling = self.current is None and self.anatomy.readout == "pool" and self.replaying is None
+        if not wanted and not pooling:
+            return z
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        record = AttentionRecord(query, key, value, attn_mask, factor, is_causal, z if graph else None)
+        if pooling:
+            self.pool = record
+        elif self._running_block().record is not None:
+            raise CaptureError("A block attends twice; only blocks with one self-attention can be explained.")
+        else:
+            self._running_block().record = record
+        if not graph:
+            return z
+        copy = z.clone()  # the model may write into it
+        mark(copy, origin_of(z))
+        return copy
+
+    def _turned(self, x: Tensor) -> Tensor:
         """Between the model's layout of the residual stream and (B, N, D)."""
         return x.transpose(0, 1) if self.anatomy.sequence_first else x
 
     def _in_last(self) -> bool:
         return self.current == len(self.blocks) - 1
 
-    def running(self) -> int:
-        """Index of the block that is running."""
+    def _running_block(self) -> BlockTrace:
         if self.current is None:
             raise CaptureError("A site of a block was reached while no block was running.")
-        return self.current
+        return self.blocks[self.current]
 
-    def wanted(self, site: str) -> bool:
+    def _wanted(self, site: str) -> bool:
         """Whether a site is kept where the pass is now."""
         depth = self.keep.get(site)
         if site in OUTER_SITES:
             return depth is not None
         return self.current is not None and (depth == "all" or (depth == "last" and self._in_last()))
 
-    def graph_starts(self, site: str) -> bool:
+    def _graph_starts(self, site: str) -> bool:
         """True at the one place where the graph starts."""
         if site in OUTER_SITES or self.needs.start == "each":
             return True
@@ -209,48 +206,46 @@ class Watch:
     def run(self, progress: bool) -> Trace:
         """The observed forward pass."""
         batch = self.batch
-        given = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
-        if "input" in self.keep and given is not None:
-            batch = batch.with_input(self.visit("input", given))
-        outcome = self.forward(batch)
+        x = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
+        if "input" in self.keep and x is not None:
+            batch = batch.with_input(self._visit("input", x))
+        outcome = self._forward(batch)
         if outcome.latent is not None:
             self.outer.setdefault("latent", outcome.latent)
         self._check()
         trace = Trace(self.anatomy, self.batch, outcome.logits, progress)
-        trace.returned = self.returned
-        trace.blocks, trace.outer, trace.sighting = self.blocks, self.outer, self.sighting
-        trace.flow, trace.embeddings = self.flow, self._embeddings()
-        again = Again(self)
-        trace.rerun, trace.embed = again.whole, again.embed
+        trace.returned, trace.flow, trace.sighting = self.returned, self.flow, self.sighting
+        trace.blocks, trace.outer, trace.embeddings = self.blocks, self.outer, self._embeddings()
+        trace.rerun, trace.embed = self.rerun, self.embed
         if "block_input" in self.keep:
-            trace.replay = again.tail
+            trace.replay = self.replay
         return trace
 
     def _embeddings(self) -> int:
         """How often words were embedded: layers that share their weight, as encoder and decoder, are several uses."""
+        if not self.embedded:
+            return 0
+        tables = (m.weight for m in self.model.modules() if isinstance(m, nn.Embedding))
         weight = getattr(self.anatomy.embedding, "weight", None)
-        if not self.embedded or weight is None:
-            return self.embedded
-        layers = sum(isinstance(m, nn.Embedding) and m.weight is weight for m in self.model.modules())
-        return max(self.embedded, layers)
+        return max(self.embedded, sum(table is weight for table in tables))
 
-    def forward(self, batch: Batch) -> Outcome:
+    def _forward(self, batch: Batch) -> Outcome:
         """One call of the model: the observed one, or while asleep or replaying another."""
-        self.current, self.entered, self.again = None, 0, None
+        self.current, self.entered, self.later_latent = None, 0, None
         self.substituted.clear()
-        if batch.modality == "image" and batch is self.batch:
-            batch = batch.with_input(batch.pixels.clone())  # the model may write into it
+        batch = batch.copied() if batch is self.batch else batch
         graph = self.graph_asleep if self.asleep else self.needs.graph is not None or self.replaying is not None
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.
         tapped = not self.asleep and (self.needs.blocks or self.flow is not None)
+        ending = self.anatomy.ending
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(graph))
             if tapped:
                 stack.enter_context(self.tap)
             if tapped and self.flow is not None:
-                self.flow.see_whole(stack)
-            if self.anatomy.ending is not None:
-                stack.enter_context(self.anatomy.ending.skip())
+                self.flow.see_as_one(stack)
+            if ending is not None:
+                stack.enter_context(ending.skip())
             output = self.model(*batch.args, **batch.kwargs)
         if self.flow is not None and tapped:
             output = self.flow.settled(output)
@@ -261,9 +256,10 @@ class Watch:
         size = batch.size if self.replaying is None else None
         if "latent" in self.keep and self.anatomy.head is None:  # the latent vector is what the model returns
             return bare_outcome(output, size, self.anatomy.no_latent)
-        latent = self.again if self.replaying is not None or self.asleep else self.outer.get("latent")
+        later = self.replaying is not None or self.asleep
+        latent = self.later_latent if later else self.outer.get("latent")
         self.returned = scores = read_logits(output, size)
-        logits = scores if self.anatomy.ending is None else self.anatomy.ending.logits(scores)
+        logits = scores if ending is None else ending.logits(scores)
         return Outcome(logits, None if latent is None else as_vector(latent))
 
     def _check(self) -> None:
@@ -271,19 +267,140 @@ class Watch:
         missing = [site for site in OUTER_SITES if site in self.keep and site not in self.outer]
         if missing:
             raise CaptureError(f"The forward pass of this {self.anatomy.family} never reached: {', '.join(missing)}.")
-        if self.needs.blocks:
-            if self.entered != len(self.blocks):
-                raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
-            check_kept(self.blocks, self.keep, self.anatomy.family)
+        if self.needs.blocks and self.entered != len(self.blocks):
+            raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
+        for number, block in enumerate(self.blocks if self.needs.blocks else (), start=1):
+            depths = ("all", "last") if number == len(self.blocks) else ("all",)
+            wanted = [site for site, depth in self.keep.items() if site in BLOCK_SITES and depth in depths]
+            if lost := [site for site in wanted if not block.shows(site)]:
+                raise CaptureError(
+                    f"Block {number} of this {self.anatomy.family} did not show its {', '.join(lost)}: "
+                    "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
+                )
+
+    @contextmanager
+    def sleep(self, graph: bool = False) -> Iterator[None]:
+        """While open, the model runs on other inputs, and its hooks see nothing but the latent."""
+        self.asleep, self.graph_asleep = True, graph
+        try:
+            yield
+        finally:
+            self.asleep = self.graph_asleep = False
+            self.later_latent = None
+
+    def replay(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Outcome:
+        """Outcome of the last block and head alone, run again on other tokens, with a graph to them.
+
+        Args:
+            block_input: Stands for `X(L)`, (B, N, D); the one observed if None.
+            tokens: Stands for `T(L)`, the tokens entering the attention; the skip connection keeps `block_input`.
+                In post-norm models the two are the same tensor.
+
+        Images and single texts may be replayed with any number of copies along the batch axis.
+        """
+        last = self.blocks[-1]
+        if tokens is not None and last.block.norm1 is None:
+            block_input, tokens = tokens, None
+        stream = last.site("block_input") if block_input is None else block_input
+        self.replaying = {"block_input": stream} if tokens is None else {"block_input": stream, "tokens": tokens}
+        try:
+            with ExitStack() as stack:
+                if tokens is not None and "tokens" not in self.keep:
+                    hook_each(stack, [last.block.norm1], after=partial(self._visit, "tokens"))
+                skip_lower_blocks(stack, [b.block.module for b in self.blocks], self._in_last, self.lower_output)
+                outcome = self._forward(self.batch)
+        finally:
+            self.replaying = None
+        if len(stream) != len(outcome.logits):
+            raise CaptureError(
+                f"Expected scores of {len(stream)} samples from the last block, but the head gave "
+                f"{len(outcome.logits)}: it answers for the samples of its inputs only, not for copies of them."
+            )
+        return outcome
+
+    def rerun(
+        self, value: Tensor, samples: Tensor | None = None, graph: bool = False, drop: Tensor | None = None
+    ) -> Outcome:
+        """Outcome of the whole model on other inputs.
+
+        Args:
+            value: Images (M, C, H, W), token ids (M, T) or word embeddings (M, T, D), any number of them.
+            samples: Whose variant each row is, (M,); see `Batch.variants`.
+            graph: With a graph to `value`, or without any.
+            drop: A token of each row that is taken out before the first block, (M,), counted with prefix tokens.
+        """
+        batch = self.batch.variants(value.clone(), samples)  # the model may write into it
+        with self.sleep(graph), ExitStack() as stack:
+            if batch.modality == "text" and value.is_floating_point() and "inputs_embeds" not in batch.kwargs:
+                if not self.embedded:
+                    raise CaptureError(
+                        "Word embeddings can stand in only where 'input' is kept; add it to the method's Needs."
+                    )
+                replace_embeddings(stack, self.anatomy.embedding, self.embedded, value)
+            if drop is None:
+                return self._forward(batch)
+            drop_tokens(stack, self.anatomy, drop)
+            try:
+                return self._forward(batch)
+            except RuntimeError as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise
+                reason = "its blocks cannot run with a token less (they count them: rotary or relative positions)"
+                raise UnsupportedModelError(
+                    f"Expected to take tokens out of this {self.anatomy.family}, but {reason}; hide them by a fill "
+                    "instead.",
+                    reason,
+                ) from error
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Word embeddings (..., D) of token ids, as the model's own layer gives them, without a graph."""
+        if self.anatomy.embedding is None:
+            raise CaptureError("No embedding of the token ids was seen.")
+        with self.sleep(), torch.no_grad():
+            words: Tensor = self.anatomy.embedding(ids)
+        return words
+
+    @contextmanager
+    def plain(self) -> Iterator[Trace]:
+        """A second pass of a ruled one, with plain gradients."""
+        with self.sleep(), observe(self.model, self.anatomy, self.batch, self.needs) as trace:
+            yield trace
+
+    def measure_readout(self, seen: Trace) -> Tensor:
+        """Read-out of an unknown architecture: the share of each final token in the gradient of the top score, (B, N).
+
+        Of a model without a classifier, in that of the length of its latent vector. The pass is counted in `seen`.
+        """
+        bare = self.anatomy.head is None and "latent" in self.keep
+        needs = Needs(keep={"block_output": "last"}, graph="block_output")
+        needs = needs.with_latent() if bare else needs
+        anatomy = replace(self.anatomy, readout="mean")
+        with self.sleep(), observe(self.model, anatomy, self.batch, needs) as trace:
+            tokens = trace.blocks[-1].site("block_output")
+            y = full(trace.latent).square().sum(1) if bare else trace.logits.amax(1)
+            (gradient,) = trace.gradient(y, tokens)
+            length: Tensor = full(gradient).norm(dim=-1)
+        seen.cost["forwards"] += 1
+        total = length.sum(1, keepdim=True)
+        if not bool((total > 0).all()):
+            raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")
+        return length / total
+
+    def ending(self, trace: Trace, outputs: Outputs | None) -> Ending | None:
+        """How the model makes probabilities of its logits, if it does; a further pass is counted in the trace."""
+        if self.guest is not None and not bool(((trace.logits >= 0) & (trace.logits <= 1)).all()):
+            return None  # heads give logits, whatever their host returns
+        with self.sleep():
+            return find_ending(self.model, self.batch, trace.logits, outputs, cost=trace.cost)
 
     def clear(self) -> None:
         """Let go of every tensor."""
         self.blocks, self.outer = [], {}
-        self.pool = self.lower_output = self.sighting = self.again = self.returned = None
-        self.tap.on_attention = _gone
+        self.pool = self.lower_output = self.sighting = self.later_latent = self.returned = None
+        self.tap.on_attention = _over
 
 
-def _gone(*_: Any, **__: Any) -> Tensor:
+def _over(*_: Any, **__: Any) -> Tensor:
     raise CaptureError("The observed pass is over.")
 
 
@@ -317,96 +434,36 @@ def observe(
     """
     with model_failures(model, batch), ExitStack() as stack:
         stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        if rules is None or rules.partial:  # rules have gradients of their own, and know layers by their very tensors
+        if rules is None or rules.partial:  # other rules replace the gradients, and know layers by their tensors
             straighten_norms(stack, model.modules())
+
+        def run(stack: ExitStack, anatomy: Anatomy) -> tuple[ObservedPass, Trace]:
+            observed = ObservedPass(model, anatomy, batch, needs, rules)
+            stack.callback(observed.clear)
+            observed.hook(stack)
+            trace = observed.run(progress)
+            stack.callback(trace.clear)
+            return observed, trace
+
         first = stack.enter_context(ExitStack())
-        watch, trace = _watched(first, model, anatomy, batch, needs, rules, progress)
-        if outputs != "logits" and (ending := _ending(model, watch, trace, outputs)) is not None:
+        observed, trace = run(first, anatomy)
+        if outputs != "logits" and (ending := observed.ending(trace, outputs)) is not None:
             first.close()
+            passes = trace.cost["forwards"]
             anatomy = replace(anatomy, ending=ending)
-            watch, trace = _watched(stack, model, anatomy, batch, needs, rules, progress)
-            trace.cost["forwards"] += 2  # the pass that showed probabilities, and the one that showed their origin
-        if watch.flow is not None:
-            scored = (trace.outcome.logits, trace.outcome.latent)
-            watch.flow.finish(*(output for output in scored if output is not None))
-        if rules is not None:
-            trace.plain = partial(_without_rules, model, watch)
-        if needs.blocks and anatomy.readout != "measured":
-            trace.readout_row = _readout(trace, watch.pool)
-        elif needs.blocks:  # costs a pass, so only for methods that ask for it
-            trace.measure_readout = partial(_measure_readout, model, watch, trace)
+            observed, trace = run(stack, anatomy)
+            trace.cost["forwards"] += passes
+        if observed.flow is not None:
+            outcome = trace.outcome
+            observed.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
+            trace.plain = observed.plain
+        if needs.blocks and anatomy.readout == "measured":  # costs a pass, so only for methods that ask for it
+            trace.measure_readout = partial(observed.measure_readout, trace)
+        elif needs.blocks and anatomy.readout != "pool":
+            dtype = torch.promote_types(trace.logits.dtype, torch.float32)
+            trace.readout_row = readout_vector(anatomy, trace.spatial, dtype)
+        elif needs.blocks:
+            if observed.pool is None:
+                raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
+            trace.readout_row = observed.pool.probabilities().mean(1)[:, 0]
         yield trace
-
-
-def _watched(
-    stack: ExitStack,
-    model: nn.Module,
-    anatomy: Anatomy,
-    batch: Batch,
-    needs: Needs,
-    rules: Rules | None,
-    progress: bool,
-) -> tuple[Watch, Trace]:
-    """One observed pass; `stack` ends it."""
-    watch = Watch(model, anatomy, batch, needs, rules)
-    stack.callback(watch.clear)
-    watch.hook(stack)
-    trace = watch.run(progress)
-    stack.callback(trace.clear)
-    return watch, trace
-
-
-def _ending(model: nn.Module, watch: Watch, trace: Trace, outputs: Outputs | None) -> Ending | None:
-    """How the model makes probabilities of its logits, if it does; its hooks are still there, and see nothing."""
-    if watch.guest is not None and not bool(((trace.logits >= 0) & (trace.logits <= 1)).all()):
-        return None  # heads give logits, whatever their host returns
-    watch.asleep = True
-    try:
-        return find_ending(model, watch.batch, trace.logits, outputs)
-    finally:
-        watch.asleep = False
-
-
-def _readout(trace: Trace, pool: AttentionRecord | None) -> Tensor:
-    """The read-out vector `w` of a known family, (B, N)."""
-    dtype = torch.promote_types(trace.logits.dtype, torch.float32)
-    if trace.anatomy.readout != "pool":
-        return readout_vector(trace.anatomy, trace.spatial, dtype)
-    if pool is None:
-        raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
-    return pool.probabilities().mean(1)[:, 0]
-
-
-@contextmanager
-def _without_rules(model: nn.Module, watch: Watch) -> Iterator[Trace]:
-    """A second pass of a ruled one, with plain gradients."""
-    watch.asleep = True  # its hooks are still there
-    try:
-        with observe(model, watch.anatomy, watch.batch, watch.needs) as trace:
-            yield trace
-    finally:
-        watch.asleep = False
-
-
-def _measure_readout(model: nn.Module, watch: Watch, seen: Trace) -> Tensor:
-    """Read-out of an unknown architecture: the share of each final token in the gradient of the top score, (B, N).
-
-    Of a model without a classifier, in that of the length of its latent vector.
-    """
-    bare = watch.anatomy.head is None and "latent" in watch.keep
-    needs = Needs(keep={"block_output": "last"}, graph="block_output")
-    needs = needs.with_latent() if bare else needs
-    watch.asleep = True  # its hooks are still there
-    try:
-        with observe(model, replace(watch.anatomy, readout="mean"), watch.batch, needs) as trace:
-            tokens = trace.blocks[-1].site("block_output")
-            y = full(trace.latent).square().sum(1) if bare else trace.logits.amax(1)
-            (gradient,) = trace.gradient(y, tokens)
-            length: Tensor = full(gradient).norm(dim=-1)
-    finally:
-        watch.asleep = False
-    seen.cost["forwards"] += 1
-    total = length.sum(1, keepdim=True)
-    if not bool((total > 0).all()):
-        raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")
-    return length / total

@@ -1,19 +1,20 @@
-"""Where tensors of a ruled pass come from: which layers project into attention, and what comes out of it.
+"""Operations by name: the torch functions that are one operation, what rules do with it, and where tensors come from.
 
 Attention is a function, in one call or written out, and its projections are layers like all others. A tensor that only
-norms, scalings and moves separate from a layer carries a mark of it, and attention tells the layers whose marks it is
-given.
+norms, scalings and moves separate from a layer carries a mark of it, and attention notes in the marks of its arguments
+that these layers project into it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 Function = Callable[..., Any]
 
@@ -83,14 +84,13 @@ def writes(function: Function) -> bool:
     return function not in OUT_OF_PLACE and (by_name or name == "__setitem__")
 
 
-# Other functions with a bend, by their names: no rule knows them.
+# Functions of many forms, by their names: those with a bend have no rule, the others move numbers around.
 _BENT = frozenset(
     (
         *("selu", "celu", "softplus", "prelu", "rrelu", "glu", "threshold", "logsigmoid", "softsign", "tanhshrink"),
         *("hardshrink", "softshrink", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin"),
     )
 )
-# By their names alone, since each has many forms.
 _ROUTES = frozenset(
     (
         *("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "permute", "transpose", "swapaxes"),
@@ -107,74 +107,86 @@ _ROUTES = frozenset(
 
 def name_of_operation(function: Function) -> str:
     """Name of an operation, `"route"` for one that moves numbers, `"bent"` or empty for one without rules."""
-    found = OPERATIONS.get(function)
-    if found is not None:
-        return found
+    if function in OPERATIONS:
+        return OPERATIONS[function]
     name = getattr(function, "__name__", "")
     return "route" if name in _ROUTES else "bent" if name.removesuffix("_") in _BENT else ""
 
 
-_NAME = "_mhex_origin"  # on tensors of the pass alone
+class RuledPass(Protocol):
+    """What the rules of relevance propagation do in one observed pass; `mhex.relevance.Flow` has the meanings."""
+
+    sequence_first: bool
+    turned: bool
+    everywhere: bool
+
+    def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def straight(self) -> AbstractContextManager[None]: ...
+    def current(self, value: Any) -> Any: ...
+    def settled(self, output: Any) -> Any: ...
+    def finish(self, *outputs: Tensor) -> None: ...
+    def see_as_one(self, stack: ExitStack) -> None: ...
+    def propagate(
+        self,
+        y: Tensor,
+        sources: Sequence[Tensor | None],
+        tensors: tuple[Tensor, ...],
+        carry: Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]],
+        signed: bool,
+    ) -> tuple[list[Tensor], dict[str, Tensor]]: ...
+
+
+class Rules(Protocol):
+    """Relevance rules, as `mhex.relevance.Composite` has them: operations with another backward."""
+
+    @property
+    def partial(self) -> bool: ...
+    def begin(self, model: nn.Module, size: int) -> RuledPass: ...
+
+
+_ORIGIN = "_mhex_origin"  # an attribute of the tensors of a pass
 # Operations after which a tensor still comes from the same layers.
 _KEEPING = frozenset(
-    (
-        *("route", "concatenate", "layer_norm", "rms_norm", "batch_norm"),
-        *("multiply", "divide", "negate", "add", "subtract"),
-    )
+    ["route", "concatenate", "layer_norm", "rms_norm", "batch_norm", "multiply", "divide", "negate", "add", "subtract"]
 )
 _FOLLOWED = _KEEPING | {"attention", "matmul", "softmax"}
 
 
+@dataclass(eq=False)
 class Mark:
-    """A layer of the pass.
+    """A layer of the pass; `projects` is True if its output goes into attention as queries, keys or values."""
 
-    Attributes:
-        projects: True if its output goes into attention as queries, keys or values.
-    """
-
-    def __init__(self) -> None:
-        self.projects = False
+    projects: bool = False
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a tensor comes from.
-
-    Attributes:
-        layers: The layers.
-        kind: `"layers"` alone, `"weights"` for a softmax of their products, or `"attention"` for what it returned.
-    """
+    """The layers that a tensor comes from: from them alone, as a softmax of their products, or from attention."""
 
     layers: frozenset[Mark]
     kind: Literal["layers", "weights", "attention"] = "layers"
 
 
 def origin_of(x: Any) -> Origin | None:
-    """What a tensor comes from; None if from more than that."""
-    origin: Origin | None = getattr(x, _NAME, None)
+    """The layers that a tensor comes from; None if other operations lie between."""
+    origin: Origin | None = getattr(x, _ORIGIN, None)
     return origin
 
 
 def is_from(x: Any, kind: str) -> bool:
-    """Whether a tensor comes from attention, or is its weights."""
+    """Whether a tensor has an origin of this kind."""
     origin = origin_of(x)
     return origin is not None and origin.kind == kind
 
 
 def mark(x: Any, origin: Origin | None) -> None:
-    """Write down what a tensor, or each of several, comes from."""
+    """Write down the origin of a tensor, or of each of several."""
     for tensor in _tensors((x,)):
-        setattr(tensor, _NAME, origin)
+        setattr(tensor, _ORIGIN, origin)
 
 
 def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
-    """Mark the result of an operation.
-
-    Args:
-        name: Of the operation.
-        args: What it is given.
-        result: What it returns.
-    """
+    """Mark the result of an operation, from the marks of its arguments."""
     if name not in _FOLLOWED:
         return
     inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING or origin_of(x) is not None]

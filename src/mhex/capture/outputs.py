@@ -1,4 +1,4 @@
-"""Models that return probabilities: the activation that they end in, and the logits before it.
+"""What a model returns: where its class scores are, and the logits of models that return probabilities.
 
 What goes into a last sigmoid or softmax are the logits. Passes over such a model leave that one call out, so that
 targets, maps and metrics are those of the model without it. Probabilities that were made in another way are turned
@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -27,129 +26,18 @@ from mhex.capture.batch import Batch, full
 from mhex.capture.operations import Function, name_of_operation
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 
+Outputs = Literal["logits", "probabilities"]
+Kind = Literal["sigmoid", "softmax", "log_softmax"]
+Call = tuple[tuple[int, ...], int]  # sizes of the argument but for the first axis; the first call like it is 1
+
 SECTION = "'Models that are no classifiers' in docs/explain.md"
 # By the number of axes of what is returned.
 _EXAMPLES = {
     3: " (of a language model those of the next word, model(...).logits[:, -1]; of tokens or boxes those of one)",
     4: " (of a segmentation those of one region, model(...).mean((2, 3)) over its pixels)",
 }
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one pass ended in, from which targets take their scores.
-
-    Attributes:
-        logits: Class scores, (B, C).
-        latent: The vector that the classifier reads, (B, D); None if it was not asked for.
-    """
-
-    logits: Tensor
-    latent: Tensor | None = None
-
-
-def as_vector(latent: Tensor) -> Tensor:
-    """(B, D) of what enters a classifier: some of text are given all tokens and read the first."""
-    return latent if latent.dim() == 2 else latent[:, 0] if latent.dim() == 3 else latent.flatten(1)
-
-
-def read_latent(output: Any, batch: int | None = None) -> Tensor:
-    """Latent vectors (B, D) from what a model without a classifier returns.
-
-    Args:
-        output: A tensor (B, D), or a Hugging Face output with the `last_hidden_state`, whose first token is taken.
-        batch: Number of samples B that it was given, if known.
-
-    Raises:
-        UnsupportedModelError: If it is something else.
-    """
-    hidden = getattr(output, "last_hidden_state", None)
-    found = hidden[:, 0] if isinstance(hidden, Tensor) and hidden.dim() == 3 else find_scores(output)
-    if found is None or found.dim() != 2 or (batch is not None and found.shape[0] != batch):
-        shape = "nothing of that kind" if found is None else f"a tensor of shape {tuple(found.shape)}"
-        raise UnsupportedModelError(
-            "Expected a latent vector (batch, width) from the model, alone or as the first token of "
-            f"'last_hidden_state', but {type(output).__name__} holds {shape}; wrap the model to return it."
-        )
-    return found
-
-
-def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
-    """Outcome of a model without a known classifier: its latent vector, in place of scores too.
-
-    Args:
-        output: What the model returned.
-        batch: Number of samples B that it was given, if known.
-        refusal: Why what it returned is no latent vector; empty if it is one.
-    """
-    if refusal:
-        raise UnsupportedModelError(refusal)
-    vector = read_latent(output, batch)
-    return Outcome(vector, vector)
-
-
-def read_logits(output: Any, batch: int | None = None) -> Tensor:
-    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object.
-
-    Args:
-        output: What the model returned.
-        batch: Number of samples B that it was given, if known.
-
-    Raises:
-        UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.
-    """
-    if getattr(output, "last_hidden_state", None) is not None and getattr(output, "logits", None) is None:
-        raise UnsupportedModelError(
-            f"Expected class scores, but {type(output).__name__} holds hidden states: the model has no classifier. "
-            "Give a mhex.Concept as target, or a model with a classifier."
-        )
-    found = find_scores(output)
-    fits = found is not None and found.is_floating_point() and found.dim() in (1, 2) and found.numel() > 0
-    if found is None or not fits or (batch is not None and found.shape[0] != batch):
-        raise UnsupportedModelError(
-            f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "
-            f"'logits' in a dictionary, but {type(output).__name__} holds {_instead(output, found)}; wrap the model in "
-            f"a module that returns such scores{_EXAMPLES.get(0 if found is None else found.dim(), '')}, see {SECTION}."
-        )
-    return found[:, None] if found.dim() == 1 else found
-
-
-def _instead(output: Any, found: Tensor | None) -> str:
-    """What a model returns in place of class scores, for a message."""
-    if found is not None:
-        return f"a tensor of shape {tuple(found.shape)} ({found.dtype})"
-    items = output.items() if isinstance(output, Mapping) else ()
-    tensors = [f"{name} of shape {tuple(t.shape)}" for name, t in items if isinstance(t, Tensor)]
-    return " and ".join(tensors) or "nothing of that kind"
-
-
-def find_scores(output: Any) -> Tensor | None:
-    """The tensor that should hold the scores, in whatever a model returns; None if there is none."""
-    if isinstance(output, Tensor):
-        return output
-    if (logits := getattr(output, "logits", None)) is not None:
-        return logits if isinstance(logits, Tensor) else None
-    if isinstance(output, Mapping):
-        if isinstance(logits := output.get("logits", output.get("out")), Tensor):
-            return logits
-        # By other names, one alone can be told: the start and the end of an answer are not classes of a text.
-        tables = [t for t in output.values() if isinstance(t, Tensor) and t.dim() == 2]
-        return tables[0] if len(tables) == 1 else None
-    if isinstance(output, (tuple, list)):
-        # A loss may stand first (a scalar), so the first two-dimensional tensor is taken.
-        return next((t for t in output if isinstance(t, Tensor) and t.dim() == 2), None)
-    return None
-
-
-Outputs = Literal["logits", "probabilities"]
-Kind = Literal["sigmoid", "softmax", "log_softmax"]
-Call = tuple[tuple[int, ...], int]  # sizes of the argument but for the first axis; the first call like it is 1
-
 _FORMS: dict[Kind, tuple[Function, ...]] = {
-    "sigmoid": (
-        *(torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigmoid),
-        *(Tensor.sigmoid, Tensor.sigmoid_),
-    ),
+    "sigmoid": (torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigmoid, Tensor.sigmoid, Tensor.sigmoid_),
     "softmax": (torch.softmax, torch.special.softmax, F.softmax, Tensor.softmax),
     "log_softmax": (torch.log_softmax, torch.special.log_softmax, F.log_softmax, Tensor.log_softmax),
 }
@@ -178,16 +66,92 @@ _SAY = "Give outputs='probabilities' to confirm it, or outputs='logits' to read 
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How a model makes probabilities of its logits.
+class Outcome:
+    """What one pass ended in, from which targets take their scores."""
 
-    Attributes:
-        kind: The activation. Several outputs of a sigmoid are classes judged one by one.
-        call: Which call of it is the last operation of the model; None if the model was not seen to call it, and its
-            outputs are turned back instead.
+    logits: Tensor  # class scores, (B, C)
+    latent: Tensor | None = None  # the vector that the classifier reads, (B, D); None if it was not asked for
+
+
+def as_vector(latent: Tensor) -> Tensor:
+    """(B, D) of what enters a classifier: some of text are given all tokens and read the first."""
+    return latent if latent.dim() == 2 else latent[:, 0] if latent.dim() == 3 else latent.flatten(1)
+
+
+def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
+    """Outcome of a model without a known classifier: its latent vector (B, D), in place of scores too.
+
+    It is the tensor (B, D) that the model returned, or the first token of the `last_hidden_state` of Hugging Face.
+    `refusal` says why what it returned is no latent vector; it is empty if it is one.
     """
+    if refusal:
+        raise UnsupportedModelError(refusal)
+    hidden = getattr(output, "last_hidden_state", None)
+    vector = hidden[:, 0] if isinstance(hidden, Tensor) and hidden.dim() == 3 else find_scores(output)
+    if vector is None or vector.dim() != 2 or (batch is not None and vector.shape[0] != batch):
+        shape = "nothing of that kind" if vector is None else f"a tensor of shape {tuple(vector.shape)}"
+        raise UnsupportedModelError(
+            "Expected a latent vector (batch, width) from the model, alone or as the first token of "
+            f"'last_hidden_state', but {type(output).__name__} holds {shape}; wrap the model to return it."
+        )
+    return Outcome(vector, vector)
 
-    kind: Kind
+
+def read_logits(output: Any, batch: int | None = None) -> Tensor:
+    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object.
+
+    `batch` is the number of samples B that the model was given, if known.
+
+    Raises:
+        UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.
+    """
+    if getattr(output, "last_hidden_state", None) is not None and getattr(output, "logits", None) is None:
+        raise UnsupportedModelError(
+            f"Expected class scores, but {type(output).__name__} holds hidden states: the model has no classifier. "
+            "Give a mhex.Concept as target, or a model with a classifier."
+        )
+    scores = find_scores(output)
+    fits = scores is not None and scores.is_floating_point() and scores.dim() in (1, 2) and scores.numel() > 0
+    if scores is not None and fits and (batch is None or scores.shape[0] == batch):
+        return scores[:, None] if scores.dim() == 1 else scores
+    if scores is not None:
+        content = f"a tensor of shape {tuple(scores.shape)} ({scores.dtype})"
+    else:
+        items = output.items() if isinstance(output, Mapping) else ()
+        tensors = [f"{name} of shape {tuple(t.shape)}" for name, t in items if isinstance(t, Tensor)]
+        content = " and ".join(tensors) or "nothing of that kind"
+    raise UnsupportedModelError(
+        f"Expected the model to return class scores of shape (batch, classes), alone, first in a tuple, or as "
+        f"'logits' in a dictionary, but {type(output).__name__} holds {content}; wrap the model in a module that "
+        f"returns such scores{_EXAMPLES.get(0 if scores is None else scores.dim(), '')}, see {SECTION}."
+    )
+
+
+def find_scores(output: Any) -> Tensor | None:
+    """The tensor that should hold the scores, in whatever a model returns; None if there is none."""
+    if isinstance(output, Tensor):
+        return output
+    if (logits := getattr(output, "logits", None)) is not None:
+        return logits if isinstance(logits, Tensor) else None
+    if isinstance(output, Mapping):
+        if isinstance(logits := output.get("logits", output.get("out")), Tensor):
+            return logits
+        # Under another name only a single table is safe: the start and the end of an answer are two, and no classes.
+        tables = [t for t in output.values() if isinstance(t, Tensor) and t.dim() == 2]
+        return tables[0] if len(tables) == 1 else None
+    if isinstance(output, (tuple, list)):
+        # A loss may stand first (a scalar), so the first two-dimensional tensor is taken.
+        return next((t for t in output if isinstance(t, Tensor) and t.dim() == 2), None)
+    return None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a model makes probabilities of its logits."""
+
+    kind: Kind  # the activation. Several outputs of a sigmoid are classes judged one by one
+    # Which call of it is the last operation of the model; None if the model was not seen to call it, and its outputs
+    # are turned back instead.
     call: Call | None = None
 
     @contextmanager
@@ -198,7 +162,7 @@ class Ending:
             return
         _PASS.skipped = True
         try:
-            with _Without(self) as mode:
+            with _EndingMode(self) as mode:
                 yield
         finally:
             _PASS.skipped = False
@@ -219,9 +183,9 @@ class Ending:
 
 
 class _Pass(threading.local):
-    """What holds of the pass that this thread makes."""
+    """Whether the pass that this thread makes leaves out the activation at the end of the model."""
 
-    skipped = False  # the activation at the end of the model is left out
+    skipped = False
 
 
 _PASS = _Pass()
@@ -249,6 +213,7 @@ def find_ending(
     scores: Tensor,
     outputs: Outputs | None,
     warned: MutableSet[nn.Module] | None = None,
+    cost: MutableMapping[str, int] | None = None,
 ) -> Ending | None:
     """How a model makes probabilities of its logits; None if its outputs are logits.
 
@@ -258,8 +223,9 @@ def find_ending(
         model: The unwrapped module, in evaluation mode.
         batch: Inputs, a few of them are enough.
         scores: What it returns for these or more, (B, C).
-        outputs: As the user says; None to recognise it, and to warn of it.
+        outputs: What the user says of the outputs; None to recognise it, and to warn of it.
         warned: Models of which the user was warned already; None to warn always.
+        cost: Passes made so far, in which the further one is counted.
 
     Raises:
         ArgumentError: The outputs are said to be probabilities, and are not.
@@ -282,12 +248,22 @@ def find_ending(
         )
     if not (shares or logs):
         return None
-    tell = partial(_tell, model, warned)
-    sums, last = _sum_to_one(values, rounding), _last_operation(model, batch)
+
+    def warn(words: str) -> None:
+        if warned is None or model not in warned:
+            warnings.warn(words, MhexWarning, stacklevel=2)
+        if warned is not None:
+            warned.add(model)
+
+    sums, copy = _sum_to_one(values, rounding), batch.copied()
+    with torch.no_grad(), _EndingMode() as mode:
+        last = mode.maker_of(model(*copy.args, **copy.kwargs))
+    if cost is not None:
+        cost["forwards"] += 1
     fits = {"sigmoid": shares, "softmax": shares and sums, "log_softmax": logs}
     if isinstance(last, Ending) and fits[last.kind]:
         if outputs is None:
-            tell(f"The model ends in a {last.kind}, so what goes into it is taken for the logits. {_SAY}")
+            warn(f"The model ends in a {last.kind}, so what goes into it is taken for the logits. {_SAY}")
         return last
     if not shares:
         return None  # logarithms of probabilities are logits
@@ -296,13 +272,15 @@ def find_ending(
         return ending
     name = last.kind if isinstance(last, Ending) else last
     if sums and name not in _AFFINE:
-        tell(
+        warn(
             "The model's outputs are not negative, and those of each sample sum to 1: they are taken for "
             f"probabilities, and their logarithms for the logits. {_SAY}"
         )
         return ending
-    if name not in _LINEAR and (name not in _UNTOLD or _telling(values)):
-        tell(
+    # Untrained networks have small outputs, and these of one sign if there are few classes.
+    telling = values.numel() >= _TELLING and (values.shape[1] >= _TELLING or high - low > _WIDE)
+    if name not in _LINEAR and (name not in _UNTOLD or telling):
+        warn(
             "All outputs of the model for this batch lie between 0 and 1, as probabilities do, and it is not seen how "
             "they are made. They are read as logits: give outputs='probabilities' if they are probabilities, or "
             "outputs='logits' if they are not."
@@ -313,11 +291,10 @@ def find_ending(
 @contextmanager
 def ending_seen() -> Iterator[Callable[[Any], Ending | None]]:
     """While open, a call of a model is watched; the function says in which activation what it returned was made."""
-    with _Makers() as makers:
+    with _EndingMode() as mode:
 
         def ending_of(output: Any) -> Ending | None:
-            scores = find_scores(output)
-            last = None if scores is None else makers.of.get(scores)
+            last = mode.maker_of(output)
             return Ending(last.kind) if isinstance(last, Ending) else None
 
         yield ending_of
@@ -334,95 +311,49 @@ def ending_in_graph(scores: Tensor) -> Ending | None:
     return None
 
 
-def activated(logits: Tensor) -> Iterable[Tensor]:
-    """What each activation that a model may end in would make of logits (B, C)."""
-    return logits.sigmoid(), logits.softmax(-1), logits.log_softmax(-1)
-
-
-def _tell(model: nn.Module, warned: MutableSet[nn.Module] | None, words: str) -> None:
-    if warned is None or model not in warned:
-        warnings.warn(words, MhexWarning, stacklevel=2)
-    if warned is not None:
-        warned.add(model)
-
-
 def _sum_to_one(values: Tensor, rounding: float) -> bool:
     """Whether every row of several values sums to 1."""
     return values.shape[1] > 1 and bool(((values.sum(1) - 1).abs() < max(_SUM, rounding)).all())
 
 
-def _telling(values: Tensor) -> bool:
-    """Whether logits would hardly lie between 0 and 1 like these.
+class _EndingMode(TorchFunctionMode):
+    """Notes what made each tensor of a pass (views of it were made by the same), or leaves out one activation.
 
-    Untrained networks have small outputs, and these of one sign if there are few classes.
+    The argument of the call that is left out stands for what it returns. Calls of activations are counted apart by the
+    sizes of their argument.
     """
-    spread = float(values.max() - values.min())
-    return values.numel() >= _TELLING and (values.shape[1] >= _TELLING or spread > _WIDE)
 
-
-def _last_operation(model: nn.Module, batch: Batch) -> Ending | str | None:
-    """What made the scores that a model returns: an activation, another operation by name, None if nobody saw."""
-    if batch.modality == "image":
-        batch = batch.with_input(batch.pixels.clone())  # the model may write into it
-    with torch.no_grad(), _Makers() as makers:
-        output = model(*batch.args, **batch.kwargs)
-    scores = find_scores(output)
-    return None if scores is None else makers.of.get(scores)
-
-
-class _Counting(TorchFunctionMode):
-    """Counts the calls of activations that a model may end in, apart by the sizes of their argument."""
-
-    def __init__(self) -> None:
+    def __init__(self, left_out: Ending | None = None) -> None:
         super().__init__()
+        self.left_out, self.done = left_out, False
         self.calls: Counter[Ending] = Counter()
+        self.makers: MutableMapping[Tensor, Ending | str] = WeakIdKeyDictionary()
 
-    def counted(self, function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ending | None:
-        """The call as a place in the model; None for other functions."""
-        kind, x = _KINDS.get(function), args[0] if args else kwargs.get("input")
-        if kind is None or not isinstance(x, Tensor):
-            return None
-        place = Ending(kind, (tuple(x.shape[1:]), 0))
-        self.calls[place] += 1
-        return Ending(kind, (tuple(x.shape[1:]), self.calls[place]))
-
-
-class _Makers(_Counting):
-    """Notes what made each tensor of a pass; views of it were made by the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of: MutableMapping[Tensor, Ending | str] = WeakIdKeyDictionary()
+    def maker_of(self, output: Any) -> Ending | str | None:
+        """What made the scores that a model returned: an activation, another operation by name, None if unseen."""
+        scores = find_scores(output)
+        return None if scores is None else self.makers.get(scores)
 
     def __torch_function__(
-        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Function, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        maker: Ending | str | None = self.counted(func, args, kwargs)
+        maker: Ending | str | None = None
+        kind, x = _KINDS.get(func), args[0] if args else kwargs.get("input")
+        if kind is not None and isinstance(x, Tensor):
+            place = Ending(kind, (tuple(x.shape[1:]), 0))
+            self.calls[place] += 1
+            maker = Ending(kind, (tuple(x.shape[1:]), self.calls[place]))
+        if maker is not None and maker == self.left_out:
+            self.done = True
+            return x
         result = func(*args, **kwargs)
+        if self.left_out is not None:
+            return result
         name = getattr(func, "__name__", "")
         if maker is None and name in _VIEWS and args and isinstance(args[0], Tensor):
-            maker = self.of.get(args[0], "route")
-        elif maker is None:
-            maker = name_of_operation(func) or name
+            maker = self.makers.get(args[0], "route")
         written = args[0] if name == "__setitem__" else result
         if isinstance(written, Tensor):
-            self.of[written] = maker
+            self.makers[written] = maker or name_of_operation(func) or name
         return result
-
-
-class _Without(_Counting):
-    """Leaves out one call of an activation: its argument stands for what it returns."""
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__()
-        self.ending, self.done = ending, False
-
-    def __torch_function__(
-        self, func: Function, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _KINDS and self.counted(func, args, kwargs) == self.ending:
-            self.done = True
-            return args[0] if args else kwargs["input"]
-        return func(*args, **kwargs)

@@ -6,7 +6,7 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from threading import get_ident
@@ -22,104 +22,13 @@ from mhex.errors import MhexError, ModelInUseError
 _FREE = threading.Condition()
 _HOLDERS: dict[int, int] = {}  # the thread that explains, by id of a module or parameter
 _BACKWARD = _engine_run_backward.__code__
-_PATIENCE = 60.0  # seconds
-_PAUSE = 0.0005
+_PATIENCE = 60.0  # seconds that a call of another thread may go on
+_PAUSE, _GLANCE = 0.0005, 0.05  # seconds between two looks at other threads, and at the one that is waited for
 _CALLS = ("_call_impl", "forward")  # of a module, as torch and as models name them
 _TRAINED = (
     "Another thread changed the model while it was explained, as training does, so the explanation would be of no one "
     "model; explain between two steps, or explain a copy (copy.deepcopy)."
 )
-
-
-@contextmanager
-def turn(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[bool]:
-    """Have a model alone; waits while another thread has a part of it.
-
-    Yields:
-        False within another turn of this thread with the same model.
-    """
-    thread = get_ident()
-    keys = {id(part) for part in (*modules, *parameters)}
-    with _FREE:
-        if not _is_free(keys, thread) and thread in _HOLDERS.values():  # two such threads could wait for each other
-            raise ModelInUseError(
-                "Another thread explains a model that is wanted while this thread explains another one."
-            )
-        _FREE.wait_for(lambda: _is_free(keys, thread))
-        fresh = keys - _HOLDERS.keys()
-        _HOLDERS.update(dict.fromkeys(fresh, thread))
-    try:
-        yield bool(fresh)
-    finally:
-        with _FREE:
-            for key in fresh:
-                del _HOLDERS[key]
-            _FREE.notify_all()
-
-
-@contextmanager
-def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Let other threads that run the model, or take gradients of its parameters, wait until the turn is over.
-
-    Only where there are other threads. What they are doing with the model right now is waited for. Gradients on other
-    devices than the CPU are taken by a thread that this one needs too and must not wait; they would be lost, so that
-    is refused.
-
-    Raises:
-        ModelInUseError: Such gradients were taken meanwhile, or another thread does not come out of the model.
-    """
-    if threading.active_count() == 1:
-        yield
-        return
-    lost = threading.Event()
-    with ExitStack() as stack:
-        for module in modules:
-            if not isinstance(module, torch.jit.ScriptModule):
-                stack.callback(module.register_forward_pre_hook(_wait_to_run).remove)
-        for parameter in parameters:
-            if parameter.requires_grad:
-                react = partial(_wait, id(parameter)) if parameter.is_cpu else lost.set
-                stack.enter_context(_gradient_hook(parameter, react))
-        _wait_for_calls({id(part) for part in (*modules, *parameters)})
-        yield
-    if lost.is_set():
-        raise ModelInUseError(_TRAINED)
-
-
-@contextmanager
-def unchanged(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Refuse a result if another thread changed weights or modes meanwhile. To be entered when all is set.
-
-    Raises:
-        ModelInUseError: It did; also in the place of an error of torch that came of it.
-    """
-    if threading.active_count() == 1:
-        yield
-        return
-
-    def state() -> list[Any]:
-        return [(p._version, p.requires_grad) for p in parameters] + [module.training for module in modules]
-
-    before = state()
-    try:
-        yield
-    except (RuntimeError, MhexError) as error:
-        if state() != before:
-            raise ModelInUseError(_TRAINED) from error
-        raise
-    if state() != before:
-        raise ModelInUseError(_TRAINED)
-
-
-def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that looks at calls of the thread that made it, and lets those of others pass."""
-    thread = get_ident()
-
-    @wraps(hook)
-    def bound(*args: Any, **kwargs: Any) -> Any:
-        return hook(*args, **kwargs) if get_ident() == thread else None
-
-    return bound
 
 
 class Shared:
@@ -148,15 +57,133 @@ class Shared:
                     self.undo.close()
 
 
+def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that looks at calls of the thread that made it, and lets those of others pass."""
+    thread = get_ident()
+
+    @wraps(hook)
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        return hook(*args, **kwargs) if get_ident() == thread else None
+
+    return bound
+
+
+@contextmanager
+def turn(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[bool]:
+    """Have a model alone; waits while another thread has a part of it.
+
+    Yields:
+        False within another turn of this thread with the same model.
+    """
+    thread = get_ident()
+    keys = {*map(id, modules), *map(id, parameters)}
+    with _FREE:
+        if not _is_free(keys, thread) and thread in _HOLDERS.values():  # two such threads could wait for each other
+            raise ModelInUseError(
+                "Another thread explains a model that is wanted while this thread explains another one."
+            )
+        _FREE.wait_for(lambda: _is_free(keys, thread))
+        fresh = keys - _HOLDERS.keys()
+        _HOLDERS.update(dict.fromkeys(fresh, thread))
+    try:
+        yield bool(fresh)
+    finally:
+        with _FREE:
+            for key in fresh:
+                del _HOLDERS[key]
+            _FREE.notify_all()
+
+
+@contextmanager
+def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Let other threads that run the model, or take gradients of its parameters, wait until the turn is over.
+
+    What they are doing with the model right now is waited for. Threads that begin meanwhile are watched, which costs
+    this one nothing; hooks in the model are needed only where there are other threads already. Gradients on other
+    devices than the CPU are taken by a thread that this one needs too and must not wait; they would be lost, so that
+    is refused.
+
+    Raises:
+        ModelInUseError: Such gradients were taken meanwhile, or another thread does not come out of the model.
+    """
+    lost = threading.Event()
+    with ExitStack() as stack:
+        stack.enter_context(_new_threads_watched())
+        if threading.active_count() > 1:
+            for module in modules:
+                if not isinstance(module, torch.jit.ScriptModule):
+                    stack.callback(module.register_forward_pre_hook(_wait_to_run).remove)
+            for parameter in parameters:
+                if parameter.requires_grad:
+                    react = partial(_wait, id(parameter)) if parameter.is_cpu else lost.set
+                    stack.enter_context(_gradient_hook(parameter, react))
+            _wait_for_calls({*map(id, modules), *map(id, parameters)})
+        yield
+    if lost.is_set():
+        raise ModelInUseError(_TRAINED)
+
+
+@contextmanager
+def unchanged(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Refuse a result if another thread changed weights or modes meanwhile. To be entered when all is set.
+
+    Raises:
+        ModelInUseError: It did; also in the place of an error of torch that came of it.
+    """
+
+    def state() -> tuple[int, ...]:  # versions only grow
+        frozen = sum([p.requires_grad for p in parameters])
+        return sum([p._version for p in parameters]), frozen, sum([m.training for m in modules])
+
+    before = state()
+    try:
+        yield
+    except (RuntimeError, MhexError) as error:
+        if state() != before:
+            raise ModelInUseError(_TRAINED) from error
+        raise
+    if state() != before:
+        raise ModelInUseError(_TRAINED)
+
+
+@contextmanager
+def _watching() -> Iterator[None]:
+    before = threading.getprofile()
+    threading.setprofile(partial(_watch, before))
+    try:
+        yield
+    finally:
+        threading.setprofile(before)
+
+
+_new_threads_watched = Shared(_watching)
+
+
+def _watch(before: Any, frame: FrameType, event: str, argument: Any) -> None:
+    """Profile function of a thread that began while a model was explained: it waits before it uses that model.
+
+    The profile function that the user has set, `before`, comes when the explanation is over.
+    """
+    if not _HOLDERS:
+        sys.setprofile(before)
+    elif event == "call" and (key := _part_used(frame, _HOLDERS)) is not None:
+        _wait(key)
+
+
 def _is_free(keys: set[int], thread: int) -> bool:
-    return all(_HOLDERS.get(key, thread) == thread for key in keys)
+    return all(_HOLDERS[key] == thread for key in keys & _HOLDERS.keys())
 
 
 def _wait(key: int) -> None:
+    """Wait while another thread explains a part of a model, unless that thread itself waits for others in the model."""
     thread = get_ident()
-    if _HOLDERS.get(key, thread) != thread:
-        with _FREE:
-            _FREE.wait_for(lambda: _is_free({key}, thread))
+    if _HOLDERS.get(key, thread) == thread:
+        return
+    with _FREE:
+        while not _FREE.wait_for(lambda: _is_free({key}, thread), _GLANCE):
+            frame = sys._current_frames().get(_HOLDERS.get(key, thread))
+            if frame is not None and frame.f_code.co_filename == threading.__file__ and _is_inside(frame, _HOLDERS):
+                return  # the model hands parts of its work to threads
 
 
 def _wait_for_calls(keys: set[int]) -> None:
@@ -171,32 +198,32 @@ def _wait_for_calls(keys: set[int]) -> None:
         time.sleep(_PAUSE)
 
 
-def _is_inside(frame: FrameType | None, keys: set[int]) -> bool:
+def _is_inside(frame: FrameType | None, keys: Container[int]) -> bool:
     """Whether the calls of a thread, the innermost first, are in the model or take gradients of its parameters."""
-    while frame is not None:
-        code = frame.f_code
-        if code in _WAITING:
-            return False
-        if code is _BACKWARD:
-            return _reaches(frame.f_locals.get("t_outputs", ()), keys)
-        if code.co_name in _CALLS and id(frame.f_locals.get("self")) in keys:
+    while frame is not None and frame.f_code not in _WAITING:
+        if _part_used(frame, keys) is not None:
             return True
+        if frame.f_code is _BACKWARD:
+            return False
         frame = frame.f_back
     return False
 
 
-def _reaches(outputs: Sequence[Tensor], keys: set[int]) -> bool:
-    """Whether gradients of outputs are taken through to one of the parameters."""
-    nodes, seen = [output.grad_fn for output in outputs], set()
+def _part_used(frame: FrameType, keys: Container[int]) -> int | None:
+    """The module that a call runs, or a parameter that it takes gradients of, if it is among `keys`."""
+    if frame.f_code is not _BACKWARD:
+        key = id(frame.f_locals.get("self")) if frame.f_code.co_name in _CALLS else None
+        return key if key in keys else None
+    nodes, seen = [output.grad_fn for output in frame.f_locals.get("t_outputs", ())], set()
     while nodes:
         node = nodes.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        if id(getattr(node, "variable", None)) in keys:
-            return True
+        if (key := id(getattr(node, "variable", None))) in keys:
+            return key
         nodes += [below for below, _ in node.next_functions]
-    return False
+    return None
 
 
 # Code in which a thread waits for its turn: whatever it does above, it does not go on.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -11,79 +11,19 @@ import torch
 from torch import Tensor
 
 from mhex._progress import track
-from mhex.capture.anatomy import Anatomy, Block, Sighting, grid_of, layout_of, without_prefix
+from mhex.capture.anatomy import Anatomy, Block, Sighting, grid_of, layout_of
 from mhex.capture.attention import EVERY, AttentionRecord
 from mhex.capture.batch import Batch, full
-from mhex.capture.needs import BLOCK_SITES, RuledPass
+from mhex.capture.operations import RuledPass
 from mhex.capture.outputs import Outcome, as_vector
 from mhex.capture.replay import in_chunks, sample_width
 from mhex.errors import ArgumentError, CaptureError
 
-
-class Layout:
-    """Rearranges scores and features of one batch.
-
-    Attributes:
-        anatomy: Of the model.
-        batch: The inputs.
-    """
-
-    anatomy: Anatomy
-    batch: Batch
-
-    def as_maps(self, tensor: Tensor) -> Tensor:
-        """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
-        tensor = full(tensor.detach())
-        if tensor.dim() == 3:
-            if self.anatomy.sequence_first:
-                tensor = tensor.transpose(0, 1)
-            return self.on_grid(tensor.mT)
-        if tensor.dim() != 4:
-            raise CaptureError(
-                f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
-            )
-        layer = self.anatomy.features
-        layout = None if layer is None else layer.layout
-        layout = layout or layout_of(tensor.shape, self.batch.pixels.shape)
-        if layout is None:
-            raise CaptureError(
-                f"Expected feature maps with the aspect ratio of the image, but the layer gave {tuple(tensor.shape)}; "
-                "name another one with layer=."
-            )
-        return tensor.permute(0, 3, 1, 2) if layout == "nhwc" else tensor
-
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of the patch grid."""
-        return self.anatomy.grid(*self.batch.pixels.shape[-2:])
-
-    def on_grid(self, scores: Tensor) -> Tensor:
-        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding.
-
-        Maps (B, K, h, w) stay as they are. Where the patch size is not known, the tokens must fill a grid of the
-        shape of the image.
-        """
-        if scores.dim() == 4:
-            return scores
-        if self.batch.modality == "text":
-            if self.batch.real is None or scores.shape[-1] != self.batch.real.shape[1]:
-                raise CaptureError(f"Expected one score per token of the text, but the layer has {scores.shape[-1]}.")
-            return scores.where(self.batch.real.reshape(-1, *[1] * (scores.dim() - 2), scores.shape[-1]), 0.0)
-        if self.anatomy.patch is None:
-            return scores.reshape(*scores.shape[:-1], *grid_of(scores.shape[-1], self.batch.pixels.shape))
-        rows, columns = self.grid()
-        patches = without_prefix(scores, self.anatomy.prefix_tokens, rows * columns)
-        return patches.reshape(*scores.shape[:-1], rows, columns)
-
-    def place(self, scores: Tensor) -> Tensor:
-        """Put token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0.
-
-        Scores that are a map already, (B, h, w), stay as they are.
-        """
-        if scores.dim() == 3:
-            return scores
-        if self.batch.modality == "text":
-            return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
-        return self.on_grid(scores)
+T = TypeVar("T")
+_CUT = (
+    "No gradient reaches what the method reads: the pass cuts it (no_grad, quantised layers), or the method's rules "
+    "hold constant what it goes through."
+)
 
 
 class BlockTrace:
@@ -121,13 +61,10 @@ class BlockTrace:
         return self.attention_record.z
 
     def attention(self, rows: slice = EVERY) -> Tensor:
-        """Attention probabilities `A`, (B, H, N, N), at least float32; rebuilt from q and k. Do not write into it.
+        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; not to be changed.
 
-        Args:
-            rows: Only these queries.
-
-        It is stored only for several targets, and only while it is small beside the graph of its block, which holds
-        some 17 d numbers per token and head where `A` holds N.
+        It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
+        of its block, which holds some 17 d numbers per token and head where `A` holds N.
         """
         if rows != EVERY:
             return self.attention_record.probabilities(rows)
@@ -143,32 +80,7 @@ class BlockTrace:
         return self.attention_record.gradient(z_gradient)
 
 
-def check_kept(blocks: Sequence[BlockTrace], keep: Mapping[str, str], family: str) -> None:
-    """Fail loudly if a block did not show what was asked for.
-
-    Args:
-        blocks: After the pass.
-        keep: Depth by site, as in `Needs`.
-        family: Of the model, for the message.
-    """
-    inner = {site: depth for site, depth in keep.items() if site in BLOCK_SITES}
-    for number, block in enumerate(blocks, start=1):
-        wanted = [site for site, depth in inner.items() if depth == "all" or number == len(blocks)]
-        if lost := [site for site in wanted if not block.shows(site)]:
-            raise CaptureError(
-                f"Block {number} of this {family} did not show its {', '.join(lost)}: "
-                "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
-            )
-
-
-T = TypeVar("T")
-_CUT = (
-    "No gradient reaches what the method reads: the pass cuts it (no_grad, quantised layers), or the method's rules "
-    "hold constant what it goes through."
-)
-
-
-class Trace(Layout):
+class Trace:
     """One forward pass as a method sees it.
 
     Attributes:
@@ -180,10 +92,10 @@ class Trace(Layout):
         cost: Passes made so far.
         layers: Maps of single layers by name, which a method may leave for the result: token scores (B, N), or
             (B, K, ...) from a method that is called once for all targets.
-        diagnostics: What a method found out about its own result, by name: (B,), or (B, K) as above.
+        diagnostics: What a method measured of its own result, by name: (B,), or (B, K) as above.
         signed: Whether the scores are signed, where that depends on the options; None for what is registered.
         chosen: Options that a method settled by itself, to be written into the result.
-        seed: Of random numbers, as the user gave it.
+        seed: The seed of random numbers that the user gave.
         embeddings: How often the pass used the embedding of words, if 'input' is kept.
         returned: What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
     """
@@ -273,23 +185,21 @@ class Trace(Layout):
         return self.readout_row
 
     def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """`dy_n/dt` for every tensor; samples are independent, so the sum over the batch is differentiated.
+        """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,).
 
-        Args:
-            y: One score per sample, (B,).
-            tensors: Kept ones.
+        Samples are independent, so the sum over the batch is differentiated.
         """
         if not y.requires_grad:
             raise CaptureError(_CUT)
         return self.carried(y, torch.ones_like(y), tensors)
 
     def carried(self, source: Tensor, start: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What one backward pass carries from `source`, given `start` of its shape, to each of the tensors."""
+        """What one backward pass carries from `source`, which starts with `start`, to each of the tensors."""
         self.cost["backwards"] += 1
         if self.flow is not None:
             self.flow.everywhere = False
         try:
-            found = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
@@ -297,22 +207,25 @@ class Trace(Layout):
                 "The model writes in place into what its own gradient needs, so it could not be trained and has none; "
                 "choose a method without gradients, such as occlusion or rise."
             ) from error
-        if all(gradient is None for gradient in found):
+        if all(gradient is None for gradient in gradients):
             raise CaptureError(_CUT)
-        return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True))
+        return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True))
 
-    def relevance(self, y: Tensor, at: Tensor, *others: Tensor, signed: bool = True) -> list[Tensor]:
+    def relevance(self, y: Tensor, at: Tensor, *further: Tensor, signed: bool = True) -> list[Tensor]:
         """Relevance of kept tensors under the method's rules; what was lost on the way is left in `diagnostics`.
 
         Args:
             y: One score per sample, (B,).
             at: Where conservation is measured: all of the relevance should arrive here.
-            others: Further kept tensors.
+            further: More kept tensors.
             signed: False if a class with a negative logit starts with positive relevance all the same.
         """
         if self.flow is None:
             raise CaptureError("Relevance needs rules; give the method rules=.")
-        return self.flow.propagate(self, y, (at, *others), signed)
+        sources = (self.returned, self.outer.get("latent"))
+        relevances, books = self.flow.propagate(y, sources, (at, *further), self.carried, signed)
+        self.diagnostics |= books
+        return relevances
 
     @property
     def outcome(self) -> Outcome:
@@ -329,8 +242,8 @@ class Trace(Layout):
         """What does not depend on the target: computed for the first one and shared by the others."""
         if name not in self._done:
             self._done[name] = compute()
-        found: T = self._done[name]
-        return found
+        value: T = self._done[name]
+        return value
 
     def noise(self, step: int, *shape: int) -> Tensor:
         """Standard normal numbers, float32, that depend on the user's seed, `step` and the kind of device alone.
@@ -347,10 +260,9 @@ class Trace(Layout):
     def chunks(
         self, count: int, run: Callable[[int, int], T], words: str = "", size: int | None = None, weight: int = 1
     ) -> Iterator[tuple[int, int, T]]:
-        """`run(start, stop)` over so many samples for the model, as many at a time as are good for the device.
+        """`run(start, stop)` over `count` samples, as many at a time as are good for the device; see `in_chunks`.
 
-        Yields the beginning and end of each part, and what `run` returned; see `in_chunks`. `words` stand at the
-        progress bar, if any; `size` is the most at a time, if given; `weight` says how much a sample of them takes.
+        `words` stand at the progress bar, if any; `size` is the most at a time; `weight` is the share of a sample.
         """
         width = weight * sample_width(self.batch, self.anatomy)
         bar = track(range(count), words, self.progress and bool(words))
@@ -359,6 +271,64 @@ class Trace(Layout):
     def track(self, steps: Sequence[T], words: str) -> Iterator[T]:
         """Iterate with a progress bar if the user asked for one."""
         return track(steps, words, self.progress)
+
+    def as_maps(self, tensor: Tensor) -> Tensor:
+        """Rearrange features, or their gradient, to (B, C, h, w), at least float32; prefix tokens are dropped."""
+        tensor = full(tensor.detach())
+        if tensor.dim() == 3:
+            if self.anatomy.sequence_first:
+                tensor = tensor.transpose(0, 1)
+            return self.on_grid(tensor.mT)
+        if tensor.dim() != 4:
+            raise CaptureError(
+                f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
+            )
+        layer = self.anatomy.features
+        layout = (None if layer is None else layer.layout) or layout_of(tensor.shape, self.batch.pixels.shape)
+        if layout is None:
+            raise CaptureError(
+                f"Expected feature maps with the aspect ratio of the image, but the layer gave {tuple(tensor.shape)}; "
+                "name another one with layer=."
+            )
+        return tensor.permute(0, 3, 1, 2) if layout == "nhwc" else tensor
+
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patch grid."""
+        return self.anatomy.grid(*self.batch.pixels.shape[-2:])
+
+    def on_grid(self, scores: Tensor) -> Tensor:
+        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding.
+
+        Maps (B, K, h, w) stay as they are. Where the patch size is not known, the tokens must fill a grid of the
+        shape of the image.
+        """
+        if scores.dim() == 4:
+            return scores
+        if self.batch.modality == "text":
+            if self.batch.real is None or scores.shape[-1] != self.batch.real.shape[1]:
+                raise CaptureError(f"Expected one score per token of the text, but the layer has {scores.shape[-1]}.")
+            return scores.where(self.batch.real.reshape(-1, *[1] * (scores.dim() - 2), scores.shape[-1]), 0.0)
+        if self.anatomy.patch is None:
+            return scores.reshape(*scores.shape[:-1], *grid_of(scores.shape[-1], self.batch.pixels.shape))
+        rows, columns = self.grid()
+        prefix, count = self.anatomy.prefix_tokens, rows * columns
+        if scores.shape[-1] != prefix + count:
+            raise CaptureError(
+                f"Expected {prefix} prefix tokens and {count} patches, but saw {scores.shape[-1]} tokens: "
+                "the layer does not hold the patch grid of the image."
+            )
+        return scores[..., prefix:].reshape(*scores.shape[:-1], rows, columns)
+
+    def place(self, scores: Tensor) -> Tensor:
+        """Put token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0.
+
+        Scores that are a map already, (B, h, w), stay as they are.
+        """
+        if scores.dim() == 3:
+            return scores
+        if self.batch.modality == "text":
+            return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
+        return self.on_grid(scores)
 
     def clear(self) -> None:
         """Let go of every tensor, so that the graph is freed even if the trace is still referred to."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Outputs, check_outputs, known_anatomy
+from mhex.capture.batch import mask_arguments
 from mhex.capture.hooks import follow_calls
-from mhex.capture.masks import mask_arguments
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, some_of, unknown_name
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mhex.capture import Ending, read_logits
+from mhex.capture.batch import kept_tokens, tells_padding
 from mhex.capture.hooks import unfollow_calls
-from mhex.capture.masks import kept_tokens, tells_padding
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
 from mhex.heads.block import ExplainerBlock, channel_axis, class_scores, gated_sum, pooled_sum, pooled_target
 from mhex.heads.call_record import HeadReading, decided

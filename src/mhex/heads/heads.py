@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from mhex._misfit import misfit_of
 from mhex.capture import Outputs, unwrap
 from mhex.capture.anatomy import GUEST
+from mhex.capture.batch import first_and_last, kept_tokens, tells_padding
 from mhex.capture.hooks import see_each
-from mhex.capture.masks import first_and_last, kept_tokens, tells_padding
 from mhex.capture.outputs import Ending, ending_in_graph
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
 from mhex.heads.block import Coupling, ExplainerBlock, GateTarget, Preset, Relu, wide_dtype

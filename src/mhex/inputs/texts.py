@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Batch
-from mhex.capture.masks import first_and_last
+from mhex.capture.batch import first_and_last
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.inputs.prepared import Prepared, check_batch, finite, place_of
 

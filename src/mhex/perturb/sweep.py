@@ -287,7 +287,7 @@ class PerturbationSweep(Runner[SweepResult]):
             return lambda removed, samples: removed_words(subject, self.reference, spread(removed, samples), samples)
         if self.reference == "drop":
             # The position of each patch that stays is its own.
-            return lambda removed, samples: replace(subject.variants(pixels, samples), kept=~removed)
+            return lambda removed, samples: replace(subject.variants(pixels, samples), patches=~removed)
         if self.reference != "impute":
             stand_in = subject.reference(self.reference, self.sigma, self.radius)
 

@@ -1,15 +1,15 @@
 """Relevance rules: operations with the same value and another backward, so that one backward pass gives relevance.
 
-A *composite* is a small table from the name of an operation to its rule (`operations.py` says which torch functions
-carry which name), so a variant of layer-wise relevance propagation is data. It is given to `observe(..., rules=)`, and
-acts on the forward pass made there, on this thread, and on the backward pass of its graph. No function is patched, and
-the user's weights are never changed.
+A *composite* is a small table from the name of an operation (see `mhex.capture.operations`) to its rule, so a variant
+of layer-wise relevance propagation is data. It is given to `observe(..., rules=)`, and acts on the forward pass made
+there, on this thread, and on the backward pass of its graph. No function is patched, and the user's weights are never
+changed.
 """
 
 from mhex.relevance.absolute import absolute_rules
 from mhex.relevance.affine import AlphaBeta, Box, Epsilon, Gamma, Separate
-from mhex.relevance.composite import Composite, gradient_rules, guided_rules, relevance_rules
-from mhex.relevance.flow import Flow
+from mhex.relevance.composite import gradient_rules, guided_rules, relevance_rules
+from mhex.relevance.flow import Composite, Flow
 
 __all__ = [
     "AlphaBeta",

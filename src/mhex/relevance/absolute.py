@@ -6,7 +6,6 @@ sgn(x) J_f'(|x|)^T s)`, divided by its sum of absolute values over the sample. E
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,16 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.relevance.affine import Shares, affine, folded_norm
-from mhex.relevance.composite import Composite
-from mhex.relevance.elementwise import cut
-from mhex.relevance.flow import Flow
+from mhex.relevance.affine import affine, folded_norm
+from mhex.relevance.arithmetic import Sum, as_record, divides, handed, joined
+from mhex.relevance.elementwise import LayerNorm, cut, layer_norm_rule
+from mhex.relevance.flow import Composite, Flow, Rule, Shares
 from mhex.relevance.layers import Affine
-from mhex.relevance.node import divide, graph_operands, node, used_once
-from mhex.relevance.products import as_record, divides, grouped, handed, in_graph
-from mhex.relevance.sums import is_mask, joined, terms_of
+from mhex.relevance.node import Operation, divide, graph_operands, in_graph, used_once
 
-Operation = Callable[..., Tensor]
 _LEAST = 1e-9
 _HIDDEN = torch.finfo(torch.float32).tiny  # what a mask leaves of a probability is smaller
 
@@ -35,17 +31,8 @@ def mass_one(flow: Flow, relevance: Tensor, x: Tensor) -> Tensor:
     """
     if used_once(x):
         return relevance
-    mass = flow.mass(relevance)
+    mass = flow.total(relevance.abs())  # faster than a norm on a CPU
     return relevance * flow.spread(divide(torch.ones_like(mass), mass, 0.0), relevance)
-
-
-def fixed(value: Any) -> Any:
-    """Tensors without their graph."""
-    return value.detach() if isinstance(value, Tensor) else value
-
-
-def _absolute(value: Any) -> Any:
-    return value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _weights(relevance: Tensor, y: Tensor) -> Tensor:
@@ -66,22 +53,25 @@ def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) 
     places = graph_operands(*args)
     if not places:
         return NotImplemented
+    inputs = [args[place] for place in places]
+
+    def constant(value: Any, absolute: bool) -> Any:
+        value = value.detach() if isinstance(value, Tensor) else value
+        return value.abs() if absolute and isinstance(value, Tensor) and value.is_floating_point() else value
 
     def slopes(s: Tensor, absolute: bool) -> tuple[Tensor, ...]:
         with torch.enable_grad():
-            values, named = map(fixed, args), {name: fixed(one) for name, one in kwargs.items()}
-            given = [_absolute(one) for one in values] if absolute else list(values)
-            named = {name: _absolute(one) for name, one in named.items()} if absolute else named
-            points = [given[place].requires_grad_() for place in places]
-            return torch.autograd.grad(operation(*given, **named), points, s)
+            values = [constant(value, absolute) for value in args]
+            options = {name: constant(value, absolute) for name, value in kwargs.items()}
+            points = [values[place].requires_grad_() for place in places]
+            return torch.autograd.grad(operation(*values, **options), points, s)
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         s = _weights(carried, y)
-        inputs = [args[place] for place in places]
-        found = zip(inputs, slopes(s, False), slopes(s, True), strict=True)
-        return [mass_one(flow, x.detach() * one + x.detach().abs() * other, x) for x, one, other in found]
+        triples = zip(inputs, slopes(s, False), slopes(s, True), strict=True)
+        return [mass_one(flow, x.detach() * plain + x.detach().abs() * sized, x) for x, plain, sized in triples]
 
-    return node(flow, lambda: operation(*args, **kwargs), back, *(args[place] for place in places))
+    return flow.node(lambda: operation(*args, **kwargs), back, *inputs)
 
 
 def scale_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
@@ -91,13 +81,19 @@ def scale_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> A
         return NotImplemented
     if len(places) == 2:
         return operation_rule(flow, operation, *args)
-    x = args[places[0]]
-    return node(
-        flow,
-        lambda: operation(*args),
-        lambda carried, y: [mass_one(flow, y.clamp_min(0).mul_(_weights(carried, y)).sum_to_size(x.shape), x)],
-        x,
-    )
+    return _positive_outputs(flow, lambda: operation(*args), args[places[0]])
+
+
+def rms_norm_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The length is a constant, and the same for `|x|`: positive outputs have relevance, as after a scaling."""
+    return _positive_outputs(flow, lambda: operation(x, *args, **kwargs), x)
+
+
+def _positive_outputs(flow: Flow, compute: Operation, x: Tensor) -> Tensor:
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        return [mass_one(flow, y.clamp_min(0).mul_(_weights(carried, y)).sum_to_size(x.shape), x)]
+
+    return flow.node(compute, back, x)
 
 
 def sum_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Tensor:
@@ -105,87 +101,45 @@ def sum_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Ten
 
     A mask that is added to the logits of attention is no term: what it leaves keeps its relevance.
     """
-    terms, factors = terms_of(operation, *args, **kwargs)
-    places = graph_operands(*terms)
+    call = Sum(operation, *args, **kwargs)
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        if len(places) == 1 and is_mask(terms[1 - places[0]]):
-            return [mass_one(flow, carried.sum_to_size(terms[places[0]].shape), terms[places[0]])]
-        s = _weights(carried, y)
-        shares = [(terms[place].detach() * factors[place]).clamp_(min=0) * s for place in places]
-        found = zip(shares, (terms[place] for place in places), strict=True)
-        return [mass_one(flow, share.sum_to_size(term.shape), term) for share, term in found]
+        if call.is_masking:
+            (x,) = call.inputs
+            return [mass_one(flow, carried.sum_to_size(x.shape), x)]
+        s, pairs = _weights(carried, y), zip(call.places, call.inputs, strict=True)
+        shares = [((x.detach() * call.factors[place]).clamp_(min=0) * s, x) for place, x in pairs]
+        return [mass_one(flow, share.sum_to_size(x.shape), x) for share, x in shares]
 
-    return node(flow, lambda: operation(*args, **kwargs), back, *(terms[place] for place in places))
+    return flow.node(lambda: operation(*args, **kwargs), back, *call.inputs)
 
 
-def layer_norm_rule(
-    flow: Flow,
-    operation: Operation,
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-) -> Tensor:
+@layer_norm_rule
+def absolute_layer_norm(flow: Flow, call: LayerNorm, carried: Tensor, y: Tensor) -> Tensor:
     """Mean and variance are constants, those of `|x|` for the absolute operation."""
-    shape = list(normalized_shape)
-    kept: dict[str, Tensor] = {}
-
-    def compute() -> Tensor:
-        y, _, kept["of x"] = torch.native_layer_norm(input, shape, weight, bias, eps)
-        return y
-
-    @cache
-    def scale_of_sizes() -> Tensor:
-        return torch.native_layer_norm(input.detach().abs(), shape, None, None, eps)[2].to(input.dtype)
-
-    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        s, x = _weights(carried, y), input.detach()
-        signed, sized = (x * kept["of x"].to(x.dtype), x.abs().mul_(scale_of_sizes()))
-        if weight is not None:
-            signed, sized = signed.mul_(weight), sized.mul_(weight.abs())
-        return [mass_one(flow, signed.add_(sized).mul_(s), input)]
-
-    return node(flow, compute, back, input)
-
-
-def _times_slope(operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    with torch.enable_grad():
-        point = x.view_as(x).requires_grad_()
-        return torch.autograd.grad(operation(point, *args, **kwargs), point, x)[0]
+    x = call.input.detach()
+    signed, sized = x * call.rstd.to(x.dtype), x.abs().mul_(call.rstd_of_sizes)
+    if call.weight is not None:
+        signed, sized = signed.mul_(call.weight), sized.mul_(call.weight.abs())
+    return mass_one(flow, signed.add_(sized).mul_(_weights(carried, y)), call.input)
 
 
 def activation_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Element by element: `R` times `(x phi'(x) + |x| phi'(|x|)) / |phi(x)|`, kept for several passes."""
 
+    def times_slope(value: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = value.view_as(value).requires_grad_()
+            return torch.autograd.grad(operation(point, *args, **kwargs), point, value)[0]
+
     @cache
     def factor() -> Tensor:
-        return _times_slope(operation, x.detach(), *args, **kwargs).add_(
-            _times_slope(operation, x.detach().abs(), *args, **kwargs)
-        )
+        return times_slope(x.detach()).add_(times_slope(x.detach().abs()))
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         return [mass_one(flow, _weights(carried, y).mul_(factor()), x)]
 
-    return node(flow, lambda: operation(x, *args, **kwargs), back, x)
-
-
-def rms_norm_rule(
-    flow: Flow,
-    operation: Operation,
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
-    """The length is a constant, and the same for `|x|`: positive outputs have relevance, as after a scaling."""
-
-    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        return [mass_one(flow, y.clamp_min(0).mul_(_weights(carried, y)), input)]
-
-    return node(flow, lambda: operation(input, normalized_shape, weight, eps), back, input)
+    return flow.node(lambda: operation(x, *args, **kwargs), back, x)
 
 
 def softmax_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -197,7 +151,7 @@ def softmax_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwar
         sized = operation(x.detach().abs().masked_fill(hidden, -torch.inf), *args, **kwargs)
         return [mass_one(flow, _weights(carried, y) * (finite * y + finite.abs() * sized), x)]
 
-    return node(flow, lambda: operation(x, *args, **kwargs), back, x)
+    return flow.node(lambda: operation(x, *args, **kwargs), back, x)
 
 
 def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
@@ -221,32 +175,26 @@ def attention_rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Te
         to_query = torch.addcmul((s @ keys).mul_(query), query.abs(), s @ keys.abs())
         to_keys = torch.addcmul((s.mT @ query).mul_(keys), keys.abs(), s.mT @ query.abs())
         pairs = ((to_query, q), (to_keys, k), (to_values, v))
-        found = [mass_one(flow, one, x if one.shape == x.shape else one) for one, x in pairs]
-        return handed(flow, [grouped(one, x) for one, (_, x) in zip(found, pairs, strict=True)], (q, k, v))
+        relevances = [mass_one(flow, part, x if part.shape == x.shape else part) for part, x in pairs]
+        return handed(flow, relevances, (q, k, v))
 
-    return node(flow, lambda: operation(q, k, v, **kwargs), back, *in_graph(q, k, v))
-
-
-def _rules() -> Mapping[str, Callable[..., Any]]:
-    layer = affine(Absolute())
-    rules: dict[str, Callable[..., Any]] = dict.fromkeys(("linear", "convolution"), layer)
-    rules |= dict.fromkeys(("matmul", "pool"), operation_rule)
-    rules |= dict.fromkeys(("multiply", "divide", "negate"), scale_rule)
-    rules |= dict.fromkeys(("add", "subtract"), sum_rule)
-    return {
-        **rules,
-        "activation": activation_rule,
-        "layer_norm": layer_norm_rule,
-        "rms_norm": rms_norm_rule,
-        "batch_norm": folded_norm(operation_rule),
-        "softmax": softmax_rule,
-        "attention": attention_rule,
-        "gate": cut,
-        "length": cut,
-        "concatenate": joined,
-    }
+    return flow.node(lambda: operation(q, k, v, **kwargs), back, *in_graph(q, k, v))
 
 
 def absolute_rules() -> Composite:
     """The composite of absLRP."""
-    return Composite("relevance", _rules())
+    rules: dict[str, Rule] = {
+        **dict.fromkeys(("linear", "convolution"), affine(Absolute())),
+        **dict.fromkeys(("matmul", "pool"), operation_rule),
+        **dict.fromkeys(("multiply", "divide", "negate"), scale_rule),
+        **dict.fromkeys(("add", "subtract"), sum_rule),
+        **dict.fromkeys(("gate", "length"), cut),
+        "activation": activation_rule,
+        "layer_norm": absolute_layer_norm,
+        "rms_norm": rms_norm_rule,
+        "batch_norm": folded_norm(operation_rule),
+        "softmax": softmax_rule,
+        "attention": attention_rule,
+        "concatenate": joined,
+    }
+    return Composite("relevance", rules)

@@ -8,31 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mhex.capture.operations import Mark, Origin, is_from, mark
-from mhex.relevance.flow import Flow
+from mhex.relevance.flow import Flow, Rule, Shares
 from mhex.relevance.layers import Affine, norm_settings, read_layer
-from mhex.relevance.node import divide, node
+from mhex.relevance.node import divide
 
-_LOOK = 64
-
-
-class Shares:
-    """A rule of affine layers.
-
-    Attributes:
-        whole: True if it looks at all tokens of a sample to hand down the relevance of one.
-    """
-
-    whole: ClassVar[bool] = False
-
-    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
-        """What the backward pass carries to `x`, given what it carries to `y`, and notes what the bias takes."""
-        raise NotImplementedError
+_LOOK = 64  # rows that are looked at first
 
 
 @dataclass(frozen=True)
@@ -46,8 +32,8 @@ class Epsilon(Shares):
         s = carried if exact else divide(flow.incoming(carried, y), y, self.epsilon)
         if layer.bias is not None:
             flow.lose(layer.absorbed(s, layer.bias))
-        found = layer.transposed(s, layer.weight)
-        return found.mul_(layer.x) if flow.relevance else found
+        gradient = layer.transposed(s, layer.weight)
+        return gradient.mul_(layer.x) if flow.relevance else gradient
 
 
 @dataclass(frozen=True)
@@ -63,14 +49,12 @@ class AlphaBeta(Shares):
         sums = layer.both_sums(y) if layer.both_signs and self.alpha != 1 else None
         if sums is not None:
             return self._by_sizes(flow, layer, relevance, sums)
-        found = None
+        parts = []
         for share, positive in ((self.alpha, True), (1 - self.alpha, False)):
             if share:
                 s = divide(relevance, layer.one_sign(positive), self.epsilon).mul_(share)
-                part = layer.one_sign_back(s, positive, flow.relevance)
-                found = part if found is None else found.add_(part)
-        assert found is not None  # both shares sum to 1
-        return found
+                parts.append(layer.one_sign_back(s, positive, flow.relevance))
+        return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
 
     def _by_sizes(self, flow: Flow, layer: Affine, relevance: Tensor, sums: tuple[Tensor, Tensor]) -> Tensor:
         """The same with fewer products: `R = (x W^T (s^+ + s^-) + |x| |W|^T (s^+ - s^-)) / 2`.
@@ -79,7 +63,7 @@ class AlphaBeta(Shares):
         """
         up = divide(relevance, sums[0], self.epsilon).mul_(self.alpha / 2)
         down = divide(relevance, sums[1], self.epsilon).mul_((1 - self.alpha) / 2)
-        plain, sized = layer.transposed(up + down, layer.weight), layer.transposed(up - down, layer.sizes())
+        plain, sized = layer.transposed(up + down, layer.weight), layer.transposed(up - down, layer.weight.abs())
         x = layer.x
         return plain.mul_(x).addcmul_(x.abs(), sized) if flow.relevance else plain.addcmul_(x.sign(), sized)
 
@@ -102,9 +86,9 @@ class Gamma(Shares):
         if layer.bias is not None:
             flow.lose(layer.absorbed(signed, layer.bias * (1 + half)) + layer.absorbed(s, layer.bias.abs() * half))
         # Factors are on weights, which are fewer than activations.
-        found = layer.transposed(signed, layer.weight * (1 + half))
-        sized = layer.transposed(s, layer.sizes().mul_(half))
-        return found.mul_(x).addcmul_(x.abs(), sized) if flow.relevance else found.addcmul_(x.sign(), sized)
+        plain = layer.transposed(signed, layer.weight * (1 + half))
+        sized = layer.transposed(s, layer.weight.abs().mul_(half))
+        return plain.mul_(x).addcmul_(x.abs(), sized) if flow.relevance else plain.addcmul_(x.sign(), sized)
 
 
 @dataclass(frozen=True)
@@ -115,20 +99,20 @@ class Box(Shares):
     """
 
     epsilon: float = 1e-6
-    whole = True
+    all_tokens = True
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         x, rows = layer.x, layer.x.reshape(flow.size, -1)
         low, high = flow.spread(rows.amin(1), x), flow.spread(rows.amax(1), x)
         middle, reach = x - (low + high) / 2, ((high - low) / 2).expand_as(x)
-        total = layer.forward(middle, layer.weight) + layer.forward(reach, layer.sizes())
+        total = layer.forward(middle, layer.weight) + layer.forward(reach, layer.weight.abs())
         a = divide(carried, total, self.epsilon)
-        return middle * layer.transposed(a, layer.weight) + reach * layer.transposed(a, layer.sizes())
+        return middle * layer.transposed(a, layer.weight) + reach * layer.transposed(a, layer.weight.abs())
 
 
 @dataclass(frozen=True)
 class Separate(Shares):
-    """As in the code published with Transformer attribution: both positive products over sums of their own.
+    """The rule of the code published with Transformer attribution: both positive products over sums of their own.
 
     Relevance is not conserved: a layer hands down up to twice what it was given.
     """
@@ -137,21 +121,17 @@ class Separate(Shares):
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         total = torch.zeros_like(layer.x)
-        for x, weight in (
-            (layer.x.clamp_min(0), layer.weight.clamp_min(0)),
-            (layer.x.clamp_max(0), layer.weight.clamp_max(0)),
-        ):
+        for one_sign in (torch.clamp_min, torch.clamp_max):
+            x, weight = one_sign(layer.x, 0), one_sign(layer.weight, 0)
             s = divide(carried, layer.forward(x, weight), self.epsilon)
             total += x * layer.transposed(s, weight)
         return total
 
 
-def affine(shares: Shares, projection: Shares | None = None) -> Callable[..., Any]:
+def affine(shares: Shares, projection: Shares | None = None) -> Rule:
     """Rule of `"linear"` and `"convolution"`; the first layer of a network has the composite's rule of the entrance.
 
-    Args:
-        shares: Rule of layers.
-        projection: Rule of those that project into attention or out of it; that of the others if None.
+    `projection` is the rule of layers that project into attention or out of it; None for that of the others.
     """
 
     def rule(flow: Flow, operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -160,31 +140,37 @@ def affine(shares: Shares, projection: Shares | None = None) -> Callable[..., An
             return NotImplemented
         usual = shares if flow.entered or flow.composite.entrance is None else flow.composite.entrance
         flow.entered = True
-        here, after_attention = Mark(), is_from(layer.x, "attention")
+        output, after_attention = Mark(), is_from(layer.x, "attention")
 
         def choose() -> Shares:  # on the way back, when it is known where the output went
-            return projection if projection is not None and (after_attention or here.projects) else usual
+            return projection if projection is not None and (after_attention or output.projects) else usual
+
+        def fold(x: Tensor, settings: tuple[Tensor, Tensor], compute: Callable[[], Tensor]) -> Any:
+            # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
+            if layer.geometry is None and x.dim() != 2:
+                return NotImplemented
+            return _ruled(flow, layer.folded(*settings), choose, compute)
 
         y = _ruled(flow, layer, choose, lambda: operation(*args, **kwargs))
-        mark(y, Origin(frozenset((here,))))
-        flow.folding = (y, layer, choose)
+        mark(y, Origin(frozenset((output,))))
+        flow.folding = (y, fold)
         return y
 
     return rule
 
 
-def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
+def folded_norm(alone: Rule) -> Rule:
     """Rule of `"batch_norm"`: folded into the layer before it; `alone` is the rule of one that follows no layer."""
 
     def rule(flow: Flow, operation: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Any:
         settings = norm_settings(x, *args, **kwargs)
         if settings is None:
             return NotImplemented
-        # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
-        if flow.folding is None or flow.folding[0] is not x or (flow.folding[1].geometry is None and x.dim() != 2):
-            return alone(flow, operation, x, *args, **kwargs)
-        _, layer, choose = flow.folding
-        return _ruled(flow, layer.folded(*settings), choose, lambda: operation(x, *args, **kwargs))
+        if flow.folding is not None and flow.folding[0] is x:
+            folded = flow.folding[1](x, settings, lambda: operation(x, *args, **kwargs))
+            if folded is not NotImplemented:
+                return folded
+        return alone(flow, operation, x, *args, **kwargs)
 
     return rule
 
@@ -192,27 +178,27 @@ def folded_norm(alone: Callable[..., Any]) -> Callable[..., Any]:
 def _ruled(flow: Flow, layer: Affine, choose: Callable[[], Shares], compute: Callable[[], Tensor]) -> Tensor:
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         shares = choose()
-        part, tokens = layer, None if shares.whole or layer.geometry is not None else flow.reached(carried)
+        part, tokens = layer, None if shares.all_tokens or layer.geometry is not None else flow.reached(carried)
         if tokens is not None:
             part, carried, y = replace(layer, x=layer.x[:, tokens]), carried[:, tokens], y[:, tokens]
         if layer.geometry is None and not flow.relevance and layer.weight.shape[0] > layer.weight.shape[1]:
-            given = _given(carried)
-            if given is not None:
-                part, carried, y = part.narrowed(given), carried[..., given], y[..., given]
-        found = shares.hand_down(flow, part, carried, y)
+            outputs = _reached_outputs(carried)
+            if outputs is not None:
+                part, carried, y = part.narrowed(outputs), carried[..., outputs], y[..., outputs]
+        handed = shares.hand_down(flow, part, carried, y)
         if tokens is None:
-            return [found]
-        whole = torch.zeros_like(layer.x)
-        whole[:, tokens] = found
-        return [whole]
+            return [handed]
+        every = torch.zeros_like(layer.x)
+        every[:, tokens] = handed
+        return [every]
 
-    return node(flow, compute, back, layer.x)
+    return flow.node(compute, back, layer.x)
 
 
-def _given(carried: Tensor) -> slice | Tensor | None:
-    """Outputs of a linear layer that are given something, where they are few; None where all are better taken.
+def _reached_outputs(carried: Tensor) -> slice | Tensor | None:
+    """Outputs of a linear layer that the backward pass reaches, where they are few; None where all are better taken.
 
-    Queries and keys of constant attention are given nothing.
+    It does not reach queries and keys of constant attention.
     """
     rows = carried.flatten(0, -2)
     if 2 * int(rows[:_LOOK].any(0).sum()) >= rows.shape[1]:  # a look at some of them saves the rest

@@ -1,45 +1,14 @@
-"""Composites: tables from operations to rules."""
+"""Composites: tables from operations to rules, for each variant of relevance propagation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import nn
+from mhex.relevance import arithmetic, elementwise
+from mhex.relevance.affine import Epsilon, affine, folded_norm
+from mhex.relevance.flow import Composite, Rule, Shares
 
-from mhex.relevance import elementwise, products, sums
-from mhex.relevance.affine import Epsilon, Shares, affine, folded_norm
-from mhex.relevance.elementwise import written_out
-from mhex.relevance.flow import Flow
-
-Rule = Callable[..., Any]
 EXACT = Epsilon(0.0)
-
-
-@dataclass(frozen=True)
-class Composite:
-    """A variant of relevance propagation.
-
-    Attributes:
-        flow: What the backward pass carries: a modified `"gradient"`, or `"relevance"` itself.
-        rules: From the name of an operation to its rule, called as `rule(flow, operation, *args, **kwargs)` in place
-            of the operation.
-        entrance: Rule of the first layer of the network, where it has one of its own.
-        partial: True if operations without a rule are meant to keep their gradient.
-    """
-
-    flow: Literal["gradient", "relevance"]
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    entrance: Shares | None = None
-    partial: bool = False
-
-    def begin(self, model: nn.Module, size: int) -> Flow:
-        """The state of a pass of a model over a batch of `size` samples."""
-        flow = Flow(self, size)
-        flow.check_precision(model)
-        flow.written_out = written_out(model)
-        return flow
 
 
 def gradient_rules(
@@ -66,17 +35,14 @@ def gradient_rules(
         "layer_norm": elementwise.frozen_layer_norm,
         "rms_norm": elementwise.frozen_rms_norm,
         "group_norm": elementwise.frozen_group_norm,
-        "activation": elementwise.ratio_of_activation if activation == "identity" else _as_it_is,
-        "gate": elementwise.cut,
-        "length": elementwise.cut,
-        "softmax": elementwise.cut if constant else _as_it_is,
-        "attention": products.constant_attention if constant else products.shared_attention,
-        "matmul": products.halved(0.0),
-        "multiply": products.scaled,
-        "divide": products.scaled,
-        "add": sums.plain_sum,
-        "subtract": sums.plain_sum,
-        "concatenate": sums.joined,
+        "activation": elementwise.ratio_of_activation if activation == "identity" else _unchanged,
+        "softmax": elementwise.cut if constant else _unchanged,
+        "attention": arithmetic.constant_attention if constant else arithmetic.shared_attention,
+        "matmul": arithmetic.halved(0.0),
+        "concatenate": arithmetic.joined,
+        **dict.fromkeys(("gate", "length"), elementwise.cut),
+        **dict.fromkeys(("multiply", "divide"), arithmetic.scaled),
+        **dict.fromkeys(("add", "subtract"), arithmetic.plain_sum),
     }
     return Composite("gradient", rules)
 
@@ -98,20 +64,19 @@ def relevance_rules(
         floor: Least size of what sums and products are divided by, as a share of the sizes of their terms, in networks
             whose norms or softmax pass relevance on.
     """
-    split = (sums.renormalised if residual == "renormalised" else sums.by_ratio)(epsilon, floor)
+    split = (arithmetic.renormalised if residual == "renormalised" else arithmetic.by_ratio)(epsilon, floor)
     passing = ("activation", "layer_norm", "rms_norm", "group_norm", "softmax")
     rules: dict[str, Rule] = {
         **dict.fromkeys(("linear", "convolution"), affine(linear)),
         **dict.fromkeys(passing, elementwise.passed),
-        **dict.fromkeys(("multiply", "divide", "negate"), products.scaled),
-        **dict.fromkeys(("add", "subtract"), sums.summed(split)),
+        **dict.fromkeys(("multiply", "divide", "negate"), arithmetic.scaled),
+        **dict.fromkeys(("add", "subtract"), arithmetic.summed(split)),
+        **dict.fromkeys(("gate", "length"), elementwise.cut),
         "batch_norm": folded_norm(elementwise.passed),
-        "gate": elementwise.cut,
-        "length": elementwise.cut,
-        "attention": products.halved_attention(epsilon, floor),
-        "matmul": products.halved(epsilon, floor),
-        "pool": sums.by_share(epsilon, floor),
-        "concatenate": sums.joined,
+        "attention": arithmetic.halved_attention(epsilon, floor),
+        "matmul": arithmetic.halved(epsilon, floor),
+        "pool": arithmetic.by_share(epsilon, floor),
+        "concatenate": arithmetic.joined,
     }
     return Composite("relevance", rules, entrance)
 
@@ -121,5 +86,5 @@ def guided_rules() -> Composite:
     return Composite("gradient", {"activation": elementwise.guided, "bent": elementwise.guided}, partial=True)
 
 
-def _as_it_is(flow: Any, operation: Rule, *args: Any, **kwargs: Any) -> Any:
+def _unchanged(flow: Any, operation: Rule, *args: Any, **kwargs: Any) -> Any:
     return operation(*args, **kwargs)

@@ -1,32 +1,27 @@
-"""Activations that models write out in small operations, seen as one.
-
-`x / 2 (1 + tanh(...))` is a GELU, and its rule is that of an activation; operation by operation, half of the relevance
-would go into the tanh.
-"""
+"""Rules of activations and norms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mhex.capture.hooks import on_gradient
 from mhex.capture.operations import OUT_OF_PLACE
-from mhex.relevance.flow import Flow
+from mhex.relevance.flow import Flow, Rule
 from mhex.relevance.layers import norm_settings
-from mhex.relevance.node import node
+from mhex.relevance.node import Operation
 
-Operation = Callable[..., Tensor]
 _RELU = (F.relu, torch.relu, Tensor.relu)
 # Slopes at 0, where value / input is not defined.
 _AT_ZERO: dict[Operation, float] = {
-    **dict.fromkeys(_RELU, 0.0),
-    F.relu6: 0.0,
-    F.gelu: 0.5,
-    F.silu: 0.5,
-    F.hardswish: 0.5,
+    **dict.fromkeys((*_RELU, F.relu6), 0.0),
+    **dict.fromkeys((F.gelu, F.silu, F.hardswish), 0.5),
     F.mish: 0.6,
     **dict.fromkeys((F.tanh, torch.tanh, Tensor.tanh, F.elu, F.hardtanh, F.leaky_relu), 1.0),
 }
@@ -34,11 +29,11 @@ _AT_ZERO: dict[Operation, float] = {
 
 def passed(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Relevance flow: what arrives from above is handed down unchanged."""
-    return node(flow, lambda: operation(x, *args, **kwargs), lambda carried, _: [carried], x)
+    return flow.node(lambda: operation(x, *args, **kwargs), lambda carried, _: [carried], x)
 
 
 def cut(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The value is taken for a constant: attention probabilities, a gate or the scale of a norm that others have."""
+    """The value is taken for a constant: attention probabilities, a gate or the scale of a norm that is written out."""
     with torch.no_grad():
         return operation(x, *args, **kwargs)
 
@@ -48,12 +43,11 @@ def ratio_of_activation(flow: Flow, operation: Operation, x: Tensor, *args: Any,
     if operation in _RELU:
         return operation(x, *args, **kwargs)
     at_zero = _AT_ZERO.get(operation, 0.5)  # modules that write their GELU out are not in the table
-    return node(
-        flow,
-        lambda: operation(x, *args, **kwargs),
-        lambda carried, y: [(y / x).nan_to_num_(at_zero).mul_(carried)],  # 0 / 0 at 0
-        x,
-    )
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        return [(y / x).nan_to_num_(at_zero).mul_(carried)]  # 0 / 0 at 0
+
+    return flow.node(lambda: operation(x, *args, **kwargs), back, x)
 
 
 def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -72,35 +66,52 @@ def guided(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: An
         if through.numel() != y.numel():
             flow.unknown[f"{getattr(operation, '__name__', operation)} into a part of a tensor"] += 1
     if through.requires_grad:  # not where the model takes no gradient
-        through.register_hook(lambda carried: carried.clamp_min(0))  # type: ignore[no-untyped-call]
+        on_gradient(through, lambda carried: carried.clamp_min(0))
     return y
 
 
-def frozen_layer_norm(
-    flow: Flow,
-    operation: Operation,
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    *_: Any,
-) -> Tensor:
-    """Gradient flow: `(x - mean) / sigma` with sigma a constant; centring is kept, as the linear map that it is."""
-    axes = tuple(range(-len(normalized_shape), 0))
-    kept: dict[str, Tensor] = {}
+@dataclass
+class LayerNorm:
+    """A call of a layer norm: the arguments as torch names them, and the inverse standard deviations of `input`."""
 
-    def compute() -> Tensor:
-        y, _, kept["rstd"] = torch.native_layer_norm(input, list(normalized_shape), weight, bias, eps)
+    input: Tensor
+    normalized_shape: Any
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    eps: float = 1e-5
+    cudnn_enable: bool = True
+
+    def compute(self) -> Tensor:
+        """The value of the call."""
+        shape = list(self.normalized_shape)
+        y, _, self.rstd = torch.native_layer_norm(self.input, shape, self.weight, self.bias, self.eps)
         return y
 
-    def back(carried: Tensor, _: Tensor) -> list[Tensor]:
-        if bias is not None:
-            flow.lose(carried * bias)
-        scaled = carried if weight is None else carried * weight
-        return [(scaled - scaled.mean(axes, keepdim=True)) * kept["rstd"].to(scaled.dtype)]
+    @cached_property
+    def rstd_of_sizes(self) -> Tensor:
+        """The inverse standard deviations of `|input|`."""
+        sizes = self.input.detach().abs()
+        return torch.native_layer_norm(sizes, list(self.normalized_shape), None, None, self.eps)[2].to(sizes.dtype)
 
-    return node(flow, compute, back, input)
+
+def layer_norm_rule(back: Callable[[Flow, LayerNorm, Tensor, Tensor], Tensor]) -> Rule:
+    """Rule of `"layer_norm"` that hands `back(flow, call, carried, y)` to its input."""
+
+    def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Tensor:
+        call = LayerNorm(*args, **kwargs)
+        return flow.node(call.compute, lambda carried, y: [back(flow, call, carried, y)], call.input)
+
+    return rule
+
+
+@layer_norm_rule
+def frozen_layer_norm(flow: Flow, call: LayerNorm, carried: Tensor, y: Tensor) -> Tensor:
+    """Gradient flow: `(x - mean) / sigma` with sigma a constant; centring is kept, as the linear map that it is."""
+    if call.bias is not None:
+        flow.lose(carried * call.bias)
+    scaled = carried if call.weight is None else carried * call.weight
+    axes = tuple(range(-len(call.normalized_shape), 0))
+    return (scaled - scaled.mean(axes, keepdim=True)) * call.rstd.to(scaled.dtype)
 
 
 def frozen_rms_norm(
@@ -109,7 +120,7 @@ def frozen_rms_norm(
     input: Tensor,
     normalized_shape: Any,
     weight: Tensor | None = None,
-    eps: float | None = None,
+    eps: Any = None,
 ) -> Tensor:
     """Gradient flow: `x / rms` with the length a constant."""
     axes = tuple(range(-len(normalized_shape), 0))
@@ -119,7 +130,7 @@ def frozen_rms_norm(
         scaled = carried if weight is None else carried * weight
         return [scaled * (input.square().mean(axes, keepdim=True) + least).rsqrt()]
 
-    return node(flow, lambda: operation(input, normalized_shape, weight, eps), back, input)
+    return flow.node(lambda: operation(input, normalized_shape, weight, eps), back, input)
 
 
 def frozen_group_norm(
@@ -134,16 +145,16 @@ def frozen_group_norm(
 ) -> Tensor:
     """Gradient flow: as a layer norm, over the channels of each group and all places."""
     shape = (input.shape[0], num_groups, -1)
-    each = (1, -1, *[1] * (input.dim() - 2))
+    channels = (1, -1, *[1] * (input.dim() - 2))
 
     def back(carried: Tensor, _: Tensor) -> list[Tensor]:
         if bias is not None:
-            flow.lose(carried * bias.view(each))
-        scaled = (carried if weight is None else carried * weight.view(each)).reshape(shape)
+            flow.lose(carried * bias.view(channels))
+        scaled = (carried if weight is None else carried * weight.view(channels)).reshape(shape)
         spread = input.detach().reshape(shape).var(-1, correction=0, keepdim=True).add(eps).rsqrt()
         return [((scaled - scaled.mean(-1, keepdim=True)) * spread).view_as(input)]
 
-    return node(flow, lambda: operation(input, num_groups, weight, bias, eps), back, input)
+    return flow.node(lambda: operation(input, num_groups, weight, bias, eps), back, input)
 
 
 def affine_norm(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -151,18 +162,10 @@ def affine_norm(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwarg
     settings = norm_settings(x, *args, **kwargs)
     if settings is None:
         return NotImplemented
-    scale, shift = (one.reshape(-1, *[1] * (x.dim() - 2)) for one in settings)
+    scale, shift = (setting.reshape(-1, *[1] * (x.dim() - 2)) for setting in settings)
 
     def back(carried: Tensor, _: Tensor) -> list[Tensor]:
         flow.lose(carried * shift)
         return [carried * scale]
 
-    return node(flow, lambda: operation(x, *args, **kwargs), back, x)
-
-
-_MODULES = ("transformers.activations", "timm.layers.activations")
-
-
-def written_out(model: nn.Module) -> list[nn.Module]:
-    """The GELU modules of a model that may be made of small operations."""
-    return [m for m in model.modules() if type(m).__module__ in _MODULES and "GELU" in type(m).__name__]
+    return flow.node(lambda: operation(x, *args, **kwargs), back, x)

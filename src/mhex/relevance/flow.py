@@ -1,4 +1,4 @@
-"""The state of one ruled pass: it hands every operation to its rule.
+"""The state of one ruled pass: it hands every operation to its rule, and relevance from a score to the kept tensors.
 
 Rules come in two flows. In the *gradient* flow the backward pass carries a modified gradient, and relevance is the
 activation times it; linear operations and those that move numbers around need no rule. In the *relevance* flow it
@@ -8,42 +8,104 @@ carries relevance itself, and every operation but the moving ones needs a rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mhex.capture import full
 from mhex.capture.hooks import replace_forward
 from mhex.capture.operations import LINEAR, OPERATIONS, OUT_OF_PLACE, Function, follow, name_of_operation, writes
 from mhex.errors import CaptureError, UnsupportedModelError
-from mhex.relevance.layers import is_layer
-from mhex.relevance.node import any_in_graph, note_uses, overlap, places_below
-from mhex.relevance.propagate import relevance_of
+from mhex.relevance.layers import Affine, is_layer
+from mhex.relevance.node import USES, Back, Node, any_in_graph, nodes_below, note_uses, overlap
 
-if TYPE_CHECKING:
-    from mhex.capture.trace import Trace
-    from mhex.relevance.affine import Shares
-    from mhex.relevance.composite import Composite
-    from mhex.relevance.layers import Affine
+Rule = Callable[..., Any]
+_PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
+_WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their GELUs may be made of small operations
 
 
-class Books:
-    """Sums over samples, and what was lost on the way.
+class Shares:
+    """A rule of affine layers."""
+
+    all_tokens: ClassVar[bool] = False  # True if it looks at all tokens of a sample to hand down the relevance of one
+
+    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
+        """What the backward pass carries to `x`, given what it carries to `y`; what the bias takes is noted."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Composite:
+    """A variant of relevance propagation."""
+
+    # What the backward pass carries: a modified `"gradient"`, or `"relevance"` itself.
+    flow: Literal["gradient", "relevance"]
+    # From the name of an operation to its rule, called as `rule(flow, operation, *args, **kwargs)` in place of the
+    # operation.
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    entrance: Shares | None = None  # rule of the first layer of the network, where it has one of its own
+    partial: bool = False  # True if operations without a rule are meant to keep their gradient
+
+    def begin(self, model: nn.Module, size: int) -> Flow:
+        """The state of a pass of a model over a batch of `size` samples; half precision is too coarse for relevance."""
+        half = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
+        if self.flow == "relevance" and half:
+            name = str(half.pop()).removeprefix("torch.")
+            reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
+            raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
+        written_out = [m for m in model.modules() if type(m).__module__ in _WRITTEN_OUT and "GELU" in type(m).__name__]
+        return Flow(self, size, written_out)
+
+
+class Flow:
+    """One pass under a composite.
 
     Args:
+        composite: The rules.
         size: Number of samples B.
+        written_out: Activations that may be made of small operations.
+
+    Attributes:
         relevance: Whether the backward pass carries relevance itself, or a gradient.
+        sequence_first: Whether tensors of three axes may be laid out (N, B, D).
+        turned, straightened: Whether they are, or are not, where the pass is now.
+        everywhere: Whether the backward pass has reached most tokens.
+        lost: What constants of the model have absorbed, (B,); None if nothing.
     """
 
-    def __init__(self, size: int, relevance: bool) -> None:
-        self.size, self.relevance = size, relevance
-        self.sequence_first = False  # tensors of three axes may be laid out (N, B, D)
-        self.turned = self.straightened = False  # they are, or are not, where the pass is now
-        self.everywhere = False  # the backward pass has reached most tokens
+    def __init__(self, composite: Composite, size: int, written_out: Sequence[nn.Module] = ()) -> None:
+        self.composite, self.size, self.relevance = composite, size, composite.flow == "relevance"
+        self.sequence_first = self.turned = self.straightened = self.everywhere = False
         self.lost: Tensor | None = None
+        self.unknown: Counter[str] = Counter()
+        self.doubts: dict[Any, str] = {}  # operations without a rule, by their nodes of the graph
+        self.passing: set[Any] = set()  # nodes of norms and softmax, which pass relevance on
+        self.uneven = False  # one of them lies between the input and the scores
+        self.met: set[str] = set()  # names of operations
+        self.written_out = written_out
+        self.entered = False  # the first layer of the network was met
+        self.inside = False  # the pass is inside of an operation that is seen as one
+        # The output of the last layer, and what a batch norm that follows makes of it.
+        self.folding: tuple[Tensor, Callable[[Tensor, tuple[Tensor, Tensor], Callable[[], Tensor]], Any]] | None = None
+        self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
+        self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
+
+    def node(self, compute: Callable[[], Tensor], back: Back, *inputs: Tensor, counted: bool = True) -> Tensor:
+        """The value of `compute()`, made without a graph, with another backward.
+
+        `back` says what is handed to each of the inputs, from what the backward pass carries, and the value. Uses of
+        the value are not counted where the rule only moves numbers: what arrives may meet other relevance later.
+        """
+        note_uses(inputs)
+        value: Tensor = Node.apply(self, compute, back, *inputs)
+        if counted:
+            setattr(value, USES, 0)
+        return value
 
     def incoming(self, carried: Tensor, value: Tensor) -> Tensor:
         """Relevance of a value, from what the backward pass carries to it."""
@@ -51,28 +113,20 @@ class Books:
 
     def total(self, tensor: Tensor) -> Tensor:
         """Sum over everything but samples, (B,). Windows of a sample may lie one after the other on the first axis."""
-        return self._per_sample(tensor, torch.sum)
-
-    def mass(self, tensor: Tensor) -> Tensor:
-        """Sum of absolute values over everything but samples, (B,)."""
-        return self._per_sample(tensor.abs(), torch.sum)  # faster than a norm on a CPU
-
-    def _per_sample(self, tensor: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
-        if self._second(tensor):
-            return reduce(tensor, dim=(0, 2))
+        if self._samples_second(tensor):
+            return tensor.sum((0, 2))
         if tensor.dim() == 0 or tensor.shape[0] % self.size:
             raise CaptureError(f"Expected a tensor of {self.size} samples, but saw one of {tuple(tensor.shape)}.")
-        tensor = tensor[:, None] if tensor.dim() == 1 else tensor
-        rows = reduce(tensor, dim=tuple(range(1, tensor.dim())))
-        return rows if rows.shape[0] == self.size else reduce(rows.reshape(self.size, -1), dim=1)
+        rows = tensor if tensor.dim() == 1 else tensor.sum(tuple(range(1, tensor.dim())))
+        return rows if rows.shape[0] == self.size else rows.reshape(self.size, -1).sum(1)
 
     def spread(self, samples: Tensor, like: Tensor) -> Tensor:
         """One number per sample, (B,), laid out so that it multiplies a tensor."""
-        if self._second(like):
+        if self._samples_second(like):
             return samples.reshape(1, self.size, *[1] * (like.dim() - 2))
         return samples.repeat_interleave(like.shape[0] // self.size).reshape(-1, *[1] * (like.dim() - 1))
 
-    def _second(self, tensor: Tensor) -> bool:
+    def _samples_second(self, tensor: Tensor) -> bool:
         """True of a tensor laid out (N, B, D)."""
         if tensor.dim() != 3 or tensor.shape[1] != self.size or self.size == 1:
             return False
@@ -93,85 +147,63 @@ class Books:
             self.turned, self.straightened = before, False
 
     def reached(self, carried: Tensor) -> Tensor | None:
-        """Numbers of the tokens that a backward pass has reached, where they are few; None where all are better taken.
-
-        A head that reads the class token sends nothing to the others before the last attention.
-        """
+        """Numbers of the tokens that a backward pass has reached, where they are few, as before the last attention."""
         if self.everywhere or self.sequence_first or carried.dim() != 3 or len(carried) != self.size:
             return None
         tokens = carried.any(-1).any(0)
         self.everywhere = 2 * int(tokens.sum()) > len(tokens)
         return None if self.everywhere else tokens.nonzero()[:, 0]
 
-    def settle(self) -> Tensor | None:
-        """What was lost since the last time, (B,); None if nothing was."""
-        lost, self.lost = self.lost, None
-        return lost
+    def floor(self, share: float) -> float:
+        """Least size of divisors, as a share of the sizes of what they sum up; 0 where none is needed.
+
+        Norms and softmax that pass relevance on leave some at sums that are close to 0, and the few places that are
+        closest would take most of it. After a ReLU, relevance is in proportion to the sums.
+        """
+        return share if self.uneven else 0.0
 
     def lose(self, relevance: Tensor) -> None:
         """Note relevance that constants of the model (biases, position embeddings, class tokens) have absorbed."""
         share = self.total(relevance)
         self.lost = share if self.lost is None else self.lost + share
 
-
-_PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
-
-
-class Flow(Books):
-    """One pass under a composite.
-
-    Args:
-        composite: The rules.
-        size: Number of samples B.
-    """
-
-    def __init__(self, composite: Composite, size: int) -> None:
-        super().__init__(size, composite.flow == "relevance")
-        self.composite = composite
-        self.unknown: Counter[str] = Counter()
-        self.doubts: dict[Any, str] = {}  # operations without a rule, by their places in the graph
-        self.passing: set[Any] = set()  # places of norms and softmax, which pass relevance on
-        self.uneven = False  # one of them lies between the input and the scores
-        self.met: set[str] = set()  # names of operations
-        self.written_out: list[nn.Module] = []  # activations that may be made of small operations
-        self.entered = False  # the first layer of the network was met
-        self.inside = False  # of an operation that is seen as one
-        self.folding: tuple[Tensor, Affine, Callable[[], Shares]] | None = None  # a batch norm may follow that layer
-        self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
-        self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
+    def settle(self) -> Tensor | None:
+        """What was lost since the last time, (B,); None if nothing was."""
+        lost, self.lost = self.lost, None
+        return lost
 
     def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What stands where the model calls `function`."""
         if self.inside:
             return function(*args, **kwargs)
         if self.composite.partial:
-            return self._partly(function, args, kwargs)
+            return self._keep_gradient(function, args, kwargs)
         if function in OPERATIONS and not kwargs.keys().isdisjoint(("input", "other", "axis")):
-            args, kwargs = _by_place(args, kwargs)
+            args, kwargs = _by_position(args, kwargs)
         if function in (torch.addcmul, Tensor.addcmul):
             return self._addcmul(*args, **kwargs)
         if self.replaced:
             args = tuple(map(self.current, args))
             kwargs = {name: self.current(value) for name, value in kwargs.items()}
+        operation = OUT_OF_PLACE.get(function, function)
         if not any_in_graph((*args, *kwargs.values())):
             result = function(*args, **kwargs)
-            follow(name_of_operation(OUT_OF_PLACE.get(function, function)), args, result)
+            follow(name_of_operation(operation), args, result)
             return result
-        operation = OUT_OF_PLACE.get(function, function)
         written = operation is not function
         if kwargs.get("inplace"):  # torch hands it on by its name, however it was given
             written, kwargs = True, {**kwargs, "inplace": False}
-        result = self.apply(operation, args, kwargs)
+        result = self._apply(operation, args, kwargs)
         if written and result is not args[0]:  # dropout hands back what it is given
             self.replaced[id(args[0])] = (args[0], result)
             if args[0]._is_view():
                 self.parts.append((args[0], function))
         return result
 
-    def _partly(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _keep_gradient(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where other operations are meant to keep their gradient, nothing but the rules is different."""
         if "input" in kwargs:
-            args, kwargs = _by_place(args, kwargs)
+            args, kwargs = _by_position(args, kwargs)
         name = name_of_operation(OUT_OF_PLACE.get(function, function))
         rule = self.composite.rules.get(name)
         if not any_in_graph(args):
@@ -183,20 +215,7 @@ class Flow(Books):
         product = self(torch.mul, (tensor1, tensor2), {})
         return self(torch.add, (input, product if value == 1 else self(torch.mul, (product, value), {})), {})
 
-    def as_activation(self, operation: Function, x: Tensor) -> Any:
-        """What stands where the model calls an activation that is made of several functions."""
-        x = self.current(x)
-        if not x.requires_grad:
-            return operation(x)
-        self.met.add("activation")
-        self.inside = True
-        try:
-            found = self.composite.rules["activation"](self, operation, x)
-        finally:
-            self.inside = False
-        return found
-
-    def apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _apply(self, operation: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operation by its rule, or as it is where that is right already."""
         name = name_of_operation(operation)
         if name == "matmul" and is_layer(operation, args):
@@ -211,7 +230,7 @@ class Flow(Books):
                     self.passing.add(result.grad_fn)
                 return result
         note_uses(args)
-        before = _place(args[0]) if args else None
+        before = args[0].grad_fn if args and isinstance(args[0], Tensor) else None
         result = operation(*args, **kwargs)
         follow(name, args, result)
         fine = name == "route" or (name in LINEAR and not self.relevance)
@@ -223,33 +242,39 @@ class Flow(Books):
             self.doubt(operation, result, before)
         return result
 
+    def see_as_one(self, stack: ExitStack) -> None:
+        """Let each activation of `written_out` be one operation of the pass, for the time of `stack`.
+
+        `x / 2 (1 + tanh(...))` is a GELU; operation by operation, half of the relevance would go into the tanh.
+        """
+        for module in self.written_out:
+            replace_forward(stack, module, partial(self._as_activation, module.forward))
+
+    def _as_activation(self, operation: Function, x: Tensor) -> Any:
+        x = self.current(x)
+        if not x.requires_grad:
+            return operation(x)
+        self.met.add("activation")
+        self.inside = True
+        try:
+            return self.composite.rules["activation"](self, operation, x)
+        finally:
+            self.inside = False
+
     def doubt(self, operation: Function, result: Any, before: Any) -> None:
-        """Remember an operation without a rule, which is refused if relevance would have to go through it.
+        """Remember an operation without a rule, which is refused if relevance would have to go through its result.
 
-        Hooks of the user may compute what they like from what they are shown.
-
-        Args:
-            operation: The function.
-            result: What it returned, or wrote into.
-            before: Place in the graph of what it was given.
+        `before` is the node of the graph that made what it was given.
         """
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
-            place = _place(tensor)
-            if place is not None and place is not before:  # it is, where nothing was done
-                self.doubts[place] = getattr(operation, "__name__", str(operation))
+            node = tensor.grad_fn if isinstance(tensor, Tensor) else None
+            if node is not None and node is not before:  # it is the same where nothing was done
+                self.doubts[node] = getattr(operation, "__name__", str(operation))
                 return
 
-    def floor(self, share: float) -> float:
-        """Least size of divisors, as a share of the sizes of what they sum up: `share` where it is needed, else 0.
-
-        Norms and softmax that pass relevance on leave some at sums that are close to 0, and without a floor the few
-        places that are closest would take most of it. After a ReLU, relevance is in proportion to the sums.
-        """
-        return share if self.uneven else 0.0
-
     def current(self, value: Any) -> Any:
-        """What stands for a tensor that the model believes it has written into; of others, they themselves."""
-        if isinstance(value, (list, tuple)) and any(isinstance(one, Tensor) for one in value):
+        """What stands for a tensor that the model believes it has written into; other values are returned as such."""
+        if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
             parts = list(map(self.current, value))
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
         if not isinstance(value, Tensor):
@@ -257,21 +282,19 @@ class Flow(Books):
         before = value
         while id(value) in self.replaced:
             value = self.replaced[id(value)][1]
-        if value is before and value._base is not None and id(value._base) in self.replaced:
+        if value is not before:
+            return value
+        if value._base is not None and id(value._base) in self.replaced:
             self.unknown["writing into a tensor of which a view is read later"] += 1
-        if value is before and self.parts:
-            self._check_parts(value)
-        return value
-
-    def _check_parts(self, value: Tensor) -> None:
-        """A tensor of which a part was written into by way of a view is not what the model believes."""
+        # A tensor of which a part was written into by way of a view is not what the model believes.
         base = value._base if value._is_view() else value
         for part, function in self.parts:
             if part is not value and part._base is base and overlap(part, value):
                 self.unknown[f"{getattr(function, '__name__', function)} into a part of a tensor"] += 1
+        return value
 
     def settled(self, output: Any) -> Any:
-        """What the model returns, with what it has written into in it."""
+        """What the model returns, where tensors that it has written into are the current ones."""
         if not self.replaced:
             return output
         if isinstance(output, MutableMapping):
@@ -285,68 +308,120 @@ class Flow(Books):
         return self.current(output)
 
     def finish(self, *outputs: Tensor) -> None:
-        """After the forward pass: report all operations that have no rule, before anything is handed back.
-
-        Args:
-            outputs: What relevance may start from.
-        """
+        """After the forward pass: refuse operations without a rule between the input and the outputs."""
         self.replaced.clear()
         self.parts.clear()
         self.folding = None
         self.uneven = "length" in self.met
         if self.doubts or self.passing:
-            reached = places_below(outputs)
+            reached = nodes_below(outputs)
             self.uneven |= not self.passing.isdisjoint(reached)
-            met = [name for place, name in self.doubts.items() if place in reached]
+            unruled = [name for node, name in self.doubts.items() if node in reached]
             self.doubts.clear()
             self.passing.clear()
-            if met and self.composite.partial:
-                raise not_guided(met[0])
-            self.unknown.update(met)
+            if unruled and self.composite.partial:
+                raise _not_guided(unruled[0])
+            self.unknown.update(unruled)
         if "bent" in self.composite.rules and "gate" in self.met and "relu" not in self.met:
-            raise not_guided("sigmoid")  # x * sigmoid(x) is no ReLU
+            raise _not_guided("sigmoid")  # x * sigmoid(x) is no ReLU
         if self.unknown:
-            found = ", ".join(f"{name} ({count} times)" for name, count in sorted(self.unknown.items()))
-            reason = f"there is no relevance rule for these operations of the model: {found}"
+            names = ", ".join(f"{name} ({count} times)" for name, count in sorted(self.unknown.items()))
+            reason = f"there is no relevance rule for these operations of the model: {names}"
             raise UnsupportedModelError(
                 f"Expected operations with relevance rules, but {reason}; choose a method without rules, such as "
                 "integrated-gradients or input-x-gradient.",
                 reason,
             )
 
-    def see_whole(self, stack: ExitStack) -> None:
-        """Let each activation of `written_out` be one operation of the pass, for the time of `stack`."""
-        for module in self.written_out:
-            replace_forward(stack, module, partial(self.as_activation, module.forward))
+    def propagate(
+        self,
+        y: Tensor,
+        sources: Sequence[Tensor | None],
+        tensors: tuple[Tensor, ...],
+        carry: Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]],
+        signed: bool,
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Relevance of kept tensors, and the books of the first one.
 
-    def propagate(self, trace: Trace, y: Tensor, tensors: tuple[Tensor, ...], signed: bool) -> list[Tensor]:
-        """Relevance of kept tensors; see `relevance_of`."""
-        return relevance_of(trace, self, y, tensors, signed)
+        In the gradient flow the score itself is handed down. In the relevance flow each logit starts with its share in
+        the score, `o dy/do`, scaled to mass 1: a class with 1, or -1 if its logit is negative, so that scores above 0
+        speak for the class. Shares of both signs are handed down one after the other, because sums are renormalised.
 
-    def check_precision(self, model: nn.Module) -> None:
-        """Refuse models of half precision in the relevance flow, where rounding would decide."""
-        half = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
-        if self.relevance and half:
-            name = str(half.pop()).removeprefix("torch.")
-            reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
-            raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
+        Args:
+            y: One score per sample, (B,).
+            sources: What relevance may start from: the outputs, or for concepts the latent vector.
+            tensors: Kept tensors.
+            carry: One backward pass, from a tensor and what it starts with to each of several tensors.
+            signed: False to start with absolute shares.
+        """
+        source, start = _start(y, sources)
+        self.settle()
+        if not self.relevance:
+            gradients = carry(y, torch.ones_like(y), tensors)
+            relevances = [full(t.detach()) * full(g) for t, g in zip(tensors, gradients, strict=True)]
+            return relevances, _books(start, relevances[0], self.settle())
+        mass = _per_sample(start.abs().flatten(1).sum(1), start)
+        start = start / mass.where(mass > 0, 1.0)
+        start = start if signed else start.abs()
+        # One pass for samples whose shares have one sign, whichever it is; those with both take part in a second.
+        relevances, lost = [torch.zeros_like(full(tensor.detach())) for tensor in tensors], None
+        above, below = start.clamp_min(0), -start.clamp_max(0)
+        first = _per_sample(above.flatten(1).any(1), start)
+        passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
+        needed = torch.stack([part.any() for part, _ in passes]).tolist()  # one wait for the device
+        for (part, sign), is_needed in zip(passes, needed, strict=True):
+            if not is_needed:
+                continue
+            carried = carry(source, part.to(source.dtype), tensors)
+            for relevance, more in zip(relevances, carried, strict=True):
+                relevance.add_(full(more) * _per_sample(sign, more))
+            if (share := self.settle()) is not None:
+                share = share * sign.flatten()
+                lost = share if lost is None else lost + share
+        return relevances, _books(start, relevances[0], lost)
 
 
-def _place(value: Any) -> Any:
-    """Where a tensor lies in the graph; None of what is not in it, or starts it."""
-    return value.grad_fn if isinstance(value, Tensor) else None
+def _start(y: Tensor, sources: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+    """Where relevance starts, and shares of it in the score."""
+    for source in sources:
+        if source is not None and source.requires_grad and y.requires_grad:
+            (slope,) = torch.autograd.grad(y.sum(), source, retain_graph=True, allow_unused=True)
+            if slope is not None:
+                return source, full(source.detach()) * full(slope)
+    raise CaptureError(
+        "No relevance reaches what the method reads: the pass cuts it (no_grad, quantised layers), or the rules hold "
+        "constant what it goes through (sigmoid, or softmax as the output)."
+    )
 
 
-def _by_place(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Tensors that were given by name, at their place; axes by the name that torch has for them."""
-    rest = dict(kwargs)
-    args = (*args, *(rest.pop(name) for name in ("input", "other") if name in rest))
-    if "axis" in rest:
-        rest["dim"] = rest.pop("axis")
-    return args, rest
+def _per_sample(samples: Tensor, like: Tensor) -> Tensor:
+    """One value per sample, laid out so that it multiplies a tensor (B, ...)."""
+    return samples.reshape(-1, *[1] * (like.dim() - 1))
 
 
-def not_guided(name: str) -> UnsupportedModelError:
+def _books(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, Tensor]:
+    """Relevance at the score and where it arrived, and what is missing, each (B,).
+
+    `lost_to_biases` is what constants of the model took: biases, position embeddings, class tokens and, where the graph
+    starts inside a block, what passes it by. `conservation_gap` is the rest, as a share of what was started with.
+    """
+    started, size = start.flatten(1).sum(1), start.abs().flatten(1).sum(1)
+    arrived = full(relevance).flatten(1).sum(1)
+    absorbed = torch.zeros_like(started) if lost is None else full(lost)
+    gap = (started - arrived - absorbed).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
+    return {"relevance_in": started, "relevance_out": arrived, "lost_to_biases": absorbed, "conservation_gap": gap}
+
+
+def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tensors that were given by name, at their position; axes by the name that torch has for them."""
+    options = dict(kwargs)
+    args = (*args, *(options.pop(name) for name in ("input", "other") if name in options))
+    if "axis" in options:
+        options["dim"] = options.pop("axis")
+    return args, options
+
+
+def _not_guided(name: str) -> UnsupportedModelError:
     """The error for a network whose activations are no ReLU."""
     reason = f"it is defined for ReLU networks, and this one uses {name}"
     return UnsupportedModelError(

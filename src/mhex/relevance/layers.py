@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ class Affine:
 
     Attributes:
         x: What enters.
-        weight, bias: As torch lays them out; with a batch norm folded in, copies.
+        weight, bias: The tensors of the layer; copies where a batch norm is folded in.
         geometry: Stride, padding, dilation and groups of a convolution; None for a linear layer.
     """
 
@@ -28,6 +28,7 @@ class Affine:
     weight: Tensor
     bias: Tensor | None
     geometry: tuple[Any, ...] | None = None
+    rounds: bool | None = field(default=None, init=False)  # whether `both_sums` has none; None if it was not asked
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """`W x`, plus a bias if one is given."""
@@ -50,23 +51,22 @@ class Affine:
     def magnitude(self, factor: float, offset: float) -> Tensor:
         """`factor (sum_i |z_ij| + |b_j|) + offset`, of the shape of `y`; a new tensor."""
         bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
-        return self.forward(self.x.abs(), self.sizes().mul_(factor), bias.abs().mul_(factor).add_(offset))
+        return self.forward(self.x.abs(), self.weight.abs().mul_(factor), bias.abs().mul_(factor).add_(offset))
 
     def both_sums(self, y: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Sums of the positive and of the negative contributions, from `y` and the sum of their sizes.
+        """Sums of the positive and of the negative contributions, from what the layer computed, bias included.
 
         None where one of them is so small beside the other that it would be rounding.
-
-        Args:
-            y: What the layer computed, bias included.
         """
-        sizes = self.forward(self.x.abs(), self.sizes())
+        sizes = self.forward(self.x.abs(), self.weight.abs())
         plain, scale = y, sizes
         if self.bias is not None:
             bias = self.bias if self.geometry is None else self.bias.reshape(-1, *[1] * len(self.geometry[0]))
             plain, scale = y - bias, sizes + bias.abs()
         up, down = (sizes + plain).mul_(0.5), (plain - sizes).mul_(0.5)
-        return None if bool((torch.minimum(up, -down) < _SMALL * scale).any()) else (up, down)
+        if self.rounds is None:  # asked once in a pass, as a GPU has to answer
+            object.__setattr__(self, "rounds", bool((torch.minimum(up, -down) < _SMALL * scale).any()))
+        return None if self.rounds else (up, down)
 
     def one_sign(self, positive: bool) -> Tensor:
         """`sum_i z_ij` over the contributions of one sign, of the shape of `y`."""
@@ -91,10 +91,6 @@ class Affine:
     def both_signs(self) -> bool:
         """False if a convolution follows a ReLU. Linear layers are not looked at: a GPU would have to be waited for."""
         return self.geometry is None or bool((self.x < 0).any())
-
-    def sizes(self) -> Tensor:
-        """`|W|`."""
-        return self.weight.abs()
 
     def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""
@@ -130,14 +126,12 @@ def norm_settings(
 
 
 def read_layer(operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Affine | None:
-    """What a call computes; None if it is none of the forms known."""
-    if operation is torch.addmm:
-        return _addmm(*args, **kwargs)
-    if operation is F.linear:
-        return _linear(*args, **kwargs)
+    """The layer that a call computes; None if it has none of the known forms."""
     if is_layer(operation, args):
         return Affine(args[0], args[1].mT, None)
-    return _convolution(*args, **kwargs)
+    if operation is torch.addmm:
+        return _addmm(*args, **kwargs)
+    return _linear(*args, **kwargs) if operation is F.linear else _convolution(*args, **kwargs)
 
 
 def is_layer(operation: Callable[..., Tensor], args: tuple[Any, ...]) -> bool:
@@ -170,7 +164,7 @@ def _convolution(
     axes = weight.dim() - 2
     if input.dim() != weight.dim():
         return None  # without a batch axis
-    steps, holes = _each(stride, axes), _each(dilation, axes)
+    steps, holes = _per_axis(stride, axes), _per_axis(dilation, axes)
     if padding == "valid":
         padding = 0
     elif padding == "same":
@@ -178,9 +172,9 @@ def _convolution(
         if any(total % 2 for total in reach):
             return None  # padded on one side more than on the other
         padding = [total // 2 for total in reach]
-    return Affine(input, weight, bias, (steps, _each(padding, axes), holes, groups))
+    return Affine(input, weight, bias, (steps, _per_axis(padding, axes), holes, groups))
 
 
-def _each(value: Any, axes: int) -> list[int]:
+def _per_axis(value: Any, axes: int) -> list[int]:
     values = [value] if isinstance(value, int) else list(value)
     return values * axes if len(values) == 1 else values

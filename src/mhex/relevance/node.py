@@ -1,25 +1,23 @@
-"""Tensors with a backward of their own, and small helpers of the rules."""
+"""Values with a backward of their own, and small helpers of the rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from mhex.relevance.flow import Flow
-
-_USES = "_mhex_uses"  # on tensors of the pass alone
+USES = "_mhex_uses"  # an attribute of the tensors of a pass
 Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
+Operation = Callable[..., Tensor]
 
 
-class _Node(torch.autograd.Function):
-    """A value with a backward of its own."""
+class Node(torch.autograd.Function):
+    """A value with another backward. Its first argument is the `Flow` of the pass."""
 
     @staticmethod
-    def forward(ctx: Any, flow: Flow, compute: Callable[[], Tensor], back: Back, *_: Tensor) -> Tensor:
+    def forward(ctx: Any, flow: Any, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
         value = compute()
         ctx.flow, ctx.back = flow, back
         ctx.layout = flow.turned, flow.straightened
@@ -32,72 +30,57 @@ class _Node(torch.autograd.Function):
         return (None, None, None, *ctx.back(carried[0], ctx.value))
 
 
-def node(flow: Flow, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
-    """The value of `compute()`, with `back` in place of its gradient.
-
-    Args:
-        flow: The pass.
-        compute: Makes the value, without a graph.
-        back: From what the backward pass carries, and the value, to what it hands to each input.
-        inputs: Tensors of the graph that the value depends on.
-    """
-    note_uses(inputs)
-    result: Tensor = _Node.apply(flow, compute, back, *inputs)
-    setattr(result, _USES, 0)
-    return result
-
-
 def note_uses(inputs: Sequence[Any]) -> None:
-    """Count how often results of rules are used."""
+    """Count one more use of every result of a rule among the inputs of an operation."""
     for x in inputs:
         if isinstance(x, (list, tuple)):
             note_uses(x)
-        elif (uses := getattr(x, _USES, None)) is not None:
-            setattr(x, _USES, uses + 1)
-
-
-def unmarked(x: Tensor) -> Tensor:
-    """The same, not counted, because it only moves numbers: what arrives at it may meet others further on."""
-    delattr(x, _USES)
-    return x
+        elif (uses := getattr(x, USES, None)) is not None:
+            setattr(x, USES, uses + 1)
 
 
 def used_once(x: Tensor) -> bool:
-    """True for the result of a rule that only one operation reads; known after the forward pass."""
-    return getattr(x, _USES, None) == 1
+    """True for the result of a rule that only one operation reads; this is known after the forward pass."""
+    return getattr(x, USES, None) == 1
 
 
 def any_in_graph(values: Sequence[Any]) -> bool:
+    """True if one of the values, or an item of a list among them, is a tensor of the graph."""
     return any(
         value.requires_grad
         if isinstance(value, Tensor)
-        else isinstance(value, (list, tuple)) and any(isinstance(one, Tensor) and one.requires_grad for one in value)
+        else isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.requires_grad for item in value)
         for value in values
     )
 
 
-def places_below(outputs: Sequence[Tensor]) -> set[Any]:
-    """All places of the graph that a backward pass from these tensors goes through."""
+def nodes_below(outputs: Sequence[Tensor]) -> set[Any]:
+    """All nodes of the graph that a backward pass from these tensors goes through."""
     reached: set[Any] = set()
     waiting = [output.grad_fn for output in outputs]
     while waiting:
-        place = waiting.pop()
-        if place is not None and place not in reached:
-            reached.add(place)
-            waiting.extend(below for below, _ in place.next_functions)
+        node = waiting.pop()
+        if node is not None and node not in reached:
+            reached.add(node)
+            waiting.extend(below for below, _ in node.next_functions)
     return reached
 
 
-def overlap(one: Tensor, other: Tensor) -> bool:
+def overlap(a: Tensor, b: Tensor) -> bool:
     """Whether two views of one tensor have elements in common."""
-    places = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
-    places.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
-    return bool(places.as_strided(other.shape, other.stride(), other.storage_offset()).any())
+    places = torch.zeros(a.untyped_storage().nbytes() // a.element_size(), dtype=torch.bool)
+    places.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
+    return bool(places.as_strided(b.shape, b.stride(), b.storage_offset()).any())
 
 
 def graph_operands(*values: Any) -> list[int]:
-    """Places of the operands that are in the graph."""
+    """Positions of the operands that are in the graph."""
     return [place for place, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+
+
+def in_graph(*tensors: Tensor) -> list[Tensor]:
+    """The tensors that are in the graph."""
+    return [tensor for tensor in tensors if tensor.requires_grad]
 
 
 def at_least(by: Tensor, size: Tensor, floor: float) -> Tensor:

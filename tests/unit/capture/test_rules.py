@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mhex.capture.hooks import FunctionTap
 from mhex.capture.operations import OPERATIONS, OUT_OF_PLACE, name_of_operation
@@ -414,3 +415,29 @@ def test_nothing_is_patched() -> None:
         y = F.gelu(plain)
     assert torch.equal(torch.autograd.grad(y.sum(), plain)[0], torch.ones_like(X))
     assert torch.equal(torch.autograd.grad(F.gelu(plain).sum(), plain)[0], wanted)
+
+
+class Answers(TorchDispatchMode):
+    """Counts how often numbers are asked of a device, which a GPU has to be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "composite", [absolute_rules(), relevance_rules(AlphaBeta(2.0))], ids=["absolute", "alphabeta"]
+)
+def test_masks_and_layers_are_asked_once_for_all_targets(composite: Composite) -> None:
+    mask = torch.zeros(8, dtype=X.dtype).masked_fill(torch.arange(8) > 5, -torch.inf)
+    _, point, y = ruled(composite, lambda x: ((x @ SQUARE) + mask).softmax(-1), X)
+    counts = []
+    for _ in range(3):
+        with Answers() as answers:
+            torch.autograd.grad(y, point, torch.ones_like(y), retain_graph=True)
+        counts.append(answers.count)
+    assert counts[0] > counts[1] == counts[2]

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import mhex
-from mhex.capture.masks import first_and_last, kept_tokens, mask_arguments
+from mhex.capture.batch import first_and_last, kept_tokens, mask_arguments
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.block import pool
 from support.hosts import CLASSES, host, inputs, run, stir

@@ -1,7 +1,7 @@
-"""One file per model family, and a generic route for the rest.
+"""How a model is read: known families, and a generic route for all others.
 
 An adapter is a function from a model to its `Anatomy`, or None if the model is of another family. To add a family,
-write a file with such a function and put it into `ADAPTERS`.
+write such a function and put it into `ADAPTERS`.
 """
 
 from __future__ import annotations
@@ -12,38 +12,30 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from mhex.capture.adapters.cnn import cnn_anatomy, swin_anatomy
+from mhex.capture.adapters.families import (
+    cnn_anatomy,
+    swin_anatomy,
+    text_anatomy,
+    timm_anatomy,
+    torchvision_anatomy,
+    vision_anatomy,
+)
 from mhex.capture.adapters.generic import generic_anatomy
-from mhex.capture.adapters.hugging_face import text_anatomy, vision_anatomy
-from mhex.capture.adapters.vit import timm_anatomy, torchvision_anatomy
 from mhex.capture.anatomy import Anatomy, guests
 from mhex.capture.batch import Batch
 from mhex.capture.guard import name_of_class
 from mhex.errors import ArgumentError
 
 ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
-    timm_anatomy,
-    vision_anatomy,
-    text_anatomy,
-    torchvision_anatomy,
-    swin_anatomy,
-    cnn_anatomy,
+    *(timm_anatomy, vision_anatomy, text_anatomy, torchvision_anatomy),
+    *(swin_anatomy, cnn_anatomy),
 )
-
-
 # Modules of activations other than ReLU; those of Hugging Face have names of their own.
 _SMOOTH = frozenset(
     (
         *("GELU", "SiLU", "ELU", "SELU", "CELU", "LeakyReLU", "PReLU", "Mish", "Softplus", "Hardswish", "Tanh", "GLU"),
-        *("LSTM", "GRU", "LSTMCell", "GRUCell"),
-        *(
-            "GELUActivation",
-            "NewGELUActivation",
-            "FastGELUActivation",
-            "QuickGELUActivation",
-            "PytorchGELUTanh",
-            "GELUTanh",
-        ),
+        *("LSTM", "GRU", "LSTMCell", "GRUCell", "PytorchGELUTanh", "GELUTanh"),
+        *("GELUActivation", "NewGELUActivation", "FastGELUActivation", "QuickGELUActivation"),
     )
 )
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
@@ -51,7 +43,7 @@ _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 def known_anatomy(model: nn.Module) -> Anatomy | None:
     """Anatomy of a model of a known family, read from its modules alone; None for other models."""
-    return next((found for adapter in ADAPTERS if (found := adapter(model)) is not None), None)
+    return next((anatomy for adapter in ADAPTERS if (anatomy := adapter(model)) is not None), None)
 
 
 def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
@@ -62,23 +54,16 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
         batch: Checked inputs.
         attention: Whether attention will be read; if not, an unknown model keeps its own kernel in that pass.
     """
-    found = known_anatomy(model) or generic_anatomy(model, batch, attention)
-    if found.modality != batch.modality:
+    anatomy = known_anatomy(model) or generic_anatomy(model, batch, attention)
+    if anatomy.modality != batch.modality:
         raise ArgumentError(
-            f"Expected {found.modality} inputs for this {found.family}, but got {batch.modality} inputs."
+            f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
     modules = list(model.modules())
-
-    def first(name: Callable[[nn.Module], str]) -> str:
-        return next(filter(None, map(name, modules)), "")
-
-    return replace(
-        found,
-        heads=len(guests(modules)),
-        activation=first(_smooth),
-        opaque=first(_scripted),
-        cuts_gradient=first(_quantised),
+    smooth, scripted, quantised = (
+        next(filter(None, map(name, modules)), "") for name in (_smooth, _scripted, _quantised)
     )
+    return replace(anatomy, heads=len(guests(modules)), activation=smooth, opaque=scripted, cuts_gradient=quantised)
 
 
 def _smooth(module: nn.Module) -> str:
@@ -98,5 +83,5 @@ def _scripted(module: nn.Module) -> str:
 def _quantised(module: nn.Module) -> str:
     """Name of a layer that computes in whole numbers; empty for other modules, and for tables of such numbers."""
     kind = type(module)
-    whole = kind.__module__.startswith(_QUANTISED) and "Embedding" not in kind.__name__
-    return f"quantised layer {kind.__name__}" if whole else ""
+    integer = kind.__module__.startswith(_QUANTISED) and "Embedding" not in kind.__name__
+    return f"quantised layer {kind.__name__}" if integer else ""

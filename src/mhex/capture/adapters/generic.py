@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,58 +14,12 @@ from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of
 from mhex.capture.batch import Batch
 from mhex.capture.guard import model_failures, name_of_class, untouched
 from mhex.capture.hooks import FunctionTap
-from mhex.capture.outputs import activated, find_scores, read_logits
+from mhex.capture.outputs import find_scores, read_logits
 from mhex.capture.threads import of_this_thread
 from mhex.errors import ArgumentError, UnsupportedModelError
 
 Call = tuple[nn.Module, int]  # a module, and which of its calls
 _PROJECTIONS = (nn.Linear, nn.MultiheadAttention)
-
-
-class Entrances:
-    """Watches the layers of blocks until they attend.
-
-    The first layer that takes a block's whole input and gives something else of the same shape is its norm. A
-    projection that takes the input itself shows that there is none; one that takes something else, that a norm cannot
-    be seen.
-
-    Attributes:
-        norms: The norm of each call of a block that has one.
-        unseen: Calls in which something stands before the attention, and no module gives it.
-    """
-
-    def __init__(self) -> None:
-        self.norms: dict[Call, nn.Module] = {}
-        self.unseen: set[Call] = set()
-        self._settled: set[Call] = set()
-
-    def enter(self, around: Iterable[tuple[Call, Tensor]], layer: nn.Module, x: Tensor) -> None:
-        """A layer begins inside of these calls of blocks, each given with its input."""
-        if isinstance(layer, _PROJECTIONS):
-            self._project(around, x)
-
-    def leave(self, around: Iterable[tuple[Call, Tensor]], layer: nn.Module, x: Tensor, output: Tensor) -> None:
-        """A layer ends."""
-        if isinstance(layer, _PROJECTIONS) or next(layer.children(), None) is not None:
-            return
-        if output.shape != x.shape:  # packed projections that are no linear layers
-            self._project(around, x)
-        elif not output.equal(x):  # Dropout and the like change nothing
-            for call, given in around:
-                if call not in self._settled and given.shape == x.shape and given.equal(x):
-                    self.norms[call] = layer
-                    self._settled.add(call)
-
-    def attend(self, calls: Iterable[Call]) -> None:
-        """Attention begins in these calls: what comes after it does not matter."""
-        self._settled.update(calls)
-
-    def _project(self, around: Iterable[tuple[Call, Tensor]], x: Tensor) -> None:
-        for call, given in around:
-            if call not in self._settled and given.shape == x.shape:
-                self._settled.add(call)
-                if not given.equal(x):
-                    self.unseen.add(call)
 
 
 # Modules whose outputs of four axes are feature maps. Dropout and LayerNorm are not among them: Transformers use them
@@ -87,53 +40,50 @@ def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> A
     How the head reads the tokens is measured for each batch. The features of the CAM methods are the last of the
     coarsest maps, of more than one pixel, that come out of a module with convolutions; a Transformer of unknown make
     has none by default. A model that runs its first convolution several times (an ensemble of views, say) is refused
-    both, because the maps of one view are not those of the image.
-
-    Args:
-        model: The unwrapped module.
-        batch: Checked inputs.
-        attention: Whether attention must be seen (see `untouched`).
+    both, because the maps of one view are not those of the image. `attention` is that of `untouched`.
     """
     if isinstance(model, torch.jit.ScriptModule):
         hidden = "TorchScript shows nothing of its inside"
         return Anatomy(name_of_class(model), batch.modality, no_latent=f"{_LATENT}{hidden}.", no_attention=hidden)
-    seen = _Probe(model, batch, attention)
-    seen.run()
-    found = Anatomy(
+    probe = _Probe(model, batch, attention)
+    probe.run()
+    anatomy = Anatomy(
         family=name_of_class(model),
         modality=batch.modality,
-        channels=None if seen.first_convolution is None else seen.first_convolution.in_channels,
-        features=seen.features(),
-        embedding=seen.embedding,
-        head=seen.head,
-        no_latent=seen.no_latent,
-        no_scores=seen.no_scores,
+        channels=None if probe.first_convolution is None else probe.first_convolution.in_channels,
+        features=probe.features(),
+        embedding=probe.embedding,
+        head=probe.head,
+        no_latent=probe.no_latent,
+        no_scores=probe.no_scores,
         no_attention="no block of it calls torch's scaled_dot_product_attention exactly once, over all tokens",
     )
-    blocks = seen.attending_blocks()
-    if not blocks:
-        return found
-    prefix, patch = (1, None) if batch.modality == "text" else seen.patches(blocks[0][0])
+    calls = probe.attending_blocks()
+    if not calls:
+        return anatomy
+    prefix, patch = (1, None) if batch.modality == "text" else probe.patches(calls[0][0])
     if batch.modality == "image" and patch is None:
-        return replace(found, no_attention="its tokens cannot be told apart into a patch grid and prefix tokens")
-    if batch.real is not None and seen.tokens != batch.real.shape[1]:
-        return replace(found, no_attention=f"it makes {seen.tokens} tokens of {batch.real.shape[1]}")
+        return replace(anatomy, no_attention="its tokens cannot be told apart into a patch grid and prefix tokens")
+    if batch.real is not None and probe.tokens != batch.real.shape[1]:
+        return replace(anatomy, no_attention=f"it makes {probe.tokens} tokens of {batch.real.shape[1]}")
     return replace(
-        found,
-        blocks=tuple(
-            Block(call[0], norm1=seen.entrances.norms.get(call), unseen_norm=call in seen.entrances.unseen)
-            for call in blocks
-        ),
+        anatomy,
+        blocks=tuple(Block(call[0], probe.norms.get(call), unseen_norm=call in probe.unseen) for call in calls),
         prefix_tokens=prefix,
         readout="measured",
         patch=patch,
-        sequence_first=seen.sequence_first(blocks[-1][0]),
+        sequence_first=probe.outputs[calls[-1][0], 1].shape[0] != 1,  # (N, B, D), of one sample
         no_attention="",
     )
 
 
 class _Probe:
-    """Notes, during one pass, which modules ran when, where attention was called and which maps were made."""
+    """Notes, during one pass, which modules ran when, where attention was called and which maps were made.
+
+    The first layer that takes a block's whole input and gives something else of the same shape, before the block
+    attends, is its norm. A projection that takes the input itself shows that there is none; one that takes something
+    else, that a norm cannot be seen.
+    """
 
     def __init__(self, model: nn.Module, batch: Batch, attention: bool) -> None:
         self.model = model
@@ -143,6 +93,9 @@ class _Probe:
         self.calls: dict[nn.Module, int] = {}
         self.inputs: dict[Call, Tensor] = {}  # of numbered modules and their calls
         self.outputs: dict[Call, Tensor] = {}
+        self.norms: dict[Call, nn.Module] = {}
+        self.unseen: set[Call] = set()  # calls in which something stands before the attention, and no module gives it
+        self.settled: set[Call] = set()  # calls of which the norm is known, or that have attended
         # For every attention: the numbered modules around it, outermost first, each with its call; shape of q k^T.
         self.attended: list[tuple[list[Call], tuple[int, int, int]]] = []
         self.maps: tuple[nn.Module, Layout] | None = None
@@ -150,7 +103,6 @@ class _Probe:
         self.first_convolution: nn.Conv2d | None = None
         self.patch_convolution: nn.Conv2d | None = None
         self.embedding: nn.Embedding | None = None
-        self.entrances = Entrances()
         self.linear: tuple[nn.Linear, Tensor] | None = None  # the last one, and what it gave
         self.head: nn.Linear | None = None
         self.no_latent = self.no_scores = ""
@@ -174,13 +126,87 @@ class _Probe:
         scores = find_scores(output)
         if self.linear is None or scores is None or scores.shape != self.linear[1].shape:
             return
-        if any(scores.equal(values) for values in (self.linear[1], *activated(self.linear[1]))):
-            self.head = self.linear[0]
+        layer, logits = self.linear
+        activated = (logits.sigmoid(), logits.softmax(-1), logits.log_softmax(-1))
+        if any(scores.equal(values) for values in (logits, *activated)):
+            self.head = layer
         else:
             self.no_latent = (
                 f"{_LATENT}the scores of this {type(self.model).__name__} are changed after its last linear layer; "
                 "wrap the model to return that vector."
             )
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self.running.append(module)
+        self.calls[module] = self.calls.get(module, 0) + 1
+        x = args[0] if args else None
+        if isinstance(x, Tensor):
+            if module in self.numbered:
+                self.inputs[module, self.calls[module]] = x.clone()
+            if isinstance(module, _PROJECTIONS):
+                self._project(x)
+        if self.first_convolution is None and isinstance(module, nn.Conv2d) and self.batch.modality == "image":
+            self.first_convolution = module
+            if x is not None and x.shape[1] != module.in_channels:
+                raise ArgumentError(
+                    f"Expected images of {module.in_channels} channels for this {type(self.model).__name__}, "
+                    f"but got {x.shape[1]}."
+                )
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self.running.pop()
+        x = args[0] if args else None
+        if isinstance(output, Tensor):
+            if module in self.numbered:
+                self.outputs[module, self.calls[module]] = output.clone()  # the model may write into it later
+            if isinstance(x, Tensor) and not isinstance(module, _PROJECTIONS) and next(module.children(), None) is None:
+                self._see_layer(module, x, output)
+            if isinstance(module, nn.Linear):
+                self.linear = (module, output)
+            if self.batch.modality == "image" and module in self.spatial and output.dim() == 4:
+                layout = layout_of(output.shape, self.batch.pixels.shape)
+                area = output[0].numel() // output.shape[-1 if layout == "nhwc" else 1]
+                if layout is not None and (self.maps is None or area <= self.coarsest):
+                    self.maps, self.coarsest = (module, layout), area
+        if isinstance(module, nn.Embedding) and self.embedding is None and isinstance(x, Tensor):
+            ids = self.batch.kwargs.get("input_ids")
+            # Laid out as in the batch: embeddings are read as (batch, tokens, width).
+            if isinstance(ids, Tensor) and x.shape == ids.shape and x.equal(ids):
+                self.embedding = module
+        if isinstance(module, nn.Conv2d) and self.patch_convolution is None and module.kernel_size == module.stride:
+            self.patch_convolution = module
+
+    def _around(self) -> list[Call]:
+        """The calls of numbered modules that run, outermost first."""
+        return [(m, self.calls[m]) for m in self.running if m in self.numbered]
+
+    def _unsettled(self, x: Tensor) -> list[Call]:
+        """The calls around whose norm is not known yet, and whose input has the shape of `x`."""
+        calls = [call for call in self._around() if call in self.inputs and call not in self.settled]
+        return [call for call in calls if self.inputs[call].shape == x.shape]
+
+    def _see_layer(self, layer: nn.Module, x: Tensor, output: Tensor) -> None:
+        if output.shape != x.shape:  # packed projections that are no linear layers
+            self._project(x)
+        elif not output.equal(x):  # Dropout and the like change nothing
+            for call in self._unsettled(x):
+                if self.inputs[call].equal(x):
+                    self.norms[call] = layer
+                    self.settled.add(call)
+
+    def _project(self, x: Tensor) -> None:
+        for call in self._unsettled(x):
+            self.settled.add(call)
+            if not self.inputs[call].equal(x):
+                self.unseen.add(call)
+
+    def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        around = self._around()
+        self.settled.update(around)  # what comes after the attention does not matter
+        samples = query.shape[0] if query.dim() == 4 else 0  # without an axis of heads it cannot be read
+        self.attended.append((around, (samples, query.shape[-2], key.shape[-2])))
+        result: Tensor = attend(query, key, value, *args, **kwargs)
+        return result
 
     def features(self) -> FeatureLayer | None:
         """The feature maps of a convolutional network; None if blocks attend, or the image entered several times."""
@@ -199,58 +225,6 @@ class _Probe:
     def tokens(self) -> int:
         """Number of tokens N of the blocks."""
         return next(shape[2] for around, shape in self.attended if around)
-
-    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.running.append(module)
-        self.calls[module] = self.calls.get(module, 0) + 1
-        if module in self.numbered and args and isinstance(args[0], Tensor):
-            self.inputs[module, self.calls[module]] = args[0].clone()
-        if args and isinstance(args[0], Tensor):
-            self.entrances.enter(self._around(), module, args[0])
-        if self.first_convolution is None and isinstance(module, nn.Conv2d) and self.batch.modality == "image":
-            self.first_convolution = module
-            if args and args[0].shape[1] != module.in_channels:
-                raise ArgumentError(
-                    f"Expected images of {module.in_channels} channels for this {type(self.model).__name__}, "
-                    f"but got {args[0].shape[1]}."
-                )
-
-    def _around(self) -> list[tuple[Call, Tensor]]:
-        """The calls of numbered modules that run, with their inputs."""
-        calls = [(m, self.calls[m]) for m in self.running if m in self.numbered]
-        return [(call, self.inputs[call]) for call in calls if call in self.inputs]
-
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self.running.pop()
-        if isinstance(output, Tensor):
-            if module in self.numbered:
-                self.outputs[module, self.calls[module]] = output.clone()  # the model may write into it later
-            if args and isinstance(args[0], Tensor):
-                self.entrances.leave(self._around(), module, args[0], output)
-            if isinstance(module, nn.Linear):
-                self.linear = (module, output)
-            if self.batch.modality == "image" and module in self.spatial and output.dim() == 4:
-                layout = layout_of(output.shape, self.batch.pixels.shape)
-                area = output[0].numel() // output.shape[-1 if layout == "nhwc" else 1]
-                if layout is not None and (self.maps is None or area <= self.coarsest):
-                    self.maps, self.coarsest = (module, layout), area
-        if isinstance(module, nn.Embedding) and self.embedding is None and args and self._are_ids(args[0]):
-            self.embedding = module
-        if isinstance(module, nn.Conv2d) and self.patch_convolution is None and module.kernel_size == module.stride:
-            self.patch_convolution = module
-
-    def _are_ids(self, looked_up: Tensor) -> bool:
-        """True for the token ids of the batch, laid out as in it: embeddings are read as (batch, tokens, width)."""
-        ids = self.batch.kwargs.get("input_ids")
-        return isinstance(ids, Tensor) and looked_up.shape == ids.shape and looked_up.equal(ids)
-
-    def _attend(self, attend: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        around = [(m, self.calls[m]) for m in self.running if m in self.numbered]
-        self.entrances.attend(around)
-        samples = query.shape[0] if query.dim() == 4 else 0  # without an axis of heads it cannot be read
-        self.attended.append((around, (samples, query.shape[-2], key.shape[-2])))
-        result: Tensor = attend(query, key, value, *args, **kwargs)
-        return result
 
     def attending_blocks(self) -> list[Call]:
         """The calls of blocks, in order: of the outermost numbered modules each call of which attended once."""
@@ -274,10 +248,6 @@ class _Probe:
         pairs = itertools.pairwise(calls)
         return all(self.inputs[after].equal(self.outputs[before]) for before, after in pairs)
 
-    def sequence_first(self, module: nn.Module) -> bool:
-        """True if the block's output is (N, B, D); the one sample of this pass tells the two axes apart."""
-        return self.outputs[module, 1].shape[0] != 1
-
     def patches(self, first_block: nn.Module) -> tuple[int, tuple[int, int] | None]:
         """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together.
 
@@ -294,8 +264,8 @@ class _Probe:
         changed = pixels.clone()
         changed[..., :height, :width] += 1
         changed[..., -height:, -width:] += 1
-        other = _Probe(self.model, replace(self.batch, args=(changed, *self.batch.args[1:])), self.attention)
-        other.run()
-        before, after = (probe.inputs[first_block, 1].flatten(0, 1) for probe in (self, other))
+        second = _Probe(self.model, self.batch.with_input(changed), self.attention)
+        second.run()
+        before, after = (probe.inputs[first_block, 1].flatten(0, 1) for probe in (self, second))
         moved = (before != after).any(-1).nonzero()[:, 0].tolist()
         return (prefix, (height, width)) if moved == [prefix, prefix + count - 1] else (0, None)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from torch import Tensor, nn
 
 from mhex.capture.anatomy import GUEST
-from mhex.capture.masks import MASKS
+from mhex.capture.batch import MASKS
 from mhex.errors import CaptureError, UnsupportedModelError
 from mhex.heads.wiring.graph import EXTRA, UNTRACEABLE, compared_arguments, trace_unit
 from mhex.heads.wiring.residual import ROOT, Junction, first_line, meetings

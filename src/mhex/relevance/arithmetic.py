@@ -1,0 +1,282 @@
+"""Rules of sums, averages and joined tensors, of products element by element, matrix products and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhex.capture import AttentionRecord
+from mhex.capture.operations import is_from
+from mhex.relevance.flow import Flow, Rule
+from mhex.relevance.node import Operation, at_least, divide, graph_operands, in_graph
+
+_MASKED = -100.0  # of masks of attention: some are minus infinity, some large negative numbers
+Split = Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor]]
+
+
+class Sum:
+    """An addition or a subtraction: both terms, their factors, and the places of the inputs that are in the graph."""
+
+    def __init__(self, operation: Operation, a: Any, b: Any, alpha: float = 1) -> None:
+        name = operation.__name__
+        self.terms = (a, b)
+        self.factors = (-alpha, 1) if "rsub" in name else (1, -alpha if "sub" in name else alpha)
+        self.places = graph_operands(a, b)
+        self.inputs = [self.terms[place] for place in self.places]
+
+    @cached_property
+    def is_masking(self) -> bool:
+        """True if a constant operand leaves numbers as they are or hides them; asked once, as a GPU has to answer."""
+        if len(self.places) != 1:
+            return False
+        mask = self.terms[1 - self.places[0]]
+        return isinstance(mask, Tensor) and bool(((mask == 0) | (mask <= _MASKED)).all())
+
+
+def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    """Gradient flow: the gradient is right; a constant term absorbs its share."""
+    call = Sum(operation, *args, **kwargs)
+    if len(call.places) == 2:
+        return operation(*args, **kwargs)
+    (place,), (x,) = call.places, call.inputs
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        constant = call.terms[1 - place] * call.factors[1 - place]
+        flow.lose((carried * constant).masked_fill(carried == 0, 0.0))  # masks are infinite
+        return [(carried * call.factors[place]).sum_to_size(x.shape)]
+
+    return flow.node(lambda: operation(*args, **kwargs), back, x)
+
+
+def summed(split: Split) -> Rule:
+    """Rule of `"add"` and `"subtract"` in the relevance flow; a mask of attention is no term.
+
+    `split` gives the relevance of each term, from the terms, the relevance of their sum, and the sum.
+    """
+
+    def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
+        call = Sum(operation, *args, **kwargs)
+
+        def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+            if call.is_masking:
+                return [carried.sum_to_size(call.inputs[0].shape)]
+            pairs = zip(call.terms, call.factors, strict=True)
+            values = [torch.as_tensor(term, dtype=y.dtype, device=y.device).detach() * factor for term, factor in pairs]
+            parts = split(flow, [value.expand_as(y) for value in values], carried, y)
+            for place, part in enumerate(parts):
+                if place not in call.places:
+                    flow.lose(part)
+            return [parts[place].sum_to_size(call.terms[place].shape) for place in call.places]
+
+        return flow.node(lambda: operation(*args, **kwargs), back, *call.inputs)
+
+    return rule
+
+
+def by_ratio(epsilon: float, floor: float = 0.0) -> Split:
+    """Each term has its share in the sum, place by place; see `Flow.floor`."""
+
+    def split(flow: Flow, terms: Sequence[Tensor], relevance: Tensor, y: Tensor) -> list[Tensor]:
+        below = flow.floor(floor)
+        by = at_least(y, torch.stack([term.abs() for term in terms]).sum(0), below) if below else y
+        s = divide(relevance, by, epsilon)
+        if y.is_cpu and bool(y.isfinite().all()):  # a GPU is not waited for
+            return [term * s for term in terms]
+        return [(term * s).masked_fill_(relevance == 0, 0.0) for term in terms]  # a mask with a bias in it
+
+    return split
+
+
+def renormalised(epsilon: float, floor: float = 0.0) -> Split:
+    """The shares place by place, then scaled so that terms get what is theirs of the sample's relevance.
+
+    With `p_a = a R / (a + b)` and sums over the sample, `R_a = p_a / sum p_a * |sum p_a| / (|sum p_a| + |sum p_b|) *
+    sum R`: a term whose shares sum below 0 changes its sign. The sums run over each sample alone.
+    """
+    ratio = by_ratio(epsilon, floor)
+
+    def split(flow: Flow, terms: Sequence[Tensor], relevance: Tensor, y: Tensor) -> list[Tensor]:
+        parts = ratio(flow, terms, relevance, y)
+        sums = [flow.total(part) for part in parts]
+        scale = divide(flow.total(relevance), torch.stack(sums).abs().sum(0), 0.0)
+        return [
+            part.mul_(flow.spread(torch.where(total < 0, -scale, scale), part))
+            for part, total in zip(parts, sums, strict=True)
+        ]
+
+    return split
+
+
+def by_share(epsilon: float, floor: float = 0.0) -> Rule:
+    """Rule of averages and the like in the relevance flow: each input has its share in the output."""
+
+    def rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return NotImplemented
+
+        def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+            below = flow.floor(floor)
+            by = at_least(y, operation(x.detach().abs(), *args, **kwargs), below) if below else y
+            with torch.enable_grad():
+                point = x.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(operation(point, *args, **kwargs), point, divide(carried, by, epsilon))
+            return [x * slope]
+
+        return flow.node(lambda: operation(x, *args, **kwargs), back, x)
+
+    return rule
+
+
+def joined(flow: Flow, operation: Operation, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Rule of `"concatenate"`: the usual way back, and what constants such as class tokens are given is noted."""
+    tensors = [tensor for tensor in tensors if tensor.dim() != 1 or len(tensor)]  # an empty cache of keys is left out
+    places = graph_operands(*tensors)
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        parts = torch.split(carried, [tensor.shape[dim] for tensor in tensors], dim)
+        for place, part in enumerate(parts):
+            if place not in places:
+                flow.lose(part if flow.relevance else part * tensors[place])
+        return [parts[place] for place in places]
+
+    return flow.node(lambda: operation(tensors, dim), back, *in_graph(*tensors), counted=False)
+
+
+def divides(operation: Operation) -> bool:
+    """Whether the second operand is divided by."""
+    return "div" in operation.__name__
+
+
+def scaled(flow: Flow, operation: Operation, a: Any, b: Any = -1.0, **kwargs: Any) -> Any:
+    """Rule of products and quotients, element by element: two activations share alike, a constant gets nothing."""
+    if kwargs or (divides(operation) and isinstance(b, Tensor) and b.requires_grad):
+        return NotImplemented
+    operands = (a,) if "neg" in operation.__name__ else (a, b)
+    inputs = [(a, b)[place] for place in graph_operands(a, b)]
+    if not flow.relevance and len(inputs) == 1:
+        return operation(*operands)
+
+    def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+        share = 1 / len(inputs)
+        if flow.relevance:
+            return [(carried * share).sum_to_size(x.shape) for x in inputs]
+        return [(carried * b * share).sum_to_size(a.shape), (carried * a * share).sum_to_size(b.shape)]
+
+    return flow.node(lambda: operation(*operands), back, *inputs)
+
+
+def halved(epsilon: float, floor: float = 0.0) -> Rule:
+    """Rule of `"matmul"`: of two activations, each is given half; of one and a constant, it is given all.
+
+    The floor is that of sums, for the terms that the product adds up; attention times values has none.
+    """
+
+    def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
+        places = graph_operands(*args)
+        if not places:  # einsum takes its operands as a list too
+            return NotImplemented
+        share = 1 / len(places)
+        # What a layer hands down to the output of attention is in proportion to it.
+        weighs_values = any(is_from(operand, "weights") for operand in args)
+
+        def back(carried: Tensor, y: Tensor) -> list[Tensor]:
+            s = carried
+            if flow.relevance:
+                below = 0.0 if weighs_values else flow.floor(floor)
+                sizes = (x.detach().abs() if isinstance(x, Tensor) else x for x in args)
+                s = divide(carried, at_least(y, operation(*sizes, **kwargs), below) if below else y, epsilon)
+            with torch.enable_grad():
+                points = {place: args[place].detach().requires_grad_() for place in places}
+                product = operation(*(points.get(place, operand) for place, operand in enumerate(args)), **kwargs)
+                slopes = torch.autograd.grad(product, list(points.values()), s * share)
+            if not flow.relevance:
+                return list(slopes)
+            return [point.detach() * slope for point, slope in zip(points.values(), slopes, strict=True)]
+
+        return flow.node(lambda: operation(*args, **kwargs), back, *(args[place] for place in places))
+
+    return rule
+
+
+def constant_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
+    """Gradient flow: attention probabilities are constants, and relevance flows to the values alone."""
+    if not v.requires_grad:
+        return operation(q.detach(), k.detach(), v, **kwargs)
+    record = as_record(q, k, v, **kwargs)
+
+    def back(carried: Tensor, z: Tensor) -> list[Tensor]:
+        return [grouped(record.probabilities().to(z.dtype).mT @ carried, v)]
+
+    return flow.node(lambda: operation(q, k, v, **kwargs), back, v)
+
+
+def shared_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
+    """Gradient flow: both factors of both products share alike, which is 1/4, 1/4 and 1/2 of the gradients."""
+
+    def weighed(x: Tensor, share: float) -> Tensor:
+        return flow.node(x.clone, lambda carried, _: [carried * share], x) if x.requires_grad else x
+
+    return operation(weighed(q, 0.25), weighed(k, 0.25), weighed(v, 0.5), **kwargs)
+
+
+def halved_attention(epsilon: float, floor: float = 0.0) -> Rule:
+    """Rule of `"attention"` in the relevance flow: the matrix products share alike, softmax passes relevance on.
+
+    The floor is that of sums, for the terms that the product of queries and keys adds up.
+    """
+
+    def rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
+        record = as_record(q, k, v, **kwargs)
+
+        def back(carried: Tensor, z: Tensor) -> list[Tensor]:
+            query, keys, values = q.detach(), record.keys(), record.values()
+            logits = record.logits(masked=False).to(z.dtype)
+            free = record.mask is None and not record.causal
+            probabilities = logits.softmax(-1) if free else record.probabilities().to(z.dtype)
+            if below := flow.floor(floor):
+                logits = at_least(logits, query.abs() @ keys.abs().mT * record.scale, below)
+            s = divide(carried, z, epsilon).mul_(0.5)
+            to_values = (probabilities.mT @ s).mul_(values)
+            to_logits = (s @ values.mT).mul_(probabilities)
+            shares = divide(to_logits, logits, epsilon).mul_(record.scale / 2)
+            to_query, to_keys = (shares @ keys).mul_(query), (shares.mT @ query).mul_(keys)
+            return handed(flow, (to_query, to_keys, to_values), (q, k, v))
+
+        return flow.node(lambda: operation(q, k, v, **kwargs), back, *in_graph(q, k, v))
+
+    return rule
+
+
+def as_record(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionRecord:
+    """What a call of scaled-dot-product attention computes."""
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    return AttentionRecord(q.detach(), k.detach(), v.detach(), attn_mask, factor, is_causal, None)
+
+
+def handed(flow: Flow, relevances: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """What is handed to the inputs of the graph; what others (a learned query) would be given is noted as lost."""
+    pairs = [(grouped(relevance, x), x) for relevance, x in zip(relevances, inputs, strict=True)]
+    for relevance, x in pairs:
+        if not x.requires_grad:
+            flow.lose(relevance)
+    return [relevance for relevance, x in pairs if x.requires_grad]
+
+
+def grouped(per_head: Tensor, like: Tensor) -> Tensor:
+    """Sum over the query heads that share keys or values."""
+    if per_head.shape[1] == like.shape[1]:
+        return per_head
+    batch, _, tokens, width = per_head.shape
+    return per_head.reshape(batch, like.shape[1], -1, tokens, width).sum(2)
