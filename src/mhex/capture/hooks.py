@@ -187,8 +187,6 @@ def unfollow_calls(model: nn.Module, guest: Guest) -> None:
                 entries.pop(key, None)
 
 
-
-
 class FunctionTap(TorchFunctionMode):
     """Routes attention calls to `on_attention` and other operations to their rules.
 
