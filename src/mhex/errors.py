@@ -6,7 +6,10 @@ Mistakes in arguments are also `ValueError` or `TypeError`, as Python users expe
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 _SHOWN = 40  # names in a message
@@ -125,3 +128,27 @@ def some_of(names: Sequence[Any], most: int = 20, between: str = ", ") -> str:
     """The first of many names, and how many more there are."""
     more = len(names) - most
     return between.join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+def check_count(name: str, value: Any) -> int:
+    """Refuse a number of things that is not a whole number from 1 on.
+
+    Args:
+        name: Of the argument.
+        value: What the user gave for it.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
+    return value
+
+
+def warn(message: str) -> None:
+    """Raise a `MhexWarning` that points at the line of the user's code which called mhex."""
+    level, outermost = 1, 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        level += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "mhex":
+            outermost = level  # torch and contextlib may stand between two functions of mhex
+        frame = frame.f_back
+    warnings.warn(message, MhexWarning, stacklevel=outermost + 1)

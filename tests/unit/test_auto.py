@@ -15,7 +15,7 @@ from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, ModelInUseError, UnsupportedModelError
 from mhex.explain import TABLE, kind_of
 from mhex.inputs import prepare
-from mhex.inputs.preprocess import Squash
+from mhex.inputs.preprocess import Preprocess
 from mhex.registry import all_methods, get_method
 from support.models import FAMILIES, enliven, with_heads
 
@@ -191,7 +191,7 @@ def test_the_default_sees_photos_through_the_window() -> None:
     size = family.inputs(1).shape[-2:]
     values = torch.arange(size[0] * size[1]).reshape(size) % 4096
     photo = Image.fromarray(values.numpy().astype(np.uint16))
-    preprocess = Squash(*size, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+    preprocess = Preprocess(*size, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
     options: Any = {"preprocess": preprocess, "window": (0, 4095)}
     named = mhex.explain(family.model(), [photo], "gradcam", **options)
     torch.testing.assert_close(mhex.explain(family.model(), [photo], **options).logits, named.logits)

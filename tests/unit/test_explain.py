@@ -121,9 +121,9 @@ def test_deep_and_turned_photos_are_seen_as_people_see_them():
     import numpy as np
     from PIL import Image
 
-    from mhex.inputs.preprocess import Squash
+    from mhex.inputs.preprocess import Preprocess
 
-    squash = Squash(8, 8, (0.0,) * 3, (1.0,) * 3)
+    squash = Preprocess(8, 8, (0.0,) * 3, (1.0,) * 3)
     ramp = np.linspace(0, 65535, 64).reshape(8, 8)
     deep = squash(Image.fromarray(ramp.astype(np.uint16)))
     assert 0.4 < float(deep.mean()) < 0.6, "16 bits are scaled, not cut off at 255"

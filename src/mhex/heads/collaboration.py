@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import RandomSampler
 
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning, check_count
 from mhex.heads.block import widened
 from mhex.heads.call_record import Call, Reading
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.predictors import watched
-from mhex.inputs.loader import in_chunks
+from mhex.inputs.data import labelled_pieces
 from mhex.stats.correlation import pearson as correlated
 from mhex.stats.correlation import varies
 
@@ -274,9 +274,10 @@ def collaboration(
 ) -> Collaboration:
     """See `Scaffold.collaboration`."""
     heads = checked_heads(model)
+    check_count("chunk", chunk)
     parts = []
     with watched(model, nudge=True, graph=True) as run:
-        for batch, truth in in_chunks(heads.settings, inputs, labels, chunk, progress):
+        for batch, truth in labelled_pieces(inputs, labels, heads.settings.check_labels, chunk, progress):
             parts.append(measure(run, heads, batch, truth))
     if not parts:
         raise ArgumentError("Expected at least one sample, but the loader gave no batch.")

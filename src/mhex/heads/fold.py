@@ -24,7 +24,7 @@ from mhex.heads.predictors import call_model, watched
 from mhex.heads.strip import gate_state, last_of
 from mhex.heads.wiring.graft import plant, ungraft, unsettle
 from mhex.heads.wiring.residual import Junction, closing_norm, find_junctions
-from mhex.inputs.loader import unlabelled
+from mhex.inputs.data import unlabelled
 
 Reads = Literal["hidden", "u", "gated"]
 _M = TypeVar("_M", bound=nn.Module)

@@ -23,6 +23,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarn
 from mhex.heads import call_record as calls
 from mhex.heads.block import Block, Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.call_record import Call, Reading, Recording, Token
+from mhex.heads.losses import check_labels
 from mhex.heads.wiring.residual import unit_of
 
 Source = Literal["classifier", "last_head", "sum"]
@@ -56,6 +57,10 @@ class Settings:
     exclude_special: bool = False
     multi_label: bool = False
     outputs: Outputs | None = None
+
+    def check_labels(self, labels: Tensor, batch: int) -> Tensor:
+        """Labels of `batch` samples in the form that the losses take; see `mhex.heads.losses.check_labels`."""
+        return check_labels(labels, batch, self.num_classes, self.multi_label)
 
 
 def checked_classes(value: Any) -> int:

@@ -16,7 +16,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, Unsuppor
 from mhex.heads import call_record as calls
 from mhex.heads.call_record import Call, Reading
 from mhex.heads.heads import PREFIX, Heads, Source, heads_of, required_heads
-from mhex.inputs.loader import unlabelled
+from mhex.inputs.data import unlabelled
 
 _CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision, timm and Hugging Face
 

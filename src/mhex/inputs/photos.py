@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-import warnings
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError, warn
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,6 +26,11 @@ _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
 _LITTLE = 0.1  # share of the pixels between black and white below which a window is warned of
 _CHUNKS = 1000  # of a PNG file are looked at, at most
+
+
+def is_photo(value: Any) -> bool:
+    """True of a PIL image, which is told by its class so that PIL is not imported for users of tensors."""
+    return any(c.__module__ == "PIL.Image" and c.__name__ == "Image" for c in type(value).__mro__)
 
 
 def claims_too_much(photo: Image, size: int) -> bool:
@@ -74,14 +78,13 @@ def upright_rgb(photo: Image, window: Window | None = None, name: str = "The pho
     """
     from PIL import ImageOps
 
-    depth = _depth(photo)
+    depth = _depth(photo)  # before the photo is decoded
     return _rgb(ImageOps.exif_transpose(photo), depth, window, name)
 
 
 def plain_rgb(photo: Image, window: Window | None = None, name: str = "The photo") -> Image:
     """The same without turning it and without transparency, as published collections are read."""
-    depth = _depth(photo)
-    return _rgb(photo, depth, window, name, transparency=False)
+    return _rgb(photo, _depth(photo), window, name, transparency=False)
 
 
 def scaled(values: Any, window: Window) -> Any:
@@ -234,11 +237,9 @@ def _check_clipping(light: Any, low: float, high: float, window: Window, name: s
     if high < window[0] or low > window[1]:
         raise ArgumentError(f"{name} holds values {values}, all of them outside of {ends}; give a window that fits.")
     if inside < _LITTLE and high > low:
-        warnings.warn(
+        warn(
             f"{name} holds values {values}, and only {inside:.0%} of its pixels lie between the ends of {ends}: the "
-            "others are black or white.",
-            MhexWarning,
-            stacklevel=2,
+            "others are black or white."
         )
 
 

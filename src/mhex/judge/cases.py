@@ -18,7 +18,7 @@ from mhex._files import write_tensors, writing
 from mhex.capture import Outputs
 from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
 from mhex.explain import explain
-from mhex.inputs.batching import taken
+from mhex.inputs.data import select
 from mhex.inputs.samples import Samples
 from mhex.judge.controls import control
 from mhex.judge.plan import Judged
@@ -252,7 +252,7 @@ def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options
         rest = [place for place in range(error.count) if place not in error.samples]
         if not rest:
             raise
-        part = _scores(model, taken(inputs, rest), method, classes[rest], options)
+        part = _scores(model, select(inputs, rest), method, classes[rest], options)
         whole = part.new_full((error.count, *part.shape[1:]), torch.nan)
         whole[rest] = part
         return whole

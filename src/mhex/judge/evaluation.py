@@ -20,7 +20,7 @@ from mhex.capture import Outputs, find_anatomy, unwrap
 from mhex.errors import ArgumentError
 from mhex.heads.predictors import check_answering
 from mhex.inputs import prepare, with_window
-from mhex.inputs.batching import count_batches, count_samples
+from mhex.inputs.data import count_batches, count_samples
 from mhex.inputs.samples import ALL, Samples, in_samples, look_for
 from mhex.inputs.words import check_words
 from mhex.judge import report as about

@@ -15,7 +15,7 @@ from mhex._misfit import misfit
 from mhex._optional import require
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, MissingExtraError
-from mhex.inputs.preprocess import FILTERS, Squash
+from mhex.inputs.preprocess import FILTERS, Preprocess
 
 
 def load_classifier(
@@ -230,7 +230,7 @@ def load_tokenizer(transformers: Any, path: Path) -> Any:
     return tokenizer
 
 
-def _image_preprocess(transformers: Any, path: Path) -> Squash:
+def _image_preprocess(transformers: Any, path: Path) -> Preprocess:
     """Size, filter and normalisation of the folder's image processor, without its centre crop."""
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(path, **_LOCAL).to_dict()
@@ -255,7 +255,7 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
     number, names = processor.get("resample", 3), {number: name for name, number in FILTERS.items()}
     usual = names.get(number, "bicubic") if isinstance(number, int) else "bicubic"
     try:
-        return Squash(height, width, mean, std, usual)
+        return Preprocess(height, width, mean, std, usual)
     except ArgumentError as error:
         raise ArgumentError(f"The image processor in {path} is damaged. {error}") from error
 

@@ -17,7 +17,7 @@ from mhex.heads.fit.linear import Options, right_answers
 from mhex.heads.fit.rows import label_rows
 from mhex.heads.heads import Heads
 from mhex.heads.predictors import watched
-from mhex.inputs.loader import labelled, loader_of
+from mhex.inputs.data import labelled, loader_of
 
 
 def head_accuracy(

@@ -18,7 +18,7 @@ from mhex.heads.fit.report import BlockFit, FitReport
 from mhex.heads.fit.rows import Gatherer, LogisticGatherer, RidgeGatherer, Split, label_rows
 from mhex.heads.heads import Heads
 from mhex.heads.predictors import watched
-from mhex.inputs.loader import labelled, loader_of
+from mhex.inputs.data import labelled, loader_of
 
 Method = Literal["ridge", "logistic"]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from mhex._schema import setting
 from mhex.errors import ArgumentError
-from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, View
+from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from mhex.lab.train.augment import Augment
 
 
@@ -257,9 +257,9 @@ class Recipe:
         return self.train
 
     @property
-    def view(self) -> View:
+    def view(self) -> Preprocess:
         """What the network sees of an image."""
-        return View(self.data.side or 0, self.data.mean, self.data.std)
+        return Preprocess(self.data.side or 0, self.data.side or 0, self.data.mean, self.data.std)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from mhex.bundle import Bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError, MhexError
 from mhex.inputs import prepare
-from mhex.inputs.batching import readable
-from mhex.inputs.preprocess import Squash
+from mhex.inputs.data import readable
+from mhex.inputs.preprocess import Preprocess
 from mhex.inputs.samples import losses_in_words
 from mhex.judge import store
 from mhex.judge.controls import is_control
@@ -214,8 +214,8 @@ def evaluator_of(bundle: Bundle, other: Bundle) -> nn.Module:
     if ours == its:
         return other.model
     if (
-        isinstance(ours, Squash)
-        and isinstance(its, Squash)
+        isinstance(ours, Preprocess)
+        and isinstance(its, Preprocess)
         and replace(ours, height=its.height, width=its.width) == its
     ):
         return Resized(other.model, (its.height, its.width))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mhex.errors import ArgumentError
-from mhex.inputs.preprocess import View
+from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import DistilPart, HeadsPart
 from mhex.lab.train.samples import Inputs
 
@@ -209,7 +209,7 @@ class Ensemble(nn.Module):
         views: The view of each network.
     """
 
-    def __init__(self, members: Sequence[nn.Module], views: Sequence[View]) -> None:
+    def __init__(self, members: Sequence[nn.Module], views: Sequence[Preprocess]) -> None:
         super().__init__()
         if len(members) != len(views) or not members:
             raise ArgumentError(f"Each teacher needs a view, and {len(members)} teachers with {len(views)} views came.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.inputs.preprocess import View
+from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import Recipe
 from mhex.lab.datasets import ImageSet, PhotoSet, TextSet, data_entry
 from mhex.lab.datasets.catalogue import AnySet
@@ -126,7 +126,7 @@ class ImageFeed:
     def __init__(
         self,
         images: ImageSet | PhotoSet,
-        view: View,
+        view: Preprocess,
         changes: Augment | None,
         device: torch.device,
         rows: Tensor | None = None,
@@ -140,7 +140,7 @@ class ImageFeed:
             self._pick = lambda wanted: files[chosen[wanted.cpu()]].to(device)
         self.labels = images.labels[chosen].to(device)
         self.view = view
-        self.changes = None if changes is None else replace(changes, canvas=changes.canvas or view.size)
+        self.changes = None if changes is None else replace(changes, canvas=changes.canvas or view.height)
         self.device = device
 
     def __len__(self) -> int:
