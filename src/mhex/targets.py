@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mhex.capture import Outcome, full
 from mhex.concept import Concept
@@ -264,3 +264,44 @@ def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:
     if not bool(torch.isfinite(scores).all()):
         raise ArgumentError("Expected the target function to return finite scores, but got NaN or infinity.")
     return scores
+
+
+def usual_task(model: nn.Module, several: bool) -> Task:
+    """What a Hugging Face configuration says of the outputs, or heads do: whether a sample may have several classes."""
+    said = getattr(getattr(model, "config", None), "problem_type", None)
+    if said == "multi_label_classification" or several:
+        return "multi-label"
+    return "regression" if said == "regression" else "classification"
+
+
+def names_of(
+    model: nn.Module, given: Sequence[str] | Mapping[int, str] | None, logits: Tensor, task: Task
+) -> list[str] | None:
+    """Names of classes or outputs given by the user, or those that a Hugging Face configuration carries."""
+    classes = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
+    if isinstance(given, Mapping):  # as in Hugging Face configurations, number -> name
+        keys = list(given)
+        given = _in_order(given)
+        if given is None:
+            raise ArgumentError(f"Expected class names by number from 0 to {len(keys) - 1}, but got the keys {keys}.")
+    if given is not None:
+        # Sets have no order; arrays are lists if they have one axis.
+        if isinstance(given, (str, bytes, Set)) or not hasattr(given, "__len__") or getattr(given, "ndim", 1) != 1:
+            kind = "a single string" if isinstance(given, str) else type(given).__name__
+            raise ArgumentTypeError(f"Expected a list of class names, but got {kind}.")
+        if len(given) == logits.shape[1] == 1 and task != "regression":  # it speaks for its class, and against it
+            return [f"not {given[0]}", str(given[0])]
+        if len(given) != classes:
+            raise ArgumentError(f"Expected {classes} class names, one per output of the model, but got {len(given)}.")
+        return [str(name) for name in given]
+    labels = getattr(getattr(model, "config", None), "id2label", None)
+    if not isinstance(labels, Mapping) or len(labels) != classes:
+        return None
+    return _in_order(labels)
+
+
+def _in_order(names: Mapping[Any, Any]) -> list[str] | None:
+    """Names by the numbers of their classes, which JSON turns into texts; None if these are not 0, 1, 2..."""
+    numbers = {str(key): str(name) for key, name in names.items()}
+    places = [str(place) for place in range(len(names))]
+    return [numbers[place] for place in places] if numbers.keys() == set(places) else None

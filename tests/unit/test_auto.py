@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from mhex.errors import ArgumentError, ModelInUseError, UnsupportedModelError
 from mhex.explain import TABLE, kind_of
 from mhex.inputs import prepare
 from mhex.inputs.preprocess import Preprocess
-from mhex.registry import all_methods, get_method
+from mhex.methods import all_methods, get_method
 from support.models import FAMILIES, enliven, with_heads
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
@@ -179,7 +180,7 @@ def test_a_model_that_is_in_use_is_no_reason_for_another_method(monkeypatch: pyt
         calls.append(1)
         raise ModelInUseError("Another thread changed the model.")
 
-    monkeypatch.setattr("mhex.explain.observe", refuse)
+    monkeypatch.setattr(sys.modules["mhex.explain"], "observe", refuse)
     with pytest.raises(ModelInUseError):
         mhex.explain(FAMILIES["timm_resnet"].model(), FAMILIES["timm_resnet"].inputs(1))
     assert len(calls) == 1

@@ -30,7 +30,7 @@ def parse_methods(text: str, auto: bool = False) -> list[str]:
         auto: Whether `auto` may be among them, for the method that suits the model.
     """
     from mhex.explain import AUTO
-    from mhex.registry import all_methods
+    from mhex.methods import all_methods
 
     known = all_methods()
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -136,7 +136,7 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
         ArgumentError: A pair is malformed, no chosen method has the option, or its value is of another type.
     """
     from mhex.explain import AUTO
-    from mhex.registry import get_method
+    from mhex.methods import get_method
 
     chosen: dict[str, dict[str, Any]] = {name: {} for name in methods}
     if pairs and AUTO in methods:

@@ -58,7 +58,7 @@ def explain_by(
     """
     import mhex
     from mhex.explain import AUTO
-    from mhex.registry import get_method
+    from mhex.methods import get_method
 
     outcome = Outcome([])
     shared: dict[str, Any] = {"task": task, "outputs": outputs, "seed": seed, "progress": watched()}

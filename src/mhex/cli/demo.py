@@ -249,7 +249,7 @@ def demo(
     out = output_folder(out)
     with busy("Loading the zoo"):
         import mhex
-        from mhex.registry import all_methods
+        from mhex.methods import all_methods
         from mhex.viz.demo_page import demo_page
 
         photos = demo_photos()

@@ -14,15 +14,14 @@ from torch import Tensor, nn
 
 from mhex.capture import Anatomy, Outputs, has_sigmoids
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, unknown_name
-from mhex.explain import names_of, usual_task
 from mhex.heads import heads_of
 from mhex.judge.controls import CONTROLS, PREFIX, is_control
+from mhex.methods import all_methods, get_method
 from mhex.metrics._base import PerImage
 from mhex.metrics.registry import MetricSpec, get_metric
 from mhex.perturb import Subject
-from mhex.registry import all_methods, get_method
 from mhex.stats.comparison import Paired
-from mhex.targets import Task, resolve_target
+from mhex.targets import Task, names_of, resolve_target, usual_task
 
 
 class ClassNumbers:

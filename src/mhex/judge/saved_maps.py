@@ -19,8 +19,8 @@ from mhex.inputs.photos import BROKEN
 from mhex.judge.controls import is_control
 from mhex.judge.plan import Judged, label
 from mhex.judge.store import Kind, Parts, read
+from mhex.methods import get_method
 from mhex.metrics.case import Case
-from mhex.registry import get_method
 from mhex.targets import probabilities
 
 _OF = {"run": "string", "image": "int64", "input": "string"}

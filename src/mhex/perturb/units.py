@@ -274,7 +274,8 @@ def text_units(
     key = f"words of {words}"
     if key not in subject.shared:
         subject.shared[key] = words_of(subject.prepared, words)
-    word_of, most = subject.shared[key]  # (B, T, P)
+    word_of: Tensor = subject.shared[key][0]  # (B, T, P)
+    most: int = subject.shared[key][1]
     scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:

@@ -23,11 +23,11 @@ from mhex.judge.evaluation import NOT_FINITE, told_of
 from mhex.judge.plan import ClassNumbers, MethodGiven, judged, judged_task, outputs_of
 from mhex.judge.saved_maps import Shown
 from mhex.judge.store import CURVES, Parts
+from mhex.methods import all_methods
 from mhex.perturb import Subject
 from mhex.recommend.answer import Recommendation, answer_of, check_folder
 from mhex.recommend.race import Clock, Race, Watch, seconds_of
 from mhex.recommend.score import Given, score_of
-from mhex.registry import all_methods
 
 _PICTURES = 3  # samples whose maps are kept for the page
 _SHARE, _ANSWER, _PAGE = 0.03, 0.5, 3.0  # of the budget, and seconds, that are kept for the answer and for its page

@@ -19,9 +19,9 @@ from mhex.judge.evaluation import judge_batch
 from mhex.judge.plan import Judged
 from mhex.judge.report import Report
 from mhex.judge.store import Parts
+from mhex.methods import get_method
 from mhex.perturb import Subject
 from mhex.recommend.score import Score
-from mhex.registry import get_method
 
 Clock = Callable[[], float]
 _SHORT = 0.1  # seconds below which the time at work may be too coarse

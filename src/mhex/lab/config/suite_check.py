@@ -14,9 +14,9 @@ from mhex.judge.controls import CONTROLS, PREFIX, is_control
 from mhex.judge.plan import Judge, judges
 from mhex.lab.config.suite import EVERY, DataPart, Entry, MethodPart, MetricPart, ModelPart, Suite, method_label
 from mhex.lab.datasets import DataEntry, data_entry
+from mhex.methods import all_methods, get_method
 from mhex.metrics._curve import CurveMetric
 from mhex.metrics.registry import get_metric
-from mhex.registry import all_methods, get_method
 
 _LABELLED = ("classes", "ordered classes")
 _OTHER_NETWORK = "mhex"  # the preset whose paper reads another network than the explained one

@@ -34,7 +34,7 @@ from mhex.lab.config.suite_check import check_suite
 from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.photo_files import Items
 from mhex.lab.datasets.two_class import two_class_items
-from mhex.registry import all_methods, get_method
+from mhex.methods import all_methods, get_method
 from mhex.zoo.names import load
 from mhex.zoo.places import refuse_missing
 from mhex.zoo.residents import list_models
