@@ -6,10 +6,11 @@ Mistakes in arguments are also `ValueError` or `TypeError`, as Python users expe
 from __future__ import annotations
 
 import difflib
+import importlib
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 _SHOWN = 40  # names in a message
@@ -128,6 +129,22 @@ def some_of(names: Sequence[Any], most: int = 20, between: str = ", ") -> str:
     """The first of many names, and how many more there are."""
     more = len(names) - most
     return between.join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+def require(module: str, extra: str | None = None) -> ModuleType:
+    """Import `module`, or say how to install it.
+
+    Args:
+        module: Dotted name of the module to import.
+        extra: The mhex extra that brings it; None when it is a plain dependency.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = f"mhex[{extra}]" if extra else module.split(".")[0]
+        raise MissingExtraError(
+            f"This needs the package {module.split('.')[0]!r}, which is not installed: pip install '{package}'."
+        ) from error
 
 
 def check_count(name: str, value: Any) -> int:

@@ -149,13 +149,13 @@ def test_multi_label_models_have_a_sigmoid_per_class():
 
 
 def test_scores_are_never_half_precision(monkeypatch):
-    from mhex import registry
     from mhex.capture import Needs
+    from mhex.registry import METHODS, register
 
-    monkeypatch.setattr(registry, "_METHODS", dict(registry.all_methods()))
+    monkeypatch.setattr(METHODS, "entries", dict(METHODS.entries))
 
-    @registry.register("halved", title="t", paper="p", modalities=("image",), needs=Needs({"features": "last"}),
-                       signed=False, class_specific=False, passes="F", use="u", avoid="a")  # fmt: skip
+    @register("halved", title="t", paper="p", modalities=("image",), needs=Needs({"features": "last"}),
+              signed=False, class_specific=False, passes="F", use="u", avoid="a")  # fmt: skip
     def halved(trace):
         return trace.as_maps(trace.features).mean(1).half()
 

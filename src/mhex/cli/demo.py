@@ -281,7 +281,7 @@ def demo_photos() -> list[Photo]:
     """The photos: a cat, and something that is no pet. Both are files inside the installed scikit-image."""
     from PIL import Image
 
-    from mhex._optional import require
+    from mhex.errors import require
 
     data = require("skimage.data", extra="demo")
     return [

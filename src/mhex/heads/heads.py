@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from mhex._misfit import misfit_of
+from mhex._files import misfit_of
 from mhex.capture import Outputs
 from mhex.capture.anatomy import GUEST
 from mhex.capture.hooks import see_each

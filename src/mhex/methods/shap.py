@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhex._optional import require
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, require
 from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens, words_kept
 from mhex.methods._tokens import check_count
 from mhex.registry import register

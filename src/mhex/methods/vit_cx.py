@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._optional import require
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, require
 from mhex.methods._tokens import check_count, fixed
 from mhex.registry import register
 from mhex.targets import ResolvedTarget

@@ -10,11 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from mhex._files import read_json
-from mhex._misfit import misfit
-from mhex._optional import require
+from mhex._files import misfit, read_json
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError, MissingExtraError
+from mhex.errors import ArgumentError, MissingExtraError, require
 from mhex.inputs.preprocess import FILTERS, Preprocess
 
 

@@ -9,9 +9,8 @@ from typing import Any
 from torch import nn
 
 from mhex._files import read_json
-from mhex._optional import require
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, require, unknown_name
 from mhex.inputs.preprocess import Preprocess
 from mhex.zoo import places as _places
 from mhex.zoo.files import fill, read_weights

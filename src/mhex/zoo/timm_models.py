@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._optional import require
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, require, unknown_name
 from mhex.inputs.preprocess import FILTERS, Preprocess
 from mhex.zoo.files import fill, read_weights
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 
-from mhex._optional import require
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, require, unknown_name
 from mhex.lab.config.recipe import HeadsPart, Recipe, TrainPart
 from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.catalogue import DataEntry

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mhex._files import read_json
-from mhex._optional import require
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, require
 from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, PhotoFiles, PhotoSet, TwoClassSet
 from mhex.lab.datasets.sets import DataMissingError, data_file, data_folder
 from mhex.lab.datasets.tables import DataFormatError, pick_rows

@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mhex._optional import require
-from mhex.errors import ArgumentError, MhexError
+from mhex.errors import ArgumentError, MhexError, require
 from mhex.lab.datasets.imagenet import imagenet_synsets
 from mhex.lab.datasets.photo_files import Fit, PhotoRows, PhotoSet, SegmentationSet, fitted
 from mhex.lab.datasets.sets import data_file

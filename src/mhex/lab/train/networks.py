@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from mhex._optional import require
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, require, unknown_name
 from mhex.lab.config.recipe import ModelPart, Recipe
 from mhex.lab.datasets import data_entry, data_folder
 from mhex.zoo.hugging_face import load_classifier, minilm_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mhex._optional import require
+from mhex.errors import require
 
 FOLDER = "tensorboard"
 
