@@ -157,7 +157,7 @@ def _check_argument_names(options: Mapping[str, Any], spec: Method | None) -> No
     arguments = [name for name in inspect.signature(explain).parameters if name != "options"]
     known = {} if spec is None else spec.options
     for name in options:
-        near = [] if name in known else difflib.get_close_matches(name, [*known, *arguments], n=1, cutoff=0.7)
+        near = [] if name in known else difflib.get_close_matches(name, [*known, *arguments], n=1, cutoff=0.8)
         if near and near[0] in arguments:
             raise ArgumentError(f"mhex.explain has no argument {name!r}. Did you mean {near[0]}=?")
 

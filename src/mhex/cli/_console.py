@@ -182,7 +182,8 @@ def stopping(words: Callable[[], str]) -> Iterator[None]:
 def told_once() -> Iterator[None]:
     """Keep warnings of the library apart from the screen, where the command tells the same in a sentence of its own."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ samples could not be judged", MhexWarning)
+        for sentence in ("[0-9]+ of [0-9]+ samples could not be judged", "Texts of up to [0-9]+ tokens were cut"):
+            warnings.filterwarnings("ignore", sentence, MhexWarning)
         yield
 
 

@@ -22,6 +22,7 @@ from mhex.cli._console import (
     show_table,
     steps,
     stopping,
+    told_once,
     unique_labels,
     writing,
 )
@@ -167,6 +168,7 @@ def explain(
     heads: tuple[str, ...] | None = None
     with (
         stopping(lambda: _words_after_stop(items, {row[0] for row in rows}, out)),
+        told_once(),
         steps(len(items) * len(methods)) as step,
     ):
         for item in items:

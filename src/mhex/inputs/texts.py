@@ -62,7 +62,8 @@ def text_batch(
     lengths = prepared.lengths
     if longest and encoded["input_ids"].shape[1] == longest:
         if lengths is None:
-            lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+            quiet = {"verbose": False} if hasattr(tokenizer, "model_max_length") else {}  # it would warn, too
+            lengths = [len(ids) for ids in tokenizer(texts, **quiet)["input_ids"]]
         if max(lengths) > longest:
             warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.")
     return replace(
