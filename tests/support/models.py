@@ -409,7 +409,7 @@ class EncoderText(nn.Module):
         layer = nn.TransformerEncoderLayer(32, 4, 48, dropout=0.1, batch_first=True, activation="gelu")
         self.encoder = nn.TransformerEncoder(layer, 2)
         self.head = nn.Linear(32, CLASSES)
-        self.config = SimpleNamespace(bos_token_id=1, eos_token_id=2, pad_token_id=0)
+        self.config = SimpleNamespace(bos_token_id=1, eos_token_id=2)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.word_embed
