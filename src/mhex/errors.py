@@ -89,11 +89,12 @@ class NotFiniteOutputError(UnsupportedModelError):
 
     def __init__(self, samples: Sequence[int], count: int) -> None:
         self.samples, self.count = tuple(samples), count
-        which = f"{'sample' if len(self.samples) == 1 else 'samples'} {', '.join(map(str, self.samples))} of this batch"
-        others = f"; leave {'it' if len(self.samples) == 1 else 'them'} out" if len(self.samples) < count else ""
+        single = len(self.samples) == 1
+        places = f"{'sample' if single else 'samples'} {', '.join(map(str, self.samples))} of this batch"
+        advice = f"; leave {'it' if single else 'them'} out" if len(self.samples) < count else ""
         super().__init__(
-            f"The model's scores are not finite for {which if count > 1 else 'this input'}, so there is nothing to "
-            f"explain{others}.",
+            f"The model's scores are not finite for {places if count > 1 else 'this input'}, so there is nothing to "
+            f"explain{advice}.",
             "the model's scores are not finite",
         )
 
@@ -106,22 +107,22 @@ class MissingExtraError(MhexError, ImportError):
     """An optional package is needed; the message names the extra that installs it."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ArgumentError:
+def unknown_name(kind: str, name: str, names: Iterable[str]) -> ArgumentError:
     """Build the error for a name that is not in a list, offering near names.
 
     Args:
         kind: What the name stands for, e.g. `"method"`.
         name: What the user wrote.
-        known: The names that exist.
+        names: The names that exist.
     """
-    known = list(known)
-    lowered = {candidate.lower(): candidate for candidate in reversed(known)}
+    names = list(names)
+    lowered = {candidate.lower(): candidate for candidate in reversed(names)}
     near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.6)]
     if near:
         hint = f"Did you mean {' or '.join(map(repr, near))}?"
     else:
-        see = f"; see {_LISTS[kind]}" if kind in _LISTS and len(known) > _SHOWN else ""
-        hint = f"Known: {some_of(known, _SHOWN) or 'none'}{see}."
+        see = f"; see {_LISTS[kind]}" if kind in _LISTS and len(names) > _SHOWN else ""
+        hint = f"Known: {some_of(names, _SHOWN) or 'none'}{see}."
     return ArgumentError(f"Unknown {kind} {name!r}. {hint}")
 
 

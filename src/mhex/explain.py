@@ -155,9 +155,9 @@ def explain(
 def _check_argument_names(options: Mapping[str, Any], spec: Method | None) -> None:
     """Refuse an option that looks like a misspelled argument of `explain`."""
     arguments = [name for name in inspect.signature(explain).parameters if name != "options"]
-    known = {} if spec is None else spec.options
+    existing = {} if spec is None else spec.options
     for name in options:
-        near = [] if name in known else difflib.get_close_matches(name, [*known, *arguments], n=1, cutoff=0.8)
+        near = [] if name in existing else difflib.get_close_matches(name, [*existing, *arguments], n=1, cutoff=0.8)
         if near and near[0] in arguments:
             raise ArgumentError(f"mhex.explain has no argument {name!r}. Did you mean {near[0]}=?")
 

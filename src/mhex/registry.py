@@ -169,8 +169,8 @@ class Method:
         """All options with their values; an unknown one is refused with the list of those that exist."""
         for name in options:
             if name not in self.options:
-                known = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "none"
-                raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {known}.")
+                listed = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "none"
+                raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {listed}.")
             if isinstance(self.options[name], bool) and not isinstance(options[name], bool):
                 raise ArgumentTypeError(f"Expected True or False for the option {name!r}, but got {options[name]!r}.")
         return {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}

@@ -218,13 +218,13 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
     values = np.asarray(photo, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ArgumentError(f"{name} holds values that are not finite; save it with numbers in their place.")
-    known = window or _known_range(values, photo.mode, depth)
-    if known is None:
+    ends = window or _known_range(values, photo.mode, depth)
+    if ends is None:
         raise ArgumentError(
             f"{name} holds grey values from {values.min():.6g} to {values.max():.6g} and does not say which values are "
             f"black and white; {window_hint(float(values.min()), float(values.max()))}."
         )
-    light = scaled(values, known)
+    light = scaled(values, ends)
     if window is not None:
         _check_clipping(light, float(values.min()), float(values.max()), window, name)
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
@@ -245,8 +245,8 @@ def _check_clipping(light: Any, low: float, high: float, window: Window, name: s
 
 def window_hint(low: float, high: float) -> str:
     """What to do about values from `low` to `high` whose black and white are not known."""
-    whole = low >= 0 and low.is_integer() and high.is_integer()
-    bits = next((bits for bits in (8, 10, 12, 14, 16) if whole and high < 2**bits), None)
+    counts = low >= 0 and low.is_integer() and high.is_integer()
+    bits = next((bits for bits in (8, 10, 12, 14, 16) if counts and high < 2**bits), None)
     if bits is None:
         ends = math.floor(low), math.ceil(high) if high > low else math.floor(low) + 1
         return f"say which, such as window={ends} for these (in a command, --window={ends[0]},{ends[1]})"
