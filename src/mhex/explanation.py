@@ -67,9 +67,9 @@ def _percentiles(scores: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor
     masks = torch.ones_like(rows, dtype=torch.bool) if counted is None else counted.reshape(rows.shape)
     wanted = torch.tensor(_PERCENTILES, dtype=rows.dtype, device=rows.device)
     parts = [row[mask] for row, mask in zip(rows, masks, strict=True)]
-    ends = [part.quantile(wanted) if part.numel() else torch.zeros_like(wanted) for part in parts]
-    low, high = torch.stack(ends).reshape(*scores.shape[:-1], 2).split(1, dim=-1)
-    return low, high
+    pairs = [part.quantile(wanted) if part.numel() else torch.zeros_like(wanted) for part in parts]
+    ends = torch.stack(pairs).reshape(*scores.shape[:-1], 2)
+    return ends[..., :1], ends[..., 1:]
 
 
 @dataclass(eq=False)

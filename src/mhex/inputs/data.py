@@ -119,12 +119,7 @@ def select(value: Any, places: slice | Sequence[int] | Tensor, count: int | None
 
 
 def readable(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
-    """Items of a list or data set with their places; those that cannot be read are left out.
-
-    Args:
-        data: Whose items are taken by number.
-        unread: Filled with the places of items that cannot be read, and why.
-    """
+    """Items of a sequence with their places; `unread` is filled with those that cannot be read, and why."""
     for place in range(len(data)):
         try:
             element = data[place]
@@ -158,9 +153,9 @@ def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str])
         yield from ({name: select(value, cut) for name, value in parts.items()} for cut in _cuts(parts["inputs"], size))
         return
     if not is_sequence(data) and not isinstance(data, Iterable):
+        kind = type(data).__name__
         raise ArgumentTypeError(
-            "Expected a loader, a data set, a list, a generator, a tensor or a dictionary, but got "
-            f"{type(data).__name__}."
+            f"Expected a loader, a data set, a list, a generator, a tensor or a dictionary, but got {kind}."
         )
     elements = readable(data, unread) if is_sequence(data) else enumerate(data)
     first = next(elements, None)
@@ -179,13 +174,7 @@ def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str])
 
 
 def count_samples(data: Any, items: bool, limit: int | None = None) -> int | None:
-    """How many samples there are; None if that is not known before they are read.
-
-    Args:
-        data: As for `mhex.evaluate`.
-        items: Whether it holds single items, as the first of it showed.
-        limit: The most samples.
-    """
+    """How many samples there are; None if that is not known before they are read. `items`: single ones, no batches."""
     if not is_columns(data) and not (items and hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return None
     count = length(parts_of(data)["inputs"]) if is_columns(data) else len(data)

@@ -34,14 +34,8 @@ def is_photo(value: Any) -> bool:
 
 
 def claims_too_much(photo: Image, size: int) -> bool:
-    """Whether a photo claims more pixels than anybody has, or than its file can hold.
-
-    Args:
-        photo: Opened, and not read yet.
-        size: Of its file, in bytes.
-    """
-    pixels = photo.width * photo.height
-    return pixels > min(MOST_PIXELS, max(_USUAL, _DENSEST * size))
+    """Whether a photo that is not read yet claims more pixels than anybody has, or than its file of `size` bytes."""
+    return photo.width * photo.height > min(MOST_PIXELS, max(_USUAL, _DENSEST * size))
 
 
 def check_window(window: Any) -> Window | None:
@@ -101,11 +95,8 @@ def drawn_photo(picture: Any) -> Image:
     from PIL import Image
 
     photo = picture.convert("RGB") if isinstance(picture, Image.Image) else _stretched_tensor(picture)
-    longest = max(photo.size)
-    if longest <= LARGEST:
-        return photo
-    width, height = (max(1, round(side * LARGEST / longest)) for side in photo.size)
-    return photo.resize((width, height), Image.Resampling.LANCZOS)
+    width, height = (max(1, round(side * LARGEST / max(photo.size))) for side in photo.size)
+    return photo if max(photo.size) <= LARGEST else photo.resize((width, height), Image.Resampling.LANCZOS)
 
 
 def _stretched_tensor(picture: Any) -> Image:
@@ -204,10 +195,17 @@ def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transpar
         colours = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
     else:
         colours = photo.convert("RGB")
-    if depth.narrowed and window != _SIXTEEN:
-        _check_colours(photo.convert("RGB"), window, name)
-        return colours
-    return colours if window is None or depth.narrowed else _stretched(colours, window, name)
+    if window is not None and not depth.narrowed:
+        return _stretched(colours, window, name)
+    if depth.narrowed and window != _SIXTEEN:  # PIL gives the upper 8 of 16 bits, which may not be the used ones
+        top = max(int(high) for _, high in photo.convert("RGB").getextrema())  # type: ignore[misc]  # of three bands
+        if window is not None or top < 128:
+            raise ArgumentError(
+                f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here: "
+                "no other range than window=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
+                "in the range that you want to be seen."
+            )
+    return colours
 
 
 def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Image:
@@ -218,15 +216,16 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
     values = np.asarray(photo, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ArgumentError(f"{name} holds values that are not finite; save it with numbers in their place.")
+    low, high = float(values.min()), float(values.max())
     ends = window or _known_range(values, photo.mode, depth)
     if ends is None:
         raise ArgumentError(
-            f"{name} holds grey values from {values.min():.6g} to {values.max():.6g} and does not say which values are "
-            f"black and white; {window_hint(float(values.min()), float(values.max()))}."
+            f"{name} holds grey values from {low:.6g} to {high:.6g} and does not say which values are black and white; "
+            f"{window_hint(low, high)}."
         )
     light = scaled(values, ends)
     if window is not None:
-        _check_clipping(light, float(values.min()), float(values.max()), window, name)
+        _check_clipping(light, low, high, window, name)
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
 
 
@@ -268,17 +267,6 @@ def _known_range(values: Any, mode: str, depth: _Depth) -> Window | None:
         between = bool((abs(values - (values / step).round() * step) > 1).any())
         return (0.0, 2.0**depth.significant - 1) if between and high < 2**depth.significant else _SIXTEEN
     return _SIXTEEN if depth.sixteen and high >= 2**15 else None
-
-
-def _check_colours(colours: Image, window: Window | None, name: str) -> None:
-    """Refuse colours of 16 bits of which PIL gave the upper 8, unless these are surely the ones that are used."""
-    top = max(int(high) for _, high in colours.getextrema())  # type: ignore[misc]  # of three bands
-    if window is not None or top < 128:
-        raise ArgumentError(
-            f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here: "
-            "no other range than window=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
-            "in the range that you want to be seen."
-        )
 
 
 def _stretched(colours: Image, window: Window, name: str) -> Image:
