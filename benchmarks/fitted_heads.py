@@ -29,7 +29,7 @@ from mhex.heads.fit.logistic import Linear, Options, fit_logistic
 from mhex.heads.fit.ridge import Moments, fit_ridge
 from mhex.heads.fit.run import Split, accuracy
 from mhex.heads.predictors import watched
-from mhex.inputs.preprocess import View
+from mhex.inputs.preprocess import Preprocess
 from mhex.lab.datasets.files import data_file, read_columns
 from mhex.lab.datasets.pets import load_pets
 
@@ -39,7 +39,8 @@ Batches = Iterator[tuple[Any, Tensor]]
 def pets(split: str, limit: int) -> tuple[Scaffold, Batches]:
     """The shipped ResNet-10-T and photos of pets."""
     bundle = mhex.load("zoo:pets-resnet10t")
-    view, photos = View(bundle.card["preprocess"]["size"]), load_pets(split, limit=limit)
+    side = bundle.card["preprocess"]["size"]
+    view, photos = Preprocess(side, side), load_pets(split, limit=limit)
     steps = range(0, len(photos), 32)
     batches = ((view(photos.images[i : i + 32]), photos.labels[i : i + 32]) for i in steps)
     return mhex.attach(bundle.model, len(photos.classes), preset="probe"), batches

@@ -29,7 +29,7 @@ import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, MissingExtraError, UnsupportedModelError
 from mhex.judge import report as about
 from mhex.lab.datasets import data_entry
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 from recommend_page import page
 from recommend_rating import Full, judged
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import mhex
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 from yardsticks import Bench, Job, Row
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import mhex
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 
 Job = Callable[[], object]
 _UNITS = {"F": "F", "F+B": "(F + B)", "F+KB": "B, and F", "passes": "F a pass"}

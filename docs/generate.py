@@ -16,8 +16,9 @@ from serving import support_page
 from usage import usage
 
 from mhex.lab.datasets import CATALOGUE, DataEntry
+from mhex.methods import all_methods
 from mhex.metrics.registry import MetricSpec, all_metrics
-from mhex.registry import Method, all_methods
+from mhex.registry import Method
 from mhex.zoo.places import WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 
 
 def support_page(seen: dict[str, dict[str, Any]]) -> str:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from mhex.heads import Scaffold, attach
     from mhex.judge.evaluation import evaluate
     from mhex.judge.report import Report
+    from mhex.methods import list_methods
     from mhex.metrics import list_metrics
     from mhex.recommend.answer import Recommendation, recommend
-    from mhex.registry import list_methods
     from mhex.zoo import load
 
 try:
@@ -57,7 +57,7 @@ _HOMES = {
     "attach": "mhex.heads",
     "evaluate": "mhex.judge",
     "explain": "mhex.explain",
-    "list_methods": "mhex.registry",
+    "list_methods": "mhex.methods",
     "list_metrics": "mhex.metrics",
     "load": "mhex.zoo",
     "recommend": "mhex.recommend",

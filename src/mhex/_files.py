@@ -1,4 +1,4 @@
-"""JSON of strangers: what is nested too deeply is refused like any other damage."""
+"""Files: written whole or not at all, and what is read from files of strangers checked before it is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+_DEEPEST = 64  # levels of JSON; Python gives up at about a thousand, in whatever code comes first
 
 
 @contextmanager
@@ -136,9 +138,6 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-_DEEPEST = 64  # levels; Python gives up at about a thousand, in whatever code comes first
-
-
 def read_json(text: str) -> Any:
     """Plain values from JSON.
 
@@ -154,12 +153,30 @@ def read_json(text: str) -> Any:
     except RecursionError:
         raise too_deep from None
     level, depth = [value], 0
-    while level := [child for parent in level for child in _children(parent)]:
-        depth += 1
+    while level:
         if depth > _DEEPEST:
             raise too_deep
+        nested = [list(part.values()) if isinstance(part, dict) else part for part in level]
+        level, depth = [child for part in nested if isinstance(part, list) for child in part], depth + 1
     return value
 
 
-def _children(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+def misfit_of(model: nn.Module, weights: Mapping[str, Tensor]) -> str:
+    """What does not fit of weights for a model, in words; empty if everything does."""
+    tensors = model.state_dict()
+    misshapen = [
+        f"{name} is {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in tensors.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    return misfit([n for n in tensors if n not in weights], [n for n in weights if n not in tensors], misshapen)
+
+
+def misfit(missing: Iterable[str], extra: Iterable[str], misshapen: Iterable[str] = ()) -> str:
+    """Which names of weights do not fit, in words; empty if all do."""
+    groups = (("missing keys", list(missing)), ("unexpected keys", list(extra)), ("wrong shapes", list(misshapen)))
+    return "; ".join(
+        f"{len(names)} {fault} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+        for fault, names in groups
+        if names
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
@@ -31,23 +31,23 @@ class Bar:
     def __init__(self, display: Progress | None = None, line: TaskID | None = None) -> None:
         self._display, self._line = display, line
 
-    def say(self, what: str) -> None:
+    def say(self, words: str) -> None:
         """Show what is being done."""
         if self._display is not None and self._line is not None:
-            self._display.update(self._line, description=_as_it_is(what))
+            self._display.update(self._line, description=_unmarked(words))
 
     def advance(self, count: float = 1) -> None:
         """Move on."""
         if self._display is not None and self._line is not None:
             self._display.advance(self._line, count)
 
-    def reach(self, done: float) -> None:
+    def reach(self, place: float) -> None:
         """Move to a place."""
         if self._display is not None and self._line is not None:
-            self._display.update(self._line, completed=done)
+            self._display.update(self._line, completed=place)
 
 
-def _as_it_is(description: str) -> str:
+def _unmarked(description: str) -> str:
     """A description that is not read as markup; names in it are the user's."""
     state = random.getstate()  # loading rich draws from it
     from rich.markup import escape
@@ -58,30 +58,35 @@ def _as_it_is(description: str) -> str:
 
 @contextmanager
 def progress_bar(
-    total: float | None, enabled: bool, what: str = "", unit: str = "", console: Console | None = None
+    total: float | None, enabled: bool, words: str = "", unit: str = "", console: Console | None = None
 ) -> Iterator[Bar]:
     """A line of the open display, or of a new one on standard error, into which long work inside draws its own lines.
 
     Args:
         total: Where it ends; None if that is not known.
         enabled: Whether to draw at all.
-        what: Is being done.
+        words: What is being done.
         unit: Of the numbers, behind them.
         console: Of a new display; None for standard error.
     """
     if not enabled:
         yield Bar()
         return
-    with ExitStack() as stack:
-        display = _OPEN.get()
-        if display is None:  # two displays would write over each other
-            display = stack.enter_context(_display(console))
-            stack.enter_context(_inside(display))
-        line = display.add_task(_as_it_is(what), total=total, unit=unit)
-        try:
-            yield Bar(display, line)
-        finally:
-            display.remove_task(line)
+    display = _OPEN.get()
+    if display is None:  # two displays would write over each other
+        with _display(console) as opened:
+            token = _OPEN.set(opened)
+            try:
+                with progress_bar(total, True, words, unit) as bar:
+                    yield bar
+            finally:
+                _OPEN.reset(token)
+        return
+    line = display.add_task(_unmarked(words), total=total, unit=unit)
+    try:
+        yield Bar(display, line)
+    finally:
+        display.remove_task(line)
 
 
 def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
@@ -97,9 +102,7 @@ def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
 
 def is_watched(progress: bool | None) -> bool:
     """Whether to draw progress bars: as asked, or, for None, if somebody looks at a terminal or a notebook."""
-    if progress is not None:
-        return progress
-    return sys.stderr.isatty() or _in_notebook()
+    return progress if progress is not None else sys.stderr.isatty() or _in_notebook()
 
 
 def watched() -> bool:
@@ -111,16 +114,6 @@ def _in_notebook() -> bool:
     """Whether this is the kernel of a notebook that can show bars, which takes ipywidgets."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
-
-
-@contextmanager
-def _inside(display: Progress) -> Iterator[None]:
-    """Let every bar be a line of this display, for the time of the context."""
-    token = _OPEN.set(display)
-    try:
-        yield
-    finally:
-        _OPEN.reset(token)
 
 
 def _display(console: Console | None) -> Progress:

@@ -16,7 +16,7 @@ from mhex._files import write_tensors
 from mhex._progress import track
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Needs, Outcome, find_anatomy, full, observe, unwrap
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.errors import ArgumentError, ArgumentTypeError, check_count
 from mhex.inputs import in_batches, prepare, with_window
 
 Similarity = Literal["dot", "cosine", "l2"]
@@ -90,8 +90,7 @@ class Concept:
         """
         bundle = as_bundle(model)
         preprocess, tokenizer = preprocess or bundle.preprocess, tokenizer or bundle.tokenizer
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ArgumentError(f"Expected a batch_size of at least 1, but got {batch_size!r}.")
+        check_count("batch_size", batch_size)
         inner, anatomy = unwrap(bundle.model), None
         total, count = torch.zeros((), dtype=torch.float64), 0
         needs = Needs(keep={"latent": "last"})

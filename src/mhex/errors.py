@@ -6,7 +6,11 @@ Mistakes in arguments are also `ValueError` or `TypeError`, as Python users expe
 from __future__ import annotations
 
 import difflib
+import importlib
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from types import FrameType, ModuleType
 from typing import Any
 
 _SHOWN = 40  # names in a message
@@ -85,11 +89,12 @@ class NotFiniteOutputError(UnsupportedModelError):
 
     def __init__(self, samples: Sequence[int], count: int) -> None:
         self.samples, self.count = tuple(samples), count
-        which = f"{'sample' if len(self.samples) == 1 else 'samples'} {', '.join(map(str, self.samples))} of this batch"
-        others = f"; leave {'it' if len(self.samples) == 1 else 'them'} out" if len(self.samples) < count else ""
+        single = len(self.samples) == 1
+        places = f"{'sample' if single else 'samples'} {', '.join(map(str, self.samples))} of this batch"
+        advice = f"; leave {'it' if single else 'them'} out" if len(self.samples) < count else ""
         super().__init__(
-            f"The model's scores are not finite for {which if count > 1 else 'this input'}, so there is nothing to "
-            f"explain{others}.",
+            f"The model's scores are not finite for {places if count > 1 else 'this input'}, so there is nothing to "
+            f"explain{advice}.",
             "the model's scores are not finite",
         )
 
@@ -102,22 +107,22 @@ class MissingExtraError(MhexError, ImportError):
     """An optional package is needed; the message names the extra that installs it."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> ArgumentError:
+def unknown_name(kind: str, name: str, names: Iterable[str]) -> ArgumentError:
     """Build the error for a name that is not in a list, offering near names.
 
     Args:
         kind: What the name stands for, e.g. `"method"`.
         name: What the user wrote.
-        known: The names that exist.
+        names: The names that exist.
     """
-    known = list(known)
-    lowered = {candidate.lower(): candidate for candidate in reversed(known)}
+    names = list(names)
+    lowered = {candidate.lower(): candidate for candidate in reversed(names)}
     near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.6)]
     if near:
         hint = f"Did you mean {' or '.join(map(repr, near))}?"
     else:
-        see = f"; see {_LISTS[kind]}" if kind in _LISTS and len(known) > _SHOWN else ""
-        hint = f"Known: {some_of(known, _SHOWN) or 'none'}{see}."
+        see = f"; see {_LISTS[kind]}" if kind in _LISTS and len(names) > _SHOWN else ""
+        hint = f"Known: {some_of(names, _SHOWN) or 'none'}{see}."
     return ArgumentError(f"Unknown {kind} {name!r}. {hint}")
 
 
@@ -125,3 +130,43 @@ def some_of(names: Sequence[Any], most: int = 20, between: str = ", ") -> str:
     """The first of many names, and how many more there are."""
     more = len(names) - most
     return between.join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+def require(module: str, extra: str | None = None) -> ModuleType:
+    """Import `module`, or say how to install it.
+
+    Args:
+        module: Dotted name of the module to import.
+        extra: The mhex extra that brings it; None when it is a plain dependency.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = f"mhex[{extra}]" if extra else module.split(".")[0]
+        raise MissingExtraError(
+            f"This needs the package {module.split('.')[0]!r}, which is not installed: pip install '{package}'."
+        ) from error
+
+
+def check_count(name: str, value: Any) -> int:
+    """Refuse a number of things that is not a whole number from 1 on.
+
+    Args:
+        name: Of the argument.
+        value: What the user gave for it.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
+    return value
+
+
+def warn(message: str) -> None:
+    """Raise a `MhexWarning` that points at the line of the user's code which called mhex."""
+    level, outermost = 1, 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        level += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "mhex":
+            outermost = level  # torch and contextlib may stand between two functions of mhex
+        frame = frame.f_back
+    warnings.warn(message, MhexWarning, stacklevel=outermost + 1)

@@ -1,36 +1,30 @@
-"""Explanations on disk: safetensors with everything that is no tensor in the header."""
+"""What `mhex.explain` returns: scores and everything needed to read, draw and save them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._files import read_json, write_tensors
-from mhex._schema import build
+from mhex._files import write_tensors
+from mhex.capture import Modality
 from mhex.errors import ArgumentError, unknown_name
+from mhex.inputs.photos import LARGEST, drawn_photo
 from mhex.inputs.words import Pooling, clean, pool_runs, usual_pooling, word_runs
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-    from torch import Tensor
-
-    from mhex.targets import Task
-
+from mhex.targets import Task
 
 Normalisation = Literal["auto", "minmax", "percentile", "relu_max", "none"]
-
-
 _PERCENTILES = (0.01, 0.99)
+_PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
 
 def normalize(scores: Tensor, how: Normalisation, signed: bool, counted: Tensor | None = None) -> Tensor:
@@ -46,25 +40,19 @@ def normalize(scores: Tensor, how: Normalisation, signed: bool, counted: Tensor 
         raise unknown_name("normalisation", str(how), get_args(Normalisation))
     if how == "none":
         return scores
+    zero = torch.zeros_like(scores[..., :1])
     if how == "auto":
-        return _by_sign(scores, signed, text=counted is not None)
-    if how == "relu_max":
-        low, high = torch.zeros_like(scores[..., :1]), _extreme(scores, counted, largest=True)
-    elif how == "percentile":
+        # Unsigned text scores are 0 at special tokens and padding and non-negative elsewhere: 0 is their floor.
+        low = zero if signed or counted is not None else scores.amin(-1, keepdim=True)
+        return _spanned(scores, low, (scores.abs() if signed else scores).amax(-1, keepdim=True))
+    if how == "percentile":
         low, high = _percentiles(scores, counted)
     else:
-        low, high = _extreme(scores, counted, largest=False), _extreme(scores, counted, largest=True)
+        lowest, highest = (scores if counted is None else scores.where(counted, end) for end in (torch.inf, -torch.inf))
+        low = zero if how == "relu_max" else lowest.amin(-1, keepdim=True)
+        high = highest.amax(-1, keepdim=True)
     scaled = _spanned(scores, low, high).clamp(0, 1)
     return scaled if counted is None else scaled.where(counted, 0.0)
-
-
-def _by_sign(scores: Tensor, signed: bool, text: bool) -> Tensor:
-    if signed:
-        scale = scores.abs().amax(-1, keepdim=True)
-        return torch.where(scale > 0, scores / scale, 0.0)
-    # Unsigned text scores are 0 at special tokens and padding and non-negative elsewhere: 0 is their floor.
-    low = torch.zeros_like(scores[..., :1]) if text else scores.amin(-1, keepdim=True)
-    return _spanned(scores, low, scores.amax(-1, keepdim=True))
 
 
 def _spanned(scores: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -73,26 +61,15 @@ def _spanned(scores: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where((span > 0) & span.isfinite(), (scores - low) / span, 0.0)
 
 
-def _extreme(scores: Tensor, counted: Tensor | None, largest: bool) -> Tensor:
-    outside = -torch.inf if largest else torch.inf
-    rows = scores if counted is None else scores.where(counted, outside)
-    return rows.amax(-1, keepdim=True) if largest else rows.amin(-1, keepdim=True)
-
-
 def _percentiles(scores: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
     """Ends (..., 1); row by row, because rows of text differ in length and `quantile` limits the size of a tensor."""
     rows = scores.reshape(-1, scores.shape[-1])
-    masks = [slice(None)] * len(rows) if counted is None else list(counted.reshape(rows.shape))
+    masks = torch.ones_like(rows, dtype=torch.bool) if counted is None else counted.reshape(rows.shape)
     wanted = torch.tensor(_PERCENTILES, dtype=rows.dtype, device=rows.device)
-    nothing = torch.zeros_like(wanted)
-    ends = [
-        part.quantile(wanted) if (part := row[mask]).numel() else nothing for row, mask in zip(rows, masks, strict=True)
-    ]
-    both = torch.stack(ends).reshape(*scores.shape[:-1], 2)
-    return both[..., :1], both[..., 1:]
-
-
-_PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
+    parts = [row[mask] for row, mask in zip(rows, masks, strict=True)]
+    pairs = [part.quantile(wanted) if part.numel() else torch.zeros_like(wanted) for part in parts]
+    ends = torch.stack(pairs).reshape(*scores.shape[:-1], 2)
+    return ends[..., :1], ends[..., 1:]
 
 
 @dataclass(eq=False)
@@ -145,7 +122,7 @@ class Explanation:
     class_specific: bool = True
     task: Task = "classification"
     named: list[str] | None = None
-    modality: str = "image"
+    modality: Modality = "image"
     size: tuple[int, int] | None = None
     class_names: list[str] | None = None
     pictures: Any = None
@@ -240,8 +217,8 @@ class Explanation:
         """`"cut after 512 of 10,782 tokens"` of a text that was cut to what the model takes; empty for others."""
         if self.lengths is None or self.real is None:
             return ""
-        seen, whole = int(self.real[sample].sum()), self.lengths[sample]
-        return f"cut after {seen:,} of {whole:,} tokens" if whole > seen else ""
+        seen, length = int(self.real[sample].sum()), self.lengths[sample]
+        return f"cut after {seen:,} of {length:,} tokens" if length > seen else ""
 
     def target_probabilities(self, sample: int) -> list[float | None]:
         """Probability of each target of a sample; None for a target that has none."""
@@ -292,7 +269,7 @@ class Explanation:
         path = Path(path)
         suffix = path.suffix.lower()
         if suffix == ".safetensors":
-            write_fields(self, path)
+            _write(self, path)
         elif suffix == ".html":
             from mhex.viz import save_html
 
@@ -310,7 +287,7 @@ class Explanation:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Explanation:
         """Read back what `save("....safetensors")` wrote; input images come back as PIL images, as they are drawn."""
-        return cls(**read_fields(path))
+        return cls(**_read(path))
 
     def show(self, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None) -> Any:
         """Draw the explanation as a matplotlib figure; notebooks display it.
@@ -338,45 +315,24 @@ class Explanation:
 
 
 _TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "special", "scored", "ids")
-_GROUPS = ("layers", "diagnostics")  # dictionaries of tensors; in a file, their names are prefixes
-_PLAIN = ("method", "auto", "options", "seed", "signed", "class_specific", "task", "named", "modality", "size")
-_WORDS = ("class_names", "tokens", "words", "lengths", "cost")
-_LARGEST = 2**16  # pixels of a side
-_PICTURE_NAMES = "pictures"  # (H, W, 3) each, uint8, since they differ in size
+_GROUPS = ("layers", "diagnostics", "pictures")  # in a file, their names are prefixes; pictures are (H, W, 3) uint8
+_REQUIRED = ("method", "options", "seed", "signed", "class_specific", "task", "named", "modality", "cost")
+_HEADER = (*_REQUIRED, "auto", "size", "class_names", "tokens", "words", "lengths")  # as JSON
+_LONGEST = 2**16  # side of an image
 
 
-@dataclass(frozen=True)
-class _Header:
-    """Fields of an explanation that are no tensors, as JSON has them."""
-
-    method: str
-    options: Mapping[str, Any]
-    seed: int
-    signed: bool
-    class_specific: bool
-    task: Literal["classification", "multi-label", "regression"]
-    named: tuple[str, ...] | None
-    modality: Literal["image", "text"]
-    cost: Mapping[str, Any]
-    auto: bool = False
-    size: tuple[int, int] | None = None
-    class_names: tuple[str, ...] | None = None
-    tokens: tuple[tuple[str, ...], ...] | None = None
-    words: tuple[tuple[Any, ...], ...] | None = None
-    lengths: tuple[int, ...] | None = None
-
-
-def write_fields(explanation: Any, path: str | PathLike[str]) -> None:
+def _write(explanation: Explanation, path: Path) -> None:
     """Write the fields of an explanation, pictures as they are drawn."""
-    named = {n: t for n in _TENSORS if (t := getattr(explanation, n)) is not None}
-    named |= {f"{group}.{name}": one for group in _GROUPS for name, one in getattr(explanation, group).items()}
-    named |= {f"{_PICTURE_NAMES}.{n}": _pixels(picture) for n, picture in enumerate(_listed(explanation.pictures))}
-    metadata = {name: json.dumps(getattr(explanation, name), default=str) for name in (*_PLAIN, *_WORDS)}
-    write_tensors(named, path, metadata)
+    tensors = {name: tensor for name in _TENSORS if (tensor := getattr(explanation, name)) is not None}
+    groups = {"layers": explanation.layers, "diagnostics": explanation.diagnostics}
+    pictures = [] if explanation.pictures is None else list(explanation.pictures)
+    groups["pictures"] = {str(n): torch.from_numpy(np.array(drawn_photo(p))) for n, p in enumerate(pictures)}
+    tensors |= {f"{group}.{name}": tensor for group in _GROUPS for name, tensor in groups[group].items()}
+    write_tensors(tensors, path, {name: json.dumps(getattr(explanation, name), default=str) for name in _HEADER})
 
 
-def read_fields(path: str | PathLike[str]) -> dict[str, Any]:
-    """The fields of an explanation, as `write_fields` wrote them."""
+def _read(path: str | PathLike[str]) -> dict[str, Any]:
+    """The fields of an explanation, as `_write` wrote them."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -391,41 +347,40 @@ def read_fields(path: str | PathLike[str]) -> dict[str, Any]:
         ) from error
     if "scores" not in tensors or "method" not in metadata:
         raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
-    fields = _plain(metadata, path)
-    for group in (*_GROUPS, _PICTURE_NAMES):
-        inside = [name for name in tensors if name.startswith(f"{group}.")]
-        fields[group] = {name.removeprefix(f"{group}."): tensors.pop(name) for name in inside}
-    _check_tensors(tensors, fields, path)
-    fields[_PICTURE_NAMES] = _read_pictures(fields[_PICTURE_NAMES], len(tensors["scores"]), path)
+    fields = _read_header(metadata, path)
+    for group in _GROUPS:
+        names = [name for name in tensors if name.startswith(f"{group}.")]
+        fields[group] = {name.removeprefix(f"{group}."): tensors.pop(name) for name in names}
+    _check_tensors(tensors, fields["modality"], path)
+    fields["pictures"] = _read_pictures(fields["pictures"], len(tensors["scores"]), path)
     return {"target": None, "probabilities": None, **tensors, **fields}
 
 
-def _plain(metadata: Mapping[str, str], path: str | PathLike[str]) -> dict[str, Any]:
-    try:
-        raw = {name: read_json(text) for name, text in metadata.items()}
-    except ValueError as error:
-        raise ArgumentError(f"Expected JSON in the header of {path}, but it is damaged: {error}.") from error
-    if strange := {*raw} - {*_PLAIN, *_WORDS}:
+def _read_header(metadata: Mapping[str, str], path: str | PathLike[str]) -> dict[str, Any]:
+    """The fields that are no tensors, each checked by the type that it has in `Explanation`."""
+    from pydantic import TypeAdapter, ValidationError
+
+    if strange := {*metadata} - {*_HEADER}:
         raise ArgumentError(
             f"Expected a file written by Explanation.save of this version, but {path} also holds {sorted(strange)}; "
             "it may be of a newer one."
         )
-    header = build(_Header, raw, str(path))
-    if header.size is not None and not all(1 <= side <= _LARGEST for side in header.size):
-        raise ArgumentError(f"{path}: size should be two whole numbers from 1 to {_LARGEST}, not {header.size}.")
-    words = [word for row in header.words or () for word in row]
-    if any(word is not None and (isinstance(word, bool) or not isinstance(word, int)) for word in words):
-        raise ArgumentError(f"{path}: words should be whole numbers and null, and others came.")
-    fields = {name: _as_list(value) for name, value in asdict(header).items()}
-    return {**fields, "size": header.size}
+    if missing := [name for name in _REQUIRED if name not in metadata]:
+        raise ArgumentError(f"Expected {', '.join(missing)} in the header of {path}, but it is damaged: none is there.")
+    hints, fields = get_type_hints(Explanation), {}
+    for name, text in metadata.items():
+        try:
+            fields[name] = TypeAdapter(hints[name]).validate_json(text, strict=True)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ArgumentError(f"Expected {name} in the header of {path}, but it is damaged: {reason}.") from error
+    if not all(1 <= side <= _LONGEST for side in fields.get("size") or ()):
+        raise ArgumentError(f"Expected sides from 1 to {_LONGEST} in the header of {path}, but got {fields['size']}.")
+    return fields
 
 
-def _as_list(value: Any) -> Any:
-    return [_as_list(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _check_tensors(tensors: Mapping[str, Tensor], fields: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    scores, axes = tensors["scores"], 2 if fields["modality"] == "text" else 3
+def _check_tensors(tensors: Mapping[str, Tensor], modality: str, path: str | PathLike[str]) -> None:
+    scores, axes = tensors["scores"], 2 if modality == "text" else 3
     wrong = sorted(name for name in tensors if name not in _TENSORS)
     wrong += [name for name in ("scores", "logits") if name not in tensors or not tensors[name].is_floating_point()]
     wrong += [name for name, tensor in tensors.items() if tensor.shape[:1] != scores.shape[:1] or not tensor.numel()]
@@ -436,34 +391,18 @@ def _check_tensors(tensors: Mapping[str, Tensor], fields: Mapping[str, Any], pat
         )
 
 
-def _listed(pictures: Any) -> list[Any]:
-    return [] if pictures is None else list(pictures)
-
-
-def _pixels(picture: Any) -> Tensor:
-    """A picture as it is drawn, (H, W, 3), uint8."""
-    import torch
-
-    from mhex.inputs.photos import drawn_photo
-
-    return torch.from_numpy(np.array(drawn_photo(picture)))
-
-
-def _read_pictures(pixels: dict[str, Tensor], count: int, path: str | PathLike[str]) -> list[Image] | None:
-    """One PIL image for each sample; None from files without them."""
-    import torch
+def _read_pictures(pixels: dict[str, Tensor], count: int, path: str | PathLike[str]) -> list[Any] | None:
+    """A PIL image for each sample; None from files without them."""
     from PIL import Image
-
-    from mhex.inputs.photos import LARGEST
 
     if not pixels:
         return None
-    numbers = [str(number) for number in range(count)]
-    for name in numbers:
+    names = [str(number) for number in range(count)]
+    for name in names:
         shape = tuple(pixels[name].shape) if name in pixels and pixels[name].dtype == torch.uint8 else ()
         if len(pixels) != count or len(shape) != 3 or shape[2] != 3 or not all(1 <= side <= LARGEST for side in shape):
             raise ArgumentError(
                 f"Expected a picture (height, width, 3) of at most {LARGEST} pixels, uint8, for each of {count} "
                 f"samples, but {path} holds {len(pixels)}, and {shape or 'none'} for sample {name}."
             )
-    return [Image.fromarray(pixels[name].numpy()) for name in numbers]
+    return [Image.fromarray(pixels[name].numpy()) for name in names]

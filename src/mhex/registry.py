@@ -1,4 +1,8 @@
-"""The list of methods. One decorator adds a method; menus, docs, benchmarks and contract tests read it from here."""
+"""Registries of methods and metrics. One decorator adds an entry; menus, docs, benchmarks and tests read it from here.
+
+A module registers what it defines when it is imported. `mhex.methods` and `mhex.metrics` import all their modules, so
+that what they list is complete.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,15 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Number, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import torch
 from torch import Tensor
 
-from mhex._refusal import refusal
 from mhex.capture import Anatomy, Modality, Needs
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 from mhex.relevance import Composite
@@ -25,6 +29,65 @@ TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
 Rules = Callable[[Mapping[str, Any], Anatomy], Composite]
 MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
+Entry = TypeVar("Entry")
+Facts = ParamSpec("Facts")
+
+
+class Registry(Generic[Entry]):
+    """Entries of one kind by name.
+
+    Args:
+        kind: What an entry is called in messages, such as `"method"`.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.entries: dict[str, Entry] = {}
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Register an entry under a name that is free."""
+        if name in self.entries:
+            raise ArgumentError(f"A {self.kind} named {name!r} is registered already; choose another name.")
+        self.entries[name] = entry
+
+    def get(self, name: str) -> Entry:
+        """The entry called `name`."""
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"Expected the name of one {self.kind}, but got {type(name).__name__}.")
+        if name not in self.entries:
+            raise unknown_name(self.kind, name, self.sorted())
+        return self.entries[name]
+
+    def sorted(self) -> dict[str, Entry]:
+        """All entries, in the order of their names."""
+        return dict(sorted(self.entries.items()))
+
+    def decorator(
+        self, build: Callable[Concatenate[str, Callable[..., Tensor], Facts], Entry]
+    ) -> Callable[Concatenate[str, Facts], Callable[[MethodFunction], MethodFunction]]:
+        """A decorator of functions that registers them.
+
+        Args:
+            build: Makes an entry of a name, a function, and the further arguments of the decorator.
+        """
+
+        def register(
+            name: str, /, *args: Facts.args, **facts: Facts.kwargs
+        ) -> Callable[[MethodFunction], MethodFunction]:
+            def decorate(function: MethodFunction) -> MethodFunction:
+                self.add(name, build(name, function, *args, **facts))
+                return function
+
+            return decorate
+
+        return register
+
+
+def import_modules(package: str, path: Iterable[str]) -> None:
+    """Import the modules of a package, so that they register what they define; underscore files are machinery."""
+    for module in pkgutil.iter_modules(path):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{package}.{module.name}")
 
 
 @dataclass(frozen=True)
@@ -92,8 +155,8 @@ class Method:
     def options(self) -> Mapping[str, Any]:
         """Options and their defaults. `layer` is common to methods that read feature maps."""
         parameters = inspect.signature(self.function).parameters.values()
-        own = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        return {**own, "layer": None} if "features" in self.needs.keep else own
+        options = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        return {**options, "layer": None} if "features" in self.needs.keep else options
 
     @property
     def option_help(self) -> Mapping[str, str]:
@@ -108,8 +171,8 @@ class Method:
         """All options with their values; an unknown one is refused with the list of those that exist."""
         for name in options:
             if name not in self.options:
-                known = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "none"
-                raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {known}.")
+                listed = ", ".join(f"{k}={v!r}" for k, v in self.options.items()) or "none"
+                raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {listed}.")
             if isinstance(self.options[name], bool) and not isinstance(options[name], bool):
                 raise ArgumentTypeError(f"Expected True or False for the option {name!r}, but got {options[name]!r}.")
         return {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}
@@ -134,14 +197,49 @@ class Method:
         return float(number)
 
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
-        """Why this method cannot serve the model, on inputs of so many tokens; empty if it can.
+        """Why this method cannot serve a model, in words that follow the method's name; empty if it can.
 
         Args:
             anatomy: Of the model.
-            tokens: How many there will be, if known.
+            tokens: How many the inputs will have, if known.
             needs: What it reads with the options given; with the default ones if None.
         """
-        return refusal(self, anatomy, tokens, needs or self.needs)
+        needs, keep = needs or self.needs, self.needs.keep
+        if anatomy.modality not in self.modalities:
+            return f"it is not defined for {anatomy.modality} models"
+        if "heads" in keep and anatomy.heads > 1:
+            return f"it reads the heads of one model, and {anatomy.heads} parts of this one carry some"
+        if "heads" in keep and not anatomy.heads:
+            return (
+                "it reads heads, and the model has none: mhex.attach(model, num_classes) attaches some, to be trained"
+            )
+        if anatomy.opaque and (part := self._part_inside(needs, anatomy)):
+            return f"it must see {part}, and {anatomy.opaque} does not show its inside"
+        if self.takes_gradients and anatomy.cuts_gradient:
+            return f"it takes gradients, and the {anatomy.cuts_gradient} of the model passes none on"
+        if self.relu and anatomy.activation:
+            return f"it is defined for ReLU networks, and this one uses {anatomy.activation}"
+        if self.needs.blocks and not anatomy.blocks:
+            part = "attention" if "attention" in keep else "the blocks of a Transformer"
+            return f"it reads {part}, and {anatomy.no_attention or 'the model has none'}"
+        if part := _hidden_part(needs, anatomy):
+            return f"it reads {part} of every block, which this {anatomy.family} does not show"
+        if "features" in keep and anatomy.features is None:
+            return "it reads feature maps, and the model shows none; name a submodule with layer="
+        if "input" in keep and anatomy.modality == "text" and anatomy.embedding is None:
+            return "it reads word embeddings (batch, tokens, width), and the model shows none"
+        if self.max_tokens is not None and tokens is not None and tokens > self.max_tokens:
+            return f"it serves at most {self.max_tokens} tokens, and there are {tokens}"
+        return ""
+
+    def _part_inside(self, needs: Needs, anatomy: Anatomy) -> str:
+        """What it must see of the inside of parts that show none; empty if nothing."""
+        if self.rules is not None:
+            return "every operation"
+        if needs.blocks:
+            return "the blocks of a Transformer"
+        hidden = anatomy.features is None or isinstance(anatomy.features.module, torch.jit.ScriptModule)
+        return "feature maps" if "features" in needs.keep and hidden else ""
 
     def check_serves(
         self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
@@ -155,28 +253,32 @@ class Method:
             classes: Whether the target is a class; if not, methods that explain nothing else are not named.
         """
         if reason := self.refusal(anatomy, tokens, needs):
-            if anatomy.no_scores and classes:  # no other method can either
+            if anatomy.no_scores and classes:  # nor can any other method
                 raise UnsupportedModelError(anatomy.no_scores)
-            sure, unsure = _serving(anatomy, tokens, classes)
-            others = (
-                f" Those that can if they have rules for all its operations: {', '.join(unsure)}." if unsure else ""
-            )
+            able = [
+                method
+                for method in METHODS.sorted().values()
+                if not method.refusal(anatomy, tokens, method.needs_with(method.options, anatomy))
+                and (classes or method.target != "class")
+            ]
+            sure = ", ".join(method.name for method in able if method.rules is None)
+            unsure = ", ".join(method.name for method in able if method.rules is not None)
+            hint = f" Those that can if they have rules for all its operations: {unsure}." if unsure else ""
             raise UnsupportedModelError(
                 f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
-                f"Methods that can: {', '.join(sure) or 'none'}.{others}",
+                f"Methods that can: {sure or 'none'}.{hint}",
                 reason,
             )
 
 
-def _serving(anatomy: Anatomy, tokens: int | None, classes: bool) -> tuple[list[str], list[str]]:
-    """Names of the methods that serve a model, and of those that may: if it has no operation without a rule."""
-    able = [
-        method
-        for method in all_methods().values()
-        if not method.refusal(anatomy, tokens, method.needs_with(method.options, anatomy))
-        and (classes or method.target != "class")
-    ]
-    return [m.name for m in able if m.rules is None], [m.name for m in able if m.rules is not None]
+def _hidden_part(needs: Needs, anatomy: Anatomy) -> str:
+    """The first thing that a method needs of every block and the model does not show; empty if there is none."""
+    if "tokens" in needs.keep and any(block.unseen_norm for block in anatomy.blocks):
+        return "the normalised tokens that enter the attention"
+    sites = [site for site in ("attention_output", "mlp_input", "mlp_output") if site in needs.keep]
+    sites += ["value_projection", "output_projection"] if needs.projections else []
+    hidden = (site for site in sites if any(getattr(block, site) is None for block in anatomy.blocks))
+    return next((f"the {site.replace('_', ' ').replace('mlp', 'MLP')}" for site in hidden), "")
 
 
 @functools.cache
@@ -195,94 +297,5 @@ def _plain_kinds(function: Callable[..., Tensor]) -> dict[str, tuple[Any, ...]]:
     return kinds
 
 
-_METHODS: dict[str, Method] = {}
-
-
-def register(
-    name: str,
-    *,
-    title: str,
-    paper: str,
-    modalities: tuple[Modality, ...],
-    needs: Needs,
-    signed: bool,
-    class_specific: bool,
-    passes: str,
-    use: str,
-    avoid: str,
-    max_tokens: int | None = None,
-    budget: tuple[float, str] | None = None,
-    target: TargetKind = "score",
-    adapt: Adapt | None = None,
-    relu: bool = False,
-    rules: Rules | None = None,
-    quick: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Callable[[MethodFunction], MethodFunction]:
-    """Register the decorated function as method `name`; see `Method` for the meaning of the arguments."""
-
-    def decorate(function: MethodFunction) -> MethodFunction:
-        if name in _METHODS:
-            raise ArgumentError(f"A method named {name!r} is registered already; choose another name.")
-        _METHODS[name] = Method(
-            name=name,
-            function=function,
-            title=title,
-            paper=paper,
-            modalities=modalities,
-            needs=needs,
-            signed=signed,
-            class_specific=class_specific,
-            passes=passes,
-            use=use,
-            avoid=avoid,
-            max_tokens=max_tokens,
-            budget=budget,
-            target=target,
-            adapt=adapt,
-            relu=relu,
-            rules=rules,
-            quick=quick or {},
-        )
-        return function
-
-    return decorate
-
-
-def all_methods() -> dict[str, Method]:
-    """Every registered method by name; the files of `mhex.methods` are imported on first use."""
-    import mhex.methods
-
-    for module in pkgutil.iter_modules(mhex.methods.__path__):
-        if not module.name.startswith("_"):  # underscore files are machinery
-            importlib.import_module(f"mhex.methods.{module.name}")
-    return dict(sorted(_METHODS.items()))
-
-
-def get_method(name: str) -> Method:
-    """The method called `name`."""
-    methods = all_methods()
-    if not isinstance(name, str):
-        raise ArgumentTypeError(f"Expected the name of one method, but got {type(name).__name__}.")
-    if name == "auto":
-        raise ArgumentError("Expected a method by its name: 'auto' is for mhex.explain, which chooses one for a model.")
-    if name not in methods:
-        raise unknown_name("method", str(name), methods)
-    return methods[name]
-
-
-def list_methods() -> list[dict[str, Any]]:
-    """One row per method: name, title, paper, modality, needs, signed, class_specific, passes, options."""
-    return [
-        {
-            "name": m.name,
-            "title": m.title,
-            "paper": m.paper,
-            "modality": ", ".join(m.modalities),
-            "needs": str(m.needs),
-            "signed": m.signed,
-            "class_specific": m.class_specific,
-            "passes": m.passes,
-            "options": dict(m.options),
-        }
-        for m in all_methods().values()
-    ]
+METHODS: Registry[Method] = Registry("method")
+register = METHODS.decorator(Method)  # registers the decorated function; the arguments are the fields of `Method`

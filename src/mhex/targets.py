@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mhex.capture import Outcome, full
 from mhex.concept import Concept
@@ -83,8 +83,8 @@ class ResolvedTarget:
         """
         if self.index is None or not self.probable:
             return self.scores(outcome, sample)
-        found = probabilities(outcome.logits, self.task == "multi-label")
-        return found.gather(1, _rows(self.index, found.shape[0], sample))
+        shares = probabilities(outcome.logits, self.task == "multi-label")
+        return shares.gather(1, _rows(self.index, shares.shape[0], sample))
 
 
 def _rows(index: Tensor, size: int, sample: Samples) -> Tensor:
@@ -131,12 +131,13 @@ def resolve_target(
     """
     batch = logits.shape[0]
     count = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
-    if isinstance(target, Concept):
-        return ResolvedTarget(None, False, task, (_likeness(target),), (target.label,))
-    if isinstance(target, (list, tuple)) and any(isinstance(t, Concept) for t in target):
-        if not all(isinstance(t, Concept) for t in target):
+    several = isinstance(target, (list, tuple))
+    items = list(target) if several else [target]
+    if any(isinstance(item, Concept) for item in items):
+        if not all(isinstance(item, Concept) for item in items):
             raise ArgumentTypeError("Expected concepts alone, or classes alone, in the list given as target, not both.")
-        return ResolvedTarget(None, True, task, tuple(map(_likeness, target)), tuple(t.label for t in target))
+        functions = tuple(partial(_likeness, concept) for concept in items)
+        return ResolvedTarget(None, several, task, functions, tuple(concept.label for concept in items))
     if callable(target) and not isinstance(target, Tensor):
         return ResolvedTarget(None, False, task, (partial(_own_score, target, batch),))
     if target is None and task == "regression":
@@ -147,13 +148,14 @@ def resolve_target(
         return ResolvedTarget(_top(int(top[1]), logits, count, task), True, task)
     if isinstance(target, Tensor):
         return _per_sample(target, batch, count, logits.device, task)
-    if isinstance(target, (list, tuple)):
-        if not target:
-            raise ArgumentError("Expected at least one class in the list given as target, but it is empty.")
-        chosen = [_class_index(t, count, class_names) for t in target]
-        return ResolvedTarget(torch.tensor(chosen, device=logits.device).expand(batch, -1), True, task)
-    index = _class_index(target, count, class_names)
-    return ResolvedTarget(torch.full((batch, 1), index, device=logits.device), False, task)
+    if not items:
+        raise ArgumentError("Expected at least one class in the list given as target, but it is empty.")
+    classes = [_class_index(item, count, class_names) for item in items]
+    return ResolvedTarget(torch.tensor(classes, device=logits.device).expand(batch, -1), several, task)
+
+
+def _likeness(concept: Concept, outcome: Outcome, sample: Samples) -> Tensor:
+    return concept.score(outcome)
 
 
 def _every_output(logits: Tensor) -> ResolvedTarget:
@@ -201,16 +203,16 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
             raise ArgumentError(
                 f"The model has no class names, so {target!r} means nothing; give a number or class_names=."
             )
-        same = [i for i, name in enumerate(names) if name == target]
-        same = same or [i for i, name in enumerate(names) if name.casefold() == target.casefold()]
-        if not same:
+        matches = [i for i, name in enumerate(names) if name == target]
+        matches = matches or [i for i, name in enumerate(names) if name.casefold() == target.casefold()]
+        if not matches:
             raise unknown_name("class", target, names)
-        if len(same) > 1:
-            listed = f"{', '.join(map(str, same[:-1]))} and {same[-1]}"
+        if len(matches) > 1:
+            listed = f"{', '.join(map(str, matches[:-1]))} and {matches[-1]}"
             raise ArgumentError(
                 f"Expected the name of a single class, but classes {listed} have the name {target!r}; give a number."
             )
-        return same[0]
+        return matches[0]
     try:
         index = operator.index(target)
     except (TypeError, RuntimeError):  # the latter of tensors without numbers in them
@@ -221,10 +223,6 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
     if isinstance(target, bool) or not 0 <= index < classes:
         raise ArgumentError(f"Expected a class from 0 to {classes - 1}, but got target {target!r}.")
     return index
-
-
-def _likeness(concept: Concept) -> Callable[[Outcome, Samples], Tensor]:
-    return lambda outcome, _: concept.score(outcome)
 
 
 def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcome, sample: Samples) -> Tensor:
@@ -239,9 +237,8 @@ def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcom
     logits = full(outcome.logits)
     if sample is not None:
         places = sample.tolist() if isinstance(sample, Tensor) else [sample] * len(logits)
-        copies = [one.expand(batch, -1) for one in logits]
-        found = [_checked_scores(function(copy), copy)[n] for copy, n in zip(copies, places, strict=True)]
-        return torch.stack(found)
+        copies = [row.expand(batch, -1) for row in logits]
+        return torch.stack([_checked_scores(function(copy), copy)[n] for copy, n in zip(copies, places, strict=True)])
     parts = [logits[start : start + batch] for start in range(0, len(logits), batch)]
     return torch.cat([_checked_scores(function(part), part) for part in parts])
 
@@ -264,3 +261,46 @@ def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:
     if not bool(torch.isfinite(scores).all()):
         raise ArgumentError("Expected the target function to return finite scores, but got NaN or infinity.")
     return scores
+
+
+def usual_task(model: nn.Module, several: bool) -> Task:
+    """What a Hugging Face configuration says of the outputs, or heads do: whether a sample may have several classes."""
+    problem = getattr(getattr(model, "config", None), "problem_type", None)
+    if problem == "multi_label_classification" or several:
+        return "multi-label"
+    return "regression" if problem == "regression" else "classification"
+
+
+def names_of(model: nn.Module, names: Any, logits: Tensor, task: Task) -> list[str] | None:
+    """Names of classes or outputs.
+
+    Args:
+        model: Whose Hugging Face configuration may carry them.
+        names: As the user gave them: a list, a mapping from numbers, or None.
+        logits: (B, C).
+        task: What the outputs are.
+    """
+    classes = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
+    if names is None:
+        labels = getattr(getattr(model, "config", None), "id2label", None)
+        return _in_order(labels) if isinstance(labels, Mapping) and len(labels) == classes else None
+    if isinstance(names, Mapping):  # as in Hugging Face configurations, number -> name
+        keys, names = list(names), _in_order(names)
+        if names is None:
+            raise ArgumentError(f"Expected class names by number from 0 to {len(keys) - 1}, but got the keys {keys}.")
+    # Sets have no order; arrays are lists if they have one axis.
+    if isinstance(names, (str, bytes, Set)) or not hasattr(names, "__len__") or getattr(names, "ndim", 1) != 1:
+        kind = "a single string" if isinstance(names, str) else type(names).__name__
+        raise ArgumentTypeError(f"Expected a list of class names, but got {kind}.")
+    if len(names) == logits.shape[1] == 1 and task != "regression":  # the output speaks for its class, and against it
+        return [f"not {names[0]}", str(names[0])]
+    if len(names) != classes:
+        raise ArgumentError(f"Expected {classes} class names, one per output of the model, but got {len(names)}.")
+    return [str(name) for name in names]
+
+
+def _in_order(names: Mapping[Any, Any]) -> list[str] | None:
+    """Names by the numbers of their classes, which JSON turns into texts; None if these are not 0, 1, 2..."""
+    numbers = {str(key): str(name) for key, name in names.items()}
+    places = [str(place) for place in range(len(names))]
+    return [numbers[place] for place in places] if numbers.keys() == set(places) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from mhex._progress import track
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Batch, Outcome, Outputs, find_ending, logits_of, untouched, unwrap
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError, check_count, warn
 from mhex.explain import explain
 from mhex.explanation import Explanation
 from mhex.inputs import in_batches, prepare, with_window
@@ -87,64 +86,46 @@ def tune_sigma(
         progress: Draw a progress bar.
     """
     levels = _levels(sigmas)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ArgumentError(f"Expected a batch_size of at least 1, but got {batch_size!r}.")
+    check_count("batch_size", batch_size)
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
     names = bundle.class_names if class_names is None else class_names
-    found: list[Tensor] = []
+    fidelity: list[Tensor] = []  # (S, B) of each batch
     for part in track(in_batches(images, batch_size), "noise of smooth CDAM", progress):
         if bundle.tokenizer is not None:
             raise ArgumentError("Expected a model of images, but it reads texts: fidelity is measured by blurring.")
-        seen = sum(one.shape[1] for one in found)
-        ids = range(seen, seen + len(part)) if isinstance(part, (list, tuple)) else None
+        start = sum(values.shape[1] for values in fidelity)
+        ids = range(start, start + len(part)) if isinstance(part, (list, tuple)) else None
         batch = prepare(inner, part, with_window(preprocess or bundle.preprocess, window, part), ids=ids).batch
         if batch.modality != "image":
             raise ArgumentError("Expected images, but got texts: fidelity is measured by blurring patches.")
-        own = target[seen : seen + batch.size] if isinstance(target, Tensor) and target.dim() else target
+        classes = target[start : start + batch.size] if isinstance(target, Tensor) and target.dim() else target
+        options: Any = {"n": n, "seed": seed, "class_names": names, "task": task, "outputs": outputs}
         by_level = []
         for level in levels:
-            e = explain(
-                inner,
-                batch.pixels,
-                "cdam-smooth",
-                own,
-                n=n,
-                sigma=level,
-                seed=seed,
-                class_names=names,
-                task=task,
-                outputs=outputs,
-            )
+            e = explain(inner, batch.pixels, "cdam-smooth", classes, sigma=level, **options)
             if e.target is None or e.several:
                 raise ArgumentError("Expected one class as target, but got several, a concept or a function.")
-            by_level.append(_fidelity(inner, batch.pixels, e, seed).cpu())
-        found.append(torch.stack(by_level))
-    if not found:
+            by_level.append(_fidelity(inner, batch.pixels, e, e.target, seed).cpu())
+        fidelity.append(torch.stack(by_level))
+    if not fidelity:
         raise ArgumentError("Expected at least one image, but got none.")
-    fidelity = torch.cat(found, 1)
-    best = levels[int(fidelity.mean(1).argmax())]
+    best = levels[int(torch.cat(fidelity, 1).mean(1).argmax())]
     if best == max(levels):
-        warnings.warn(
-            f"The largest level that was tried, {best:g}, is the most faithful; try larger ones with sigmas=.",
-            MhexWarning,
-            stacklevel=2,
-        )
-    return SigmaStudy(best, levels, fidelity)
+        warn(f"The largest level that was tried, {best:g}, is the most faithful; try larger ones with sigmas=.")
+    return SigmaStudy(best, levels, torch.cat(fidelity, 1))
 
 
 def _levels(sigmas: Any) -> tuple[float, ...]:
-    given = list(sigmas) if isinstance(sigmas, (list, tuple)) else [sigmas]
-    wrong = [s for s in given if isinstance(s, bool) or not isinstance(s, (int, float))]
-    if wrong or len(given) < 2 or len(set(given)) != len(given):
+    levels = list(sigmas) if isinstance(sigmas, (list, tuple)) else [sigmas]
+    wrong = [level for level in levels if isinstance(level, bool) or not isinstance(level, (int, float))]
+    if wrong or len(levels) < 2 or len(set(levels)) != len(levels):
         raise ArgumentError(f"Expected at least two different levels to try as sigmas, but got {sigmas!r}.")
-    return tuple(float(sigma) for sigma in given)
+    return tuple(map(float, levels))
 
 
-def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, seed: int) -> Tensor:
-    """`A_LIF - A_MIF` of each image, (B,)."""
-    classes = explanation.target
-    assert classes is not None  # other targets are refused before
+def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, classes: Tensor, seed: int) -> Tensor:
+    """`A_LIF - A_MIF` of each image, (B,), for its class in `classes`, (B,)."""
     target = ResolvedTarget(classes[:, None], False, explanation.task)
     scores, blurred = explanation.scores, _blur(images)
     count = scores[0].numel()

@@ -371,6 +371,7 @@ def test_text_model_that_does_not_name_its_embedding() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.inner = FAMILIES["encoder_text"].fresh()
+            self.config = self.inner.config  # names the special tokens
 
         def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
             return self.inner(input_ids, attention_mask)

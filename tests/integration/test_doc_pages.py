@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.bundle import Bundle
-from mhex.inputs.preprocess import Squash
+from mhex.inputs.preprocess import Preprocess
 from support.models import enliven
 from support.suites import write_pets
 from support.zoo_standins import write_zoo
@@ -115,7 +115,7 @@ def names_of(page: Path, place: int) -> dict[str, Any]:
         names |= {**made, "dots": mhex.Concept.from_examples(backbone := vit(0), images(3), name="dots")}
         names |= {"backbone": backbone}
         names |= {"model": vit(2) if place == 2 else model, "Image": Image}
-        names["bundle"] = Bundle("scans", model, Squash(SIDE, SIDE, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
+        names["bundle"] = Bundle("scans", model, Preprocess(SIDE, SIDE, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
         names["slices"] = torch.randint(-1000, 1000, (COUNT, 3, SIDE, SIDE), dtype=torch.int16)
     if page.stem == "evaluate":
         names |= {"maps": mhex.explain(model, images(), "gae").scores, "classes": labels()}

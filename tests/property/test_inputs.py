@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import mhex
 from mhex.errors import MhexError
-from mhex.inputs.preprocess import Squash
+from mhex.inputs.preprocess import Preprocess
 from support.models import CLASSES, FAMILIES
 from support.tiny_text import PIECES, SPECIAL, WORDS, bert, tokenizer
 
@@ -29,7 +29,7 @@ MODELS = {
 }
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 ODD = [None, True, -1, 0, 1.5, 10**30, "", "word", b"ab", [], [None], (), {}, {"a": 1}, {1}, object, float("nan")]
-SQUASH = Squash(HEIGHT, WIDTH, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+SQUASH = Preprocess(HEIGHT, WIDTH, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch says which kinds of tensors are young
 COUNTS = pytest.mark.parametrize("factor", [1, pytest.param(10, marks=pytest.mark.slow)], ids=["few", "many"])
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import mhex
 from mhex.capture import find_anatomy, observe
 from mhex.inputs import prepare
+from mhex.methods import get_method
 from mhex.methods._relevance import TOKENS
-from mhex.registry import get_method
 from mhex.relevance import AlphaBeta, Epsilon, gradient_rules, relevance_rules
 from support.cases import METHODS, assert_same
 from support.formulas import _on_grid, view

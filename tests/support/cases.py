@@ -14,7 +14,8 @@ from torch import Tensor
 import mhex
 from mhex.capture import find_anatomy
 from mhex.inputs import prepare
-from mhex.registry import Method, all_methods
+from mhex.methods import all_methods
+from mhex.registry import Method
 from support.models import FAMILIES, Family
 
 METHODS: dict[str, Method] = all_methods()

@@ -12,6 +12,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -408,6 +409,7 @@ class EncoderText(nn.Module):
         layer = nn.TransformerEncoderLayer(32, 4, 48, dropout=0.1, batch_first=True, activation="gelu")
         self.encoder = nn.TransformerEncoder(layer, 2)
         self.head = nn.Linear(32, CLASSES)
+        self.config = SimpleNamespace(bos_token_id=1, eos_token_id=2)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.word_embed
@@ -499,6 +501,8 @@ _TABLE = (
             **_BERT,
             max_position_embeddings=LONGEST_TEXT,
             pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
         ),
         **_TEXT,
     ),
@@ -531,6 +535,9 @@ _TABLE = (
             n_heads=4,
             hidden_dim=48,
             max_position_embeddings=LONGEST_TEXT,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
         ),
         **_TEXT,
     ),

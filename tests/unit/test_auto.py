@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,11 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.capture import find_anatomy
-from mhex.errors import ArgumentError, ModelInUseError, UnsupportedModelError
+from mhex.errors import ArgumentError, MhexWarning, ModelInUseError, UnsupportedModelError
 from mhex.explain import TABLE, kind_of
 from mhex.inputs import prepare
-from mhex.inputs.preprocess import Squash
-from mhex.registry import all_methods, get_method
+from mhex.inputs.preprocess import Preprocess
+from mhex.methods import all_methods, get_method
 from support.models import FAMILIES, enliven, with_heads
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
@@ -84,8 +86,15 @@ def test_a_transformer_with_an_operation_without_a_rule_is_explained_by_gae(monk
     model = family.fresh()
     head = model.head.forward
     model.head.forward = lambda x: head(torch.sinh(x))
-    e = mhex.explain(model, family.inputs(2))
+    with pytest.warns(
+        MhexWarning, match=r"^method='auto' took 'gae', because 'conservative-lrp' cannot .*sinh"
+    ) as told:
+        e = mhex.explain(model, family.inputs(2))
     assert (e.method, e.auto) == ("gae", True)
+    assert [record.filename for record in told] == [__file__]  # the user's line, not one of the library
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert mhex.explain(family.model(), family.inputs(2)).method == "conservative-lrp"  # nothing to be told
 
 
 def test_half_precision_is_served() -> None:
@@ -118,6 +127,12 @@ def test_options_need_a_method() -> None:
     family = FAMILIES["timm_vit"]
     with pytest.raises(ArgumentError, match=r"method beside the option 'start_block'.*name it with method="):
         mhex.explain(family.model(), family.inputs(1), start_block=2)
+    with pytest.raises(ArgumentError, match=r"no argument 'methd'\. Did you mean method=\?"):
+        mhex.explain(family.model(), family.inputs(1), methd="gradcam")
+    with pytest.raises(ArgumentError, match=r"no argument 'classnames'\. Did you mean class_names=\?"):
+        mhex.explain(family.model(), family.inputs(1), "gae", classnames=["cat"])
+    with pytest.raises(ArgumentError, match=r"no option 'start'.*start_block=1"):
+        mhex.explain(family.model(), family.inputs(1), "rollout", start=2)
     with pytest.raises(ArgumentError, match=r"'auto' is for mhex\.explain"):
         mhex.evaluate(family.model(), family.inputs(1), ["auto"], ["compactness"])
 
@@ -179,7 +194,7 @@ def test_a_model_that_is_in_use_is_no_reason_for_another_method(monkeypatch: pyt
         calls.append(1)
         raise ModelInUseError("Another thread changed the model.")
 
-    monkeypatch.setattr("mhex.explain.observe", refuse)
+    monkeypatch.setattr(sys.modules["mhex.explain"], "observe", refuse)
     with pytest.raises(ModelInUseError):
         mhex.explain(FAMILIES["timm_resnet"].model(), FAMILIES["timm_resnet"].inputs(1))
     assert len(calls) == 1
@@ -191,7 +206,7 @@ def test_the_default_sees_photos_through_the_window() -> None:
     size = family.inputs(1).shape[-2:]
     values = torch.arange(size[0] * size[1]).reshape(size) % 4096
     photo = Image.fromarray(values.numpy().astype(np.uint16))
-    preprocess = Squash(*size, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+    preprocess = Preprocess(*size, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
     options: Any = {"preprocess": preprocess, "window": (0, 4095)}
     named = mhex.explain(family.model(), [photo], "gradcam", **options)
     torch.testing.assert_close(mhex.explain(family.model(), [photo], **options).logits, named.logits)

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 import mhex
-from mhex import registry
+from mhex import methods
+from mhex.registry import METHODS
 from support.models import FAMILIES
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -14,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 def test_the_example_of_a_method_is_one(monkeypatch, tmp_path):
     """The example, saved as a file of its own, is registered by being imported, and explains a ViT."""
-    monkeypatch.setattr(registry, "_METHODS", dict(registry.all_methods()))  # put back afterwards
+    monkeypatch.setattr(METHODS, "entries", methods.all_methods())  # put back afterwards
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     exec(compile(example, str(tmp_path / "my_method.py"), "exec"), {"__name__": "my_method"})
     family = FAMILIES["timm_vit"]
@@ -23,7 +24,7 @@ def test_the_example_of_a_method_is_one(monkeypatch, tmp_path):
     assert float(once.scores.abs().max()) > 0
     twice = mhex.explain(family.model(), family.inputs(2), "my-method", target=1, an_option=2.0)
     torch.testing.assert_close(twice.scores, 2 * once.scores)
-    assert registry.get_method("my-method").option_help == {"an_option": "What it does."}
+    assert methods.get_method("my-method").option_help == {"an_option": "What it does."}
 
 
 def test_what_attach_stores_is_what_is_said():

@@ -121,9 +121,9 @@ def test_deep_and_turned_photos_are_seen_as_people_see_them():
     import numpy as np
     from PIL import Image
 
-    from mhex.inputs.preprocess import Squash
+    from mhex.inputs.preprocess import Preprocess
 
-    squash = Squash(8, 8, (0.0,) * 3, (1.0,) * 3)
+    squash = Preprocess(8, 8, (0.0,) * 3, (1.0,) * 3)
     ramp = np.linspace(0, 65535, 64).reshape(8, 8)
     deep = squash(Image.fromarray(ramp.astype(np.uint16)))
     assert 0.4 < float(deep.mean()) < 0.6, "16 bits are scaled, not cut off at 255"
@@ -149,13 +149,13 @@ def test_multi_label_models_have_a_sigmoid_per_class():
 
 
 def test_scores_are_never_half_precision(monkeypatch):
-    from mhex import registry
     from mhex.capture import Needs
+    from mhex.registry import METHODS, register
 
-    monkeypatch.setattr(registry, "_METHODS", dict(registry.all_methods()))
+    monkeypatch.setattr(METHODS, "entries", dict(METHODS.entries))
 
-    @registry.register("halved", title="t", paper="p", modalities=("image",), needs=Needs({"features": "last"}),
-                       signed=False, class_specific=False, passes="F", use="u", avoid="a")  # fmt: skip
+    @register("halved", title="t", paper="p", modalities=("image",), needs=Needs({"features": "last"}),
+              signed=False, class_specific=False, passes="F", use="u", avoid="a")  # fmt: skip
     def halved(trace):
         return trace.as_maps(trace.features).mean(1).half()
 
@@ -199,8 +199,9 @@ def test_fast_tokenizers_say_what_was_cut_also_beside_whole_texts_and_in_diction
     from support.tiny_text import bert, tokenizer
 
     texts = ["bad plot", "good film " * 30]
-    with pytest.warns(MhexWarning, match="of up to 62 tokens were cut to 40"):
+    with pytest.warns(MhexWarning, match="of up to 62 tokens were cut to 40") as told:
         e = mhex.explain(bert(), texts, "attention", tokenizer=tokenizer())
+    assert [record.filename for record in told] == [__file__]  # once, at the user's line
     encoded = tokenizer()(texts, return_tensors="pt", padding=True, truncation=True, max_length=40)
     for found in (e, mhex.explain(bert(), encoded, "attention", tokenizer=tokenizer())):
         assert (found.cut(0), found.cut(1)) == ("", "cut after 40 of 62 tokens")
@@ -210,3 +211,14 @@ def test_explanations_can_be_compared_and_put_into_sets():
     e = mhex.explain(CNN.model(), CNN.inputs(1), "gradcam")
     assert e == e
     assert len({e, e}) == 1
+
+
+def test_token_ids_without_a_tokenizer_are_words_unless_the_model_names_them():
+    model = FAMILIES["hf_bert"].fresh()
+    ids = torch.tensor([[5, 6, 7, 8, 5]])
+    model.config.pad_token_id = model.config.bos_token_id = model.config.eos_token_id = None
+    assert mhex.explain(model, ids, "attention").scored.tolist() == [[True] * 5]
+    model.config.bos_token_id, model.config.eos_token_id = 5, 8
+    assert mhex.explain(model, ids, "attention").scored.tolist() == [[False, True, True, False, False]]
+    marked = {"input_ids": ids, "special_tokens_mask": torch.tensor([[0, 1, 0, 0, 0]])}
+    assert mhex.explain(model, marked, "attention").scored.tolist() == [[True, False, True, True, True]]

@@ -10,7 +10,7 @@ import torch
 import mhex
 from mhex.capture import Needs, find_anatomy, observe
 from mhex.inputs import prepare
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 from support.models import FAMILIES
 
 VIT, BERT = FAMILIES["timm_vit"], FAMILIES["hf_bert"]

@@ -13,7 +13,7 @@ from PIL import Image
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.inputs.photos import check_window, plain_rgb, upright_rgb
-from mhex.inputs.preprocess import Squash
+from mhex.inputs.preprocess import Preprocess
 from support.models import FAMILIES
 
 TWELVE = np.array([[0, 1001], [2048, 4095]], np.uint16)  # right-aligned, as cameras and CT write it
@@ -180,7 +180,7 @@ def bundle(seen=None):
     model = FAMILIES["plain_cnn"].model(torch.float32)
     if seen is not None:
         model.register_forward_pre_hook(lambda _, inputs: seen.append(float(inputs[0].mean())))
-    return mhex.Bundle("tiny", model, Squash(32, 48, (0.0,) * 3, (1.0,) * 3))
+    return mhex.Bundle("tiny", model, Preprocess(32, 48, (0.0,) * 3, (1.0,) * 3))
 
 
 def test_explain_refuses_deep_photos_by_their_number_and_takes_a_range():
@@ -208,7 +208,7 @@ def test_a_users_preprocess_is_given_the_photo_as_it_is_unless_there_is_a_range(
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.uint16])
 def test_tensors_of_whole_numbers_take_a_range_and_the_normalisation(dtype):
     ramp = torch.arange(3 * 32 * 48).view(1, 3, 32, 48) % 4096
-    squash = Squash(32, 48, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    squash = Preprocess(32, 48, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     model = FAMILIES["plain_cnn"].model(torch.float32)
     mean, std = torch.tensor(squash.mean).view(3, 1, 1), torch.tensor(squash.std).view(3, 1, 1)
     wanted = mhex.explain(model, ((ramp / 4095) - mean) / std, "gradcam")

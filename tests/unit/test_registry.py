@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mhex import registry
+from mhex import methods
 from mhex.capture import Anatomy, Needs
 from mhex.errors import ArgumentError, UnsupportedModelError
+from mhex.registry import METHODS, register
 
 NAMES = {
     "agcam",
@@ -50,7 +51,7 @@ def add(name="made-up", **changes):
     settings = {"title": "t", "paper": "p", "modalities": ("image",), "needs": Needs(), "signed": False,
                 "class_specific": True, "passes": "F", "use": "u", "avoid": "a"}  # fmt: skip
 
-    @registry.register(name, **{**settings, **changes})
+    @register(name, **{**settings, **changes})
     def made_up(trace, y, *, strength: float = 1.0):
         """Formula.
 
@@ -66,13 +67,13 @@ def add(name="made-up", **changes):
 
 @pytest.fixture
 def made_up(monkeypatch):
-    monkeypatch.setattr(registry, "_METHODS", dict(registry.all_methods()))
+    monkeypatch.setattr(METHODS, "entries", methods.all_methods())
     add()
-    return registry.get_method("made-up")
+    return methods.get_method("made-up")
 
 
 def test_the_promised_methods_are_there():
-    rows = registry.list_methods()
+    rows = methods.list_methods()
     assert {row["name"] for row in rows} >= NAMES
     assert all(row["title"] and row["paper"] and row["needs"] and row["passes"] for row in rows)
 
@@ -80,7 +81,7 @@ def test_the_promised_methods_are_there():
 def test_a_decorated_function_is_a_method(made_up):
     assert made_up.options == {"strength": 1.0}
     assert made_up.option_help == {"strength": "How strong it is, in two lines."}
-    assert "made-up" in [row["name"] for row in registry.list_methods()]
+    assert "made-up" in [row["name"] for row in methods.list_methods()]
 
 
 def test_a_name_is_given_once(made_up):
@@ -90,16 +91,16 @@ def test_a_name_is_given_once(made_up):
 
 def test_unknown_names_and_options_offer_known_ones():
     with pytest.raises(ArgumentError, match="Did you mean 'gradcam'"):
-        registry.get_method("grad_cam")
+        methods.get_method("grad_cam")
     with pytest.raises(ArgumentError, match=r"no option 'start'.*start_block=1"):
-        registry.get_method("rollout").check_options({"start": 2})
+        methods.get_method("rollout").check_options({"start": 2})
 
 
 def test_refusal_names_methods_that_can():
     cnn = Anatomy("toy CNN", "image", no_attention="it has only convolutions")
     sentence = "'gae' cannot explain this toy CNN.*only convolutions.*input-x-gradient"
     with pytest.raises(UnsupportedModelError, match=sentence):
-        registry.get_method("gae").check_serves(cnn)
+        methods.get_method("gae").check_serves(cnn)
 
 
 @pytest.mark.slow

@@ -23,9 +23,9 @@ def test_fidelity_of_an_additive_model():
     e = mhex.Explanation(scores, torch.tensor([1, 1]), model(images).detach(), None, "ideal", size=(32, 40))
     ordered = scores.flatten(1).sort(descending=True).values
     wanted = 100 / 20 * (ordered * (21 - 2 * torch.arange(1, 21))).sum(1)
-    torch.testing.assert_close(_fidelity(model, images, e, seed=0), wanted)
+    torch.testing.assert_close(_fidelity(model, images, e, e.target, seed=0), wanted)
     backwards = mhex.Explanation(-scores, e.target, e.logits, None, "worst", size=(32, 40))
-    torch.testing.assert_close(_fidelity(model, images, backwards, seed=0), -wanted)
+    torch.testing.assert_close(_fidelity(model, images, backwards, e.target, seed=0), -wanted)
 
 
 def test_blur_keeps_constants_and_means():
@@ -46,7 +46,7 @@ def test_levels_are_judged_and_the_best_is_chosen():
     assert study.fidelity.shape == (3, 5)
     assert study.sigma == (0.0, 0.3, 5.0)[int(study.fidelity.mean(1).argmax())]
     plain = mhex.explain(VIT.model(), images, "cdam")
-    torch.testing.assert_close(study.fidelity[0], _fidelity(VIT.model(), images, plain, seed=0))
+    torch.testing.assert_close(study.fidelity[0], _fidelity(VIT.model(), images, plain, plain.target, seed=0))
     again = tune_sigma(VIT.model(), torch.utils.data.DataLoader(images, batch_size=2), (0.0, 0.3, 5.0), n=4)
     torch.testing.assert_close(again.fidelity, study.fidelity)
     table = study.table().splitlines()
@@ -67,7 +67,7 @@ def test_best_level_at_the_end_is_a_warning(monkeypatch):
         ({"sigmas": ()}, "different levels"),
         ({"sigmas": 0.1}, "different levels"),
         ({"sigmas": "abc"}, "different levels"),
-        ({"batch_size": 0}, "batch_size of at least 1"),
+        ({"batch_size": 0}, "batch_size to be a whole number from 1 on"),
         ({"sigmas": (0.1, 0.1)}, "different levels"),
         ({"target": [0, 1]}, "one class"),
         ({"images": VIT.inputs(1)[:0]}, "at least one image"),

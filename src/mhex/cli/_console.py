@@ -181,10 +181,11 @@ def stopping(words: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def without_loss_warnings() -> Iterator[None]:
-    """Hide the library's warnings about lost samples, where the command prints a sentence about them itself."""
+def without_repeated_warnings() -> Iterator[None]:
+    """Hide the library's warnings of lost samples and cut texts, where the command prints a sentence itself."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ samples could not be judged", MhexWarning)
+        for sentence in ("[0-9]+ of [0-9]+ samples could not be judged", "Texts of up to [0-9]+ tokens were cut"):
+            warnings.filterwarnings("ignore", sentence, MhexWarning)
         yield
 
 

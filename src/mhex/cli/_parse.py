@@ -41,7 +41,7 @@ _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 def parse_methods(text: str, auto: bool = False) -> list[str]:
     """Names of methods, `a,b`, each checked; `all` gives every method, and `auto` may be allowed."""
     from mhex.explain import AUTO
-    from mhex.registry import all_methods
+    from mhex.methods import all_methods
 
     methods = all_methods()
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -133,7 +133,7 @@ def parse_window(text: str | None) -> tuple[float, float] | None:
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Options `key=value` of each method, typed by their defaults; an option goes to every method that has it."""
     from mhex.explain import AUTO
-    from mhex.registry import get_method
+    from mhex.methods import get_method
 
     chosen: dict[str, dict[str, Any]] = {name: {} for name in methods}
     if pairs and AUTO in methods:

@@ -42,7 +42,7 @@ def explain_by(
     """Explain one photo or text by several methods; `pass_over` leaves out those that cannot serve the model."""
     import mhex
     from mhex.explain import AUTO
-    from mhex.registry import get_method
+    from mhex.methods import get_method
 
     outcome = MethodResults([])
     concepts = any(isinstance(part, mhex.Concept) for part in (target if isinstance(target, list) else [target]))

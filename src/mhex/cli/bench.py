@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mhex._files import write_text
-from mhex.cli._console import LOSSES, busy, complain, output_folder, say, show_table, stopping, without_loss_warnings
+from mhex.cli._console import (
+    LOSSES,
+    busy,
+    complain,
+    output_folder,
+    say,
+    show_table,
+    stopping,
+    without_repeated_warnings,
+)
 from mhex.cli._parse import DeviceOption, check_device
 from mhex.cli.models import accuracy_words
 from mhex.errors import ArgumentError, MhexError
@@ -163,7 +172,7 @@ def _work(job: Job, stored: bool, tables: bool, shared: dict[str, Any]) -> bool:
     if result is None:
         # The command that makes the same numbers again; the folder that they are written to changes none.
         device = "" if shared["device"] == "cpu" else f" --device {shared['device']}"
-        with without_loss_warnings():
+        with without_repeated_warnings():
             result = run_suite(
                 job.suite,
                 output_folder(job.rows),

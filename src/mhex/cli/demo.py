@@ -175,7 +175,7 @@ def command(
     with busy("Loading the zoo"):
         import mhex
         from mhex.cli.demo_page import demo_page
-        from mhex.registry import all_methods
+        from mhex.methods import all_methods
 
         photos = demo_photos()
         bundles = [mhex.load(name) for name in MODELS]
@@ -204,7 +204,7 @@ def command(
 
 def quick_options(methods: Sequence[str], modality: str) -> dict[str, Mapping[str, Any]]:
     """Fewer passes for methods of many passes, which would take longer than all the others together."""
-    from mhex.registry import get_method
+    from mhex.methods import get_method
 
     return {name: get_method(name).quick.get(modality, {}) for name in methods}
 
@@ -213,7 +213,7 @@ def demo_photos() -> list[Photo]:
     """The photos: a cat, and something that is no pet. Both are files inside the installed scikit-image."""
     from PIL import Image
 
-    from mhex._optional import require
+    from mhex.errors import require
 
     data = require("skimage.data", extra="demo")
     return [

@@ -24,6 +24,7 @@ from mhex.cli._console import (
     steps,
     stopping,
     unique_labels,
+    without_repeated_warnings,
     writing,
 )
 from mhex.cli._photos import check_file, open_photo
@@ -212,6 +213,7 @@ def command(
     heads: tuple[str, ...] | None = None
     with (
         stopping(lambda: _words_after_stop(items, {row[0] for row in rows}, out)),
+        without_repeated_warnings(),
         steps(len(items) * len(methods)) as step,
     ):
         for item in items:

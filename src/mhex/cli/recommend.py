@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mhex.cli import _parse
-from mhex.cli._console import LOSSES, busy, complain, output_folder, say, stopping, without_loss_warnings
+from mhex.cli._console import LOSSES, busy, complain, output_folder, say, stopping, without_repeated_warnings
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def command(
         bundle = mhex.load(model)
         bundle.model.to(device)
     words = "A race has no answer before its end, so nothing is kept; the same command begins anew."
-    with stopping(lambda: words), without_loss_warnings():
+    with stopping(lambda: words), without_repeated_warnings():
         answer = mhex.recommend(bundle, items, budget, **arguments, out=out)
     say(answer)
     if out is not None:

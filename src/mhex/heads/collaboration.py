@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from torch.utils.data import RandomSampler
 
 from mhex.capture import full
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning, check_count
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.predictors import watched
-from mhex.inputs.loader import in_chunks
+from mhex.inputs.data import labelled_pieces
 from mhex.stats.correlation import Correlation, Values, correlate
 
 CONFIDENCE = "p_orig"
@@ -131,8 +131,9 @@ def measure_collaboration(
 ) -> Collaboration:
     """The cosines of `Scaffold.collaboration`."""
     heads = checked_heads(model)
+    check_count("chunk", chunk)
     with watched(model, nudge=True, graph=True) as run:
-        batches = in_chunks(heads.settings, inputs, labels, chunk, progress)
+        batches = labelled_pieces(inputs, labels, heads.settings.check_labels, chunk, progress)
         parts = [measure(run, heads, batch, truth) for batch, truth in batches]
     if not parts:
         raise ArgumentError("Expected at least one sample, but the loader gave no batch.")

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, check_count, unknown_name
 from mhex.heads.block import wide_dtype
 from mhex.heads.collaboration import checked_heads, measure, save_drawing
 from mhex.heads.predictors import watched
-from mhex.inputs.loader import check_chunk, labelled_batch, take
+from mhex.inputs.data import labelled_batch
 
 CellMode = Literal["keep", "occlude"]
 _IMAGES = "pixel_values"
@@ -71,12 +71,12 @@ def confidence_map(
 ) -> ConfidenceMap:
     """The map of `Scaffold.confidence_map`."""
     heads = checked_heads(model)
-    check_chunk(chunk)
+    check_count("chunk", chunk)
     if mode not in get_args(CellMode):
         raise unknown_name("mode", str(mode), get_args(CellMode))
     count = _count(blocks, len(heads.settings.junctions) - 1)
     _images(inputs)  # first: without a batch axis the labels would be blamed
-    inputs, labels = labelled_batch(heads.settings, inputs, labels)
+    inputs, labels = labelled_batch(inputs, labels, heads.settings.check_labels)
     device = next(heads.parameters()).device
     images = _images(inputs).to(device)
     visible = cell_masks(images.shape[2], images.shape[3], grid).to(device)
@@ -90,7 +90,7 @@ def confidence_map(
             sample = part // len(visible)
             copies: Any = torch.where(visible[part % len(visible), None], images[sample], mean[sample])
             if isinstance(inputs, Mapping):
-                copies = {**take(inputs, sample.cpu(), len(images)), _IMAGES: copies}
+                copies = {**select(inputs, sample.cpu(), len(images)), _IMAGES: copies}
             seen = measure(run, heads, copies, labels[sample.to(labels.device)])
             sums.append(seen.cosine[:, -count:].sum(1))
     raw = torch.cat(sums).reshape(len(images), len(visible))

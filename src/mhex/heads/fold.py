@@ -24,7 +24,7 @@ from mhex.heads.losses import running_sum
 from mhex.heads.predictors import call_model, last_name, watched
 from mhex.heads.wiring.graft import kind_of_unit, plant, ungraft
 from mhex.heads.wiring.residual import Junction, closing_norm, survey
-from mhex.inputs.loader import unlabelled
+from mhex.inputs.data import unlabelled
 
 Reads = Literal["hidden", "u", "gated"]
 _M = TypeVar("_M", bound=nn.Module)

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from mhex._misfit import misfit_of
+from mhex._files import misfit_of
 from mhex.capture import Outputs, unwrap
 from mhex.capture.anatomy import GUEST
 from mhex.capture.batch import first_and_last, kept_tokens, tells_padding
@@ -22,6 +22,7 @@ from mhex.capture.outputs import Ending, ending_in_graph
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
 from mhex.heads.block import Coupling, ExplainerBlock, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.call_record import Call, CallRecord, HeadReading, in_order
+from mhex.heads.losses import check_labels
 from mhex.heads.wiring.residual import unit_of
 
 Source = Literal["classifier", "last_head", "sum"]
@@ -56,6 +57,10 @@ class Settings:
     exclude_special: bool = False
     multi_label: bool = False
     outputs: Outputs | None = None
+
+    def check_labels(self, labels: Tensor, batch: int) -> Tensor:
+        """Labels of `batch` samples in the form that the losses take; see `mhex.heads.losses.check_labels`."""
+        return check_labels(labels, batch, self.num_classes, self.multi_label)
 
 
 def checked_classes(value: Any) -> int:

@@ -15,7 +15,7 @@ from mhex.capture.outputs import ending_seen
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError, unknown_name
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import PREFIX, Heads, Source, heads_of, required_heads
-from mhex.inputs.loader import unlabelled
+from mhex.inputs.data import unlabelled
 
 _CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision, timm and Hugging Face
 

@@ -1,9 +1,9 @@
-"""Image tensors and photos."""
+"""Batches of images, from tensors and from photos, with the range and the normalisation of their values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,9 +39,7 @@ class Ranged:
 
     def __call__(self, photo: Any) -> Tensor:
         """Prepare a PIL image of any depth."""
-        if self.preprocess is None:
-            raise _no_preprocess()
-        return self.preprocess(upright_rgb(photo, self.window))
+        return _checked_preprocess(self.preprocess)(upright_rgb(photo, self.window))
 
 
 def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: Any) -> Callable[[Any], Tensor] | None:
@@ -68,10 +66,18 @@ def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs:
     return Ranged(preprocess, ends)
 
 
-def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None, preprocess: Any = None) -> Prepared:
+def image_batch(
+    model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None, preprocess: Any = None
+) -> Prepared:
     """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
 
-    `kwargs` are handed on to the model.
+    Args:
+        model: Whose device and dtype the batch gets.
+        x: The images.
+        kwargs: Handed on to the model.
+        pictures: What is drawn; None for the images.
+        preprocess: Has `mean` and `std` for colours from 0 to 1, as those of mhex and torchvision's presets have, or
+            is a sequence of `transforms` of which one has them, where it is known how colours were normalised.
     """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
@@ -96,11 +102,13 @@ def images(model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = Non
     device, dtype = place_of(model)
     x = finite(x, "images")
     pixels = finite(x.to(device, dtype), f"images in the model's {dtype}")
-    batch = Batch("image", (pixels,), {name: value for name, value in kwargs.items() if name != "labels"}, x.shape[0])
+    arguments = {name: value for name, value in kwargs.items() if name != "labels"}
+    scale = _scale(preprocess, x.shape[1], pixels.device)
+    batch = Batch("image", (pixels,), arguments, x.shape[0], scale=scale)
     return Prepared(batch, pictures=x if pictures is None else pictures)
 
 
-def photos(
+def photo_batch(
     model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None, ids: Sequence[int]
 ) -> Prepared:
     """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W).
@@ -108,16 +116,12 @@ def photos(
     With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
     """
     window = preprocess.window if isinstance(preprocess, Ranged) else None
-    prepare = preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess
-    if prepare is None:
-        raise _no_preprocess()
-    if not callable(prepare):
-        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(prepare).__name__}.")
+    prepare = _checked_preprocess(preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess)
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
-    whole = getattr(prepare, "whole_photo", False)
+    uncropped = getattr(prepare, "whole_photo", False)
     names = [f"Photo {number}" for number in ids]
-    read = [_decoded(*pair, window, whole) for pair in zip(pictures, names, strict=True)]
-    tensors = [prepare(picture) for picture in read]
+    photos = [_decoded(*pair, window, uncropped) for pair in zip(pictures, names, strict=True)]
+    tensors = [prepare(photo) for photo in photos]
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
             got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -130,21 +134,25 @@ def photos(
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
     x = torch.stack(tensors)
-    return images(model, x, {}, read if whole else x)
+    return image_batch(model, x, {}, photos if uncropped else x, preprocess if x.is_floating_point() else None)
 
 
-def _no_preprocess() -> ArgumentError:
-    return ArgumentError(
-        "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
-    )
+def _checked_preprocess(preprocess: Callable[[Any], Tensor] | None) -> Callable[[Any], Tensor]:
+    if preprocess is None:
+        raise ArgumentError(
+            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
+        )
+    if not callable(preprocess):
+        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(preprocess).__name__}.")
+    return preprocess
 
 
-def _decoded(picture: Any, name: str, window: Window | None, whole: bool) -> Any:
+def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) -> Any:
     """A photo that is read completely; as people see it where mhex or a range decides how it is seen."""
     if 0 in picture.size:
         raise ArgumentError(f"Expected photos with pixels, but {name.lower()} has {picture.width}x{picture.height}.")
     try:
-        if whole or window is not None:
+        if uncropped or window is not None:
             return upright_rgb(picture, window, name)
         picture.load()
     except MhexError:
@@ -159,7 +167,7 @@ def _normalised(x: Tensor, preprocess: Any) -> Tensor:
     """Whole numbers (B, C, H, W) as the network wants them: scaled by the range, then normalised."""
     if x.dtype not in _WHOLE_NUMBERS:
         raise ArgumentTypeError(f"Expected images of real numbers, but got {x.dtype}; convert them to float32.")
-    values, scale = x.double(), _scale(preprocess, x.shape[1])
+    values, scale = x.double(), _scale(preprocess, x.shape[1], x.device)
     low, high = float(values.min()), float(values.max())
     if not isinstance(preprocess, Ranged) or scale is None:
         lacking = "preprocess= with the mean and std of training" if isinstance(preprocess, Ranged) else "window="
@@ -168,37 +176,21 @@ def _normalised(x: Tensor, preprocess: Any) -> Tensor:
             f"{high:g}, and no {lacking} to do it by. Convert them; or pass PIL images and preprocess=; or "
             f"{window_hint(low, high)}, with a preprocess= that has mean and std, as bundles of mhex.load have."
         )
-    mean, std = (part.view(-1, 1, 1).to(x.device) for part in scale)
+    mean, std = (part.view(-1, 1, 1) for part in scale)
     light: Tensor = scaled(values, preprocess.window)
     return ((light - mean) / std).float()
 
 
-def with_scale(prepared: Prepared, preprocess: Any) -> Prepared:
-    """The same, and how its colours were normalised, where the preprocessing says so.
-
-    Args:
-        prepared: Images.
-        preprocess: Has `mean` and `std` for colours from 0 to 1, as those of mhex and torchvision's presets have, or
-            is a sequence of `transforms` of which one has them.
-    """
-    pixels = prepared.batch.pixels
-    scale = _scale(preprocess, pixels.shape[1])
-    if scale is None:
-        return prepared
-    mean, std = (values.to(pixels.device) for values in scale)
-    return replace(prepared, batch=replace(prepared.batch, scale=(mean, std)))
-
-
-def _scale(preprocess: Any, channels: int) -> tuple[Tensor, Tensor] | None:
+def _scale(preprocess: Any, channels: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
     """Mean and standard deviation, (C,), float64, of the normalisation, where the preprocessing says them."""
     if isinstance(preprocess, Ranged):
         preprocess = preprocess.preprocess
     steps = [preprocess, *(getattr(preprocess, "transforms", None) or ())]
     pairs = [(getattr(step, "mean", None), getattr(step, "std", None)) for step in steps]
-    known = [(mean, std) for mean, std in pairs if mean is not None and std is not None]
-    if len(known) != 1:
+    scales = [(mean, std) for mean, std in pairs if mean is not None and std is not None]
+    if len(scales) != 1:
         return None
-    mean, std = (torch.as_tensor(values, dtype=torch.float64).flatten() for values in known[0])
+    mean, std = (torch.as_tensor(values, dtype=torch.float64, device=device).flatten() for values in scales[0])
     return (mean, std) if len(mean) == len(std) == channels else None
 
 

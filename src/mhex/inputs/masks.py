@@ -1,9 +1,8 @@
-"""Masks as people have them, as 1 at the object, 0 elsewhere and -1 where nothing is known."""
+"""What people marked, in one form: words of texts by number; pixels as 1 at the object, 0 elsewhere, -1 unknown."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from numbers import Integral
 from typing import Any
 
@@ -11,71 +10,67 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
-from mhex.inputs.batching import is_photo
+from mhex.errors import ArgumentError, ArgumentTypeError, warn
+from mhex.inputs.photos import is_photo
 from mhex.inputs.prepared import check_dense
 
 FORMS = "numbers of words, (start, end) spans with end exclusive, or a bool for each word"
 
 
-def marked_words(given: Any, who: str, text: str | None = None) -> list[int]:
+def marked_words(marks: Any, owner: str, text: str | None = None) -> list[int]:
     """Numbers of the words that were marked in one text, sorted; none for None.
 
     Args:
-        given: Numbers from 0 on, pairs of a first word and the one after the last, or a bool for each word.
-        who: Whose they are, for errors.
+        marks: Numbers from 0 on, pairs of a first word and the one after the last, or a bool for each word.
+        owner: Whose they are, for errors.
         text: Words are split at white space; None if it is not known, as of token ids.
     """
-    if given is None:
+
+    def refused(reason: str) -> ArgumentError:
+        return ArgumentError(f"Expected the rationale of {owner} to be {FORMS}, but {reason}.")
+
+    if marks is None:
         return []
-    values = given.tolist() if hasattr(given, "tolist") else given
+    values = marks.tolist() if hasattr(marks, "tolist") else marks
     if not isinstance(values, (list, tuple, set, frozenset, range)):
-        raise _refused(who, f"got {type(given).__name__}")
-    items: list[Any] = [one.tolist() if hasattr(one, "tolist") else one for one in values]
+        raise refused(f"got {type(marks).__name__}")
+    items: list[Any] = [item.tolist() if hasattr(item, "tolist") else item for item in values]
     count = None if text is None else len(text.split())
-    if items and all(isinstance(one, bool) for one in items):
+    if items and all(isinstance(item, bool) for item in items):
         if count is not None and len(items) != count:
-            raise _refused(who, f"got {len(items)} bools for a text of {count} words, split at white space")
-        return [n for n, one in enumerate(items) if one]
-    if all(_is_number(one) for one in items):
-        if isinstance(given, tuple) and len(items) == 2:
+            raise refused(f"got {len(items)} bools for a text of {count} words, split at white space")
+        return [word for word, marked in enumerate(items) if marked]
+    if all(map(_is_number, items)):
+        if isinstance(marks, tuple) and len(items) == 2:
             first, last = items
-            raise _refused(who, f"got {given}: write [({first}, {last})] for a span, [{first}, {last}] for two words")
+            raise refused(f"got {marks}: write [({first}, {last})] for a span, [{first}, {last}] for two words")
         if len(items) > 2 and set(items) <= {0, 1}:
-            raise _refused(who, "got zeros and ones, which are no numbers of words: turn them into bools")
-        found = {int(one) for one in items}
-    elif all(isinstance(one, (list, tuple)) and len(one) == 2 and all(map(_is_number, one)) for one in items):
-        if wrong := [one for one in items if one[0] >= one[1]]:
-            raise _refused(who, f"got the span {tuple(wrong[0])}, which ends before it has a word")
-        found = {word for start, end in items for word in (start, end - 1)}  # looked at before they are written out
-        _check_range(found, who, count)
-        return sorted({word for start, end in items for word in range(start, end)})
+            raise refused("got zeros and ones, which are no numbers of words: turn them into bools")
+        spans = [(int(item), int(item) + 1) for item in items]
+    elif all(isinstance(item, (list, tuple)) and len(item) == 2 and all(map(_is_number, item)) for item in items):
+        spans = [(start, end) for start, end in items]
+        if wrong := [span for span in spans if span[0] >= span[1]]:
+            raise refused(f"got the span {wrong[0]}, which ends before it has a word")
     else:
-        odd = next((one for one in items if not _is_number(one)), None)
-        raise _refused(who, f"got {odd!r} among them")
-    _check_range(found, who, count)
-    return sorted(found)
+        odd = next((item for item in items if not _is_number(item)), None)
+        raise refused(f"got {odd!r} among them")
+    first, last = min((start for start, _ in spans), default=0), max((end - 1 for _, end in spans), default=-1)
+    if first < 0:
+        raise ArgumentError(f"Expected numbers of marked words from 0 on, but the rationale of {owner} has {first}.")
+    if count is not None and last >= count:
+        raise ArgumentError(
+            f"Expected words up to {count - 1} in the rationale of {owner}, which has {count} words split at white "
+            f"space, but got {last}; number words by text.split(), not by tokens."
+        )
+    return sorted({word for start, end in spans for word in range(start, end)})
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _check_range(words: set[int], who: str, count: int | None) -> None:
-    if words and min(words) < 0:
-        raise ArgumentError(f"Expected numbers of marked words from 0 on, but the rationale of {who} has {min(words)}.")
-    if count is not None and words and max(words) >= count:
-        raise ArgumentError(
-            f"Expected words up to {count - 1} in the rationale of {who}, which has {count} words split at white "
-            f"space, but got {max(words)}; number words by text.split(), not by tokens."
-        )
-
-
-def _refused(who: str, got: str) -> ArgumentError:
-    return ArgumentError(f"Expected the rationale of {who} to be {FORMS}, but {got}.")
-
-
 _WHITE = 255  # the object in masks that are black and white, and what is not labelled in masks of classes
+_WRITE = "write masks with 1 at the object, 0 elsewhere and -1 where pixels are to be ignored"
 _MOST = 32  # values of a mask of classes; a mask that was scaled or stored as JPEG has more
 
 
@@ -111,38 +106,31 @@ class MaskReader:
 
     def _read(self, mask: Tensor, values: set[int], number: int) -> Tensor:
         objects = values - {0, -1}
-        if objects == {_WHITE}:
-            self._note("the object", number)
-        elif _WHITE in objects:
-            self._note("ignored", number)
+        if _WHITE in objects:
+            self._note("the object" if objects == {_WHITE} else "ignored", number)
+        if _WHITE in objects and len(objects) > 1:
             mask = mask.masked_fill(mask == _WHITE, -1)
             objects -= {_WHITE}
-        others = objects - {_WHITE}
-        if others and self._numbered is None:
-            self._numbered = (min(others), number)
-        self._check_white()
+        if self._numbered is None and (numbers := objects - {_WHITE}):
+            self._numbered = (min(numbers), number)
+        # In a set of 0, 1 and 255, an image with nothing but an ignored border would be taken for all object.
+        if "the object" in self._white and self._numbered is not None:
+            raise ArgumentError(
+                f"Expected one number at the object in all masks, but it is {self._numbered[0]} in that of sample "
+                f"{self._numbered[1]}, and 255 stands alone in that of sample {self._white['the object']}, where it "
+                f"may be the object or ignored; {_WRITE}."
+            )
         if len(objects) > 1:
             self._several(sorted(objects), 0 in values, number)
         return mask.clamp(-1, 1).to(torch.int8)
 
     def _note(self, meaning: str, number: int) -> None:
+        """Remember what 255 stands for; a second meaning is refused."""
         self._white.setdefault(meaning, number)
         if len(self._white) > 1:
-            told = " and ".join(f"{meaning} in that of sample {first}" for meaning, first in self._white.items())
+            meanings = " and ".join(f"{meaning} in that of sample {first}" for meaning, first in self._white.items())
             raise ArgumentError(
-                f"Expected 255 to mean one thing in all masks, but by the values beside it it is {told}; write masks "
-                "with 1 at the object, 0 elsewhere and -1 where pixels are to be ignored."
-            )
-
-    def _check_white(self) -> None:
-        """In a set of 0, 1 and 255, an image with nothing but an ignored border would be taken for all object."""
-        alone = self._white.get("the object")
-        if alone is not None and self._numbered is not None:
-            one, first = self._numbered
-            raise ArgumentError(
-                f"Expected one number at the object in all masks, but it is {one} in that of sample {first}, and 255 "
-                f"stands alone in that of sample {alone}, where it may be the object or ignored; write masks with 1 at "
-                "the object, 0 elsewhere and -1 where pixels are to be ignored."
+                f"Expected 255 to mean one thing in all masks, but by the values beside it it is {meanings}; {_WRITE}."
             )
 
     def _several(self, objects: list[int], background: bool, number: int) -> None:
@@ -150,27 +138,22 @@ class MaskReader:
         if not background or len(objects) > _MOST:
             raise ArgumentError(
                 f"Expected a mask with 0 at the background, but that of sample {number} has the values {listed}"
-                f"{'' if background else ' and no 0'}; write 1 at the object, 0 elsewhere, -1 where pixels are to be "
-                "ignored."
+                f"{'' if background else ' and no 0'}; {_WRITE}."
             )
         if not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"Masks hold several classes ({listed} in that of sample {number}), and all of them are taken for the "
-                "object; give mask == class for one of them.",
-                MhexWarning,
-                stacklevel=2,
+                "object; give mask == class for one of them."
             )
 
 
 def _tensor(value: Any, number: int) -> Tensor:
     if isinstance(value, Tensor):
         check_dense(value, f"the mask of sample {number}")
-        found = value.detach()
-        return found if found.is_floating_point() or found.dtype == torch.bool else found.long()
-    if is_photo(value):
-        value = np.asarray(value)
-    if not isinstance(value, (np.ndarray, list, tuple)):
+        mask = value.detach()
+        return mask if mask.is_floating_point() or mask.dtype == torch.bool else mask.long()
+    if not is_photo(value) and not isinstance(value, (np.ndarray, list, tuple)):
         raise ArgumentTypeError(
             f"Expected a mask as a tensor, an array or a PIL image, but that of sample {number} is a "
             f"{type(value).__name__}."

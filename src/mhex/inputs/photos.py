@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
-import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError, warn
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -59,15 +58,14 @@ class UnknownWindowError(ArgumentError):
         return cls(names, min(error.low for error in errors), max(error.high for error in errors))
 
 
-def claims_too_much(photo: Image, size: int) -> bool:
-    """Whether a photo claims more pixels than anybody has, or than its file can hold.
+def is_photo(value: Any) -> bool:
+    """True of a PIL image, which is told by its class so that PIL is not imported for users of tensors."""
+    return any(c.__module__ == "PIL.Image" and c.__name__ == "Image" for c in type(value).__mro__)
 
-    Args:
-        photo: Opened, and not read yet.
-        size: Of its file, in bytes.
-    """
-    pixels = photo.width * photo.height
-    return pixels > min(MOST_PIXELS, max(_USUAL, _DENSEST * size))
+
+def claims_too_much(photo: Image, size: int) -> bool:
+    """Whether a photo that is not read yet claims more pixels than anybody has, or than its file of `size` bytes."""
+    return photo.width * photo.height > min(MOST_PIXELS, max(_USUAL, _DENSEST * size))
 
 
 def check_window(window: Any) -> Window | None:
@@ -104,14 +102,13 @@ def upright_rgb(photo: Image, window: Window | None = None, name: str = "The pho
     """
     from PIL import ImageOps
 
-    depth = _depth(photo)
+    depth = _depth(photo)  # before the photo is decoded
     return _rgb(ImageOps.exif_transpose(photo), depth, window, name)
 
 
 def plain_rgb(photo: Image, window: Window | None = None, name: str = "The photo") -> Image:
     """The same without turning it and without transparency, as published collections are read."""
-    depth = _depth(photo)
-    return _rgb(photo, depth, window, name, transparency=False)
+    return _rgb(photo, _depth(photo), window, name, transparency=False)
 
 
 def scaled(values: Any, window: Window) -> Any:
@@ -128,11 +125,8 @@ def drawn_photo(picture: Any) -> Image:
     from PIL import Image
 
     photo = picture.convert("RGB") if isinstance(picture, Image.Image) else _stretched_tensor(picture)
-    longest = max(photo.size)
-    if longest <= LARGEST:
-        return photo
-    width, height = (max(1, round(side * LARGEST / longest)) for side in photo.size)
-    return photo.resize((width, height), Image.Resampling.LANCZOS)
+    width, height = (max(1, round(side * LARGEST / max(photo.size))) for side in photo.size)
+    return photo if max(photo.size) <= LARGEST else photo.resize((width, height), Image.Resampling.LANCZOS)
 
 
 def _stretched_tensor(picture: Any) -> Image:
@@ -231,10 +225,17 @@ def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transpar
         colours = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
     else:
         colours = photo.convert("RGB")
-    if depth.narrowed and window != _SIXTEEN:
-        _check_colours(photo.convert("RGB"), window, name)
-        return colours
-    return colours if window is None or depth.narrowed else _stretched(colours, window, name)
+    if window is not None and not depth.narrowed:
+        return _stretched(colours, window, name)
+    if depth.narrowed and window != _SIXTEEN:  # PIL gives the upper 8 of 16 bits, which may not be the used ones
+        top = max(int(high) for _, high in photo.convert("RGB").getextrema())  # type: ignore[misc]  # of three bands
+        if window is not None or top < 128:
+            raise ArgumentError(
+                f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here: "
+                "no other range than window=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
+                "in the range that you want to be seen."
+            )
+    return colours
 
 
 def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Image:
@@ -245,12 +246,13 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
     values = np.asarray(photo, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ArgumentError(f"{name} holds values that are not finite; save it with numbers in their place.")
-    known = window or _known_range(values, photo.mode, depth)
-    if known is None:
-        raise UnknownWindowError([name], float(values.min()), float(values.max()))
-    light = scaled(values, known)
+    low, high = float(values.min()), float(values.max())
+    ends = window or _known_range(values, photo.mode, depth)
+    if ends is None:
+        raise UnknownWindowError([name], low, high)
+    light = scaled(values, ends)
     if window is not None:
-        _check_clipping(light, float(values.min()), float(values.max()), window, name)
+        _check_clipping(light, low, high, window, name)
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
 
 
@@ -261,18 +263,16 @@ def _check_clipping(light: Any, low: float, high: float, window: Window, name: s
     if high < window[0] or low > window[1]:
         raise ArgumentError(f"{name} holds values {values}, all of them outside of {ends}; give a window that fits.")
     if inside < _LITTLE and high > low:
-        warnings.warn(
+        warn(
             f"{name} holds values {values}, and only {inside:.0%} of its pixels lie between the ends of {ends}: the "
-            "others are black or white.",
-            MhexWarning,
-            stacklevel=2,
+            "others are black or white."
         )
 
 
 def window_hint(low: float, high: float) -> str:
     """What to do about values from `low` to `high` whose black and white are not known."""
-    whole = low >= 0 and low.is_integer() and high.is_integer()
-    bits = next((bits for bits in (8, 10, 12, 14, 16) if whole and high < 2**bits), None)
+    counts = low >= 0 and low.is_integer() and high.is_integer()
+    bits = next((bits for bits in (8, 10, 12, 14, 16) if counts and high < 2**bits), None)
     if bits is None:
         ends = math.floor(low), math.ceil(high) if high > low else math.floor(low) + 1
         return f"say which, such as window={ends} for these (in a command, --window={ends[0]},{ends[1]})"
@@ -294,17 +294,6 @@ def _known_range(values: Any, mode: str, depth: _Depth) -> Window | None:
         between = bool((abs(values - (values / step).round() * step) > 1).any())
         return (0.0, 2.0**depth.significant - 1) if between and high < 2**depth.significant else _SIXTEEN
     return _SIXTEEN if depth.sixteen and high >= 2**15 else None
-
-
-def _check_colours(colours: Image, window: Window | None, name: str) -> None:
-    """Refuse colours of 16 bits of which PIL gave the upper 8, unless these are surely the ones that are used."""
-    top = max(int(high) for _, high in colours.getextrema())  # type: ignore[misc]  # of three bands
-    if window is not None or top < 128:
-        raise ArgumentError(
-            f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here: "
-            "no other range than window=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
-            "in the range that you want to be seen."
-        )
 
 
 def _stretched(colours: Image, window: Window, name: str) -> Image:

@@ -42,20 +42,20 @@ def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     return (torch.device("cpu"), torch.get_default_dtype()) if floating is None else (floating.device, floating.dtype)
 
 
-def check_dense(x: Tensor, what: str) -> None:
+def check_dense(x: Tensor, name: str) -> None:
     """Refuse a tensor whose values are not all there, one beside the other."""
     if x.is_nested or x.layout != torch.strided or x.is_quantized:
         kind = "nested" if x.is_nested else "quantised" if x.is_quantized else str(x.layout).removeprefix("torch.")
         raise ArgumentTypeError(
-            f"Expected {what} as a dense tensor, but got a {kind} one; make it dense, with to_dense() or dequantize()."
+            f"Expected {name} as a dense tensor, but got a {kind} one; make it dense, with to_dense() or dequantize()."
         )
     if x.is_meta:
-        raise ArgumentError(f"Expected {what} with values, but got a tensor on the meta device, which has none.")
+        raise ArgumentError(f"Expected {name} with values, but got a tensor on the meta device, which has none.")
 
 
-def check_batch(x: Tensor, what: str) -> None:
+def check_batch(x: Tensor, name: str) -> None:
     """Refuse a tensor that is not dense, or does not fit into memory."""
-    check_dense(x, what)
+    check_dense(x, name)
     try:
         # Tensors made by expand claim more than they hold. Memory that nobody writes to is only claimed, too.
         torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -63,14 +63,14 @@ def check_batch(x: Tensor, what: str) -> None:
         raise
     except RuntimeError as error:
         raise ArgumentError(
-            f"Expected {what} that fit into memory, but got the shape {tuple(x.shape)}; give a few samples at a time."
+            f"Expected {name} that fit into memory, but got the shape {tuple(x.shape)}; give a few samples at a time."
         ) from error
 
 
-def finite(x: Tensor, what: str) -> Tensor:
+def finite(x: Tensor, name: str) -> Tensor:
     """The tensor, cut from any graph, refused if it holds NaN or infinity."""
     if not bool(torch.isfinite(x).all()):
-        raise ArgumentError(f"Expected finite {what}, but they hold NaN or infinity; check how they were normalised.")
+        raise ArgumentError(f"Expected finite {name}, but they hold NaN or infinity; check how they were normalised.")
     # Tensors made under inference_mode cannot enter a graph; a copy made outside of it can.
     with torch.inference_mode(False):
         return x.clone() if x.is_inference() else x.detach()

@@ -1,18 +1,19 @@
-"""A sample of the user's data, in small pieces, read only as far as it is needed."""
+"""Samples of the user's data, with ids, labels, masks and rationales, read only as far as they are needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Subset
 
-from mhex.errors import ArgumentError, ArgumentTypeError, some_of
-from mhex.inputs.batching import Parts, check_lengths, cut, holds_batches, length, parts_of, raw_batches, taken
+from mhex.errors import ArgumentError, ArgumentTypeError, check_count, some_of
+from mhex.inputs.data import BESIDE, Parts, holds_batches, is_sequence, length, parts_of, raw_batches, select
 from mhex.inputs.masks import MaskReader, marked_words
 
 # What metrics need beside inputs, and how items must look that have it.
@@ -24,8 +25,9 @@ FORMS: Mapping[str, tuple[str, str]] = {
     "tiles": ("the classes of the cells (tiles)", "{'image': ..., 'tiles': [class of each cell]}"),
 }
 ALL = ("label", "tiles")  # what every sample must have; one without the others does not count
-_TOLD = 5  # samples that a sentence names
-_LOOKED_AT = 1000  # samples among which one must have what is needed
+PIECE = 2  # images that are judged between two looks at the clock
+_MOST_NAMED = 5  # samples that a sentence names
+_MOST_SEARCHED = 1000  # samples among which one must have what is needed
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,14 @@ class Samples:
     def check(self, name: str) -> None:
         """Refuse a sample without something that all must have."""
         value = getattr(self, name)
-        lacking = self.ids if value is None else [i for i, one in zip(self.ids, value, strict=True) if (one < 0).any()]
+        lacking = self.ids if value is None else [i for i, row in zip(self.ids, value, strict=True) if (row < 0).any()]
         if lacking:
             raise ArgumentError(f"Expected {FORMS[name][0]} for each sample, but sample {lacking[0]} has none.")
 
-    def only(self, places: Sequence[int]) -> Samples:
-        """Those at some places of the batch."""
-        names = ("inputs", "label", "mask", "rationale", "other", "tiles")
-        parts = {name: taken(getattr(self, name), places) for name in names}
-        classes = {name: taken(labels, places) for name, labels in self.names.items()}
-        return replace(self, ids=tuple(self.ids[place] for place in places), names=classes, **parts)
+    def only(self, places: slice | Sequence[int]) -> Samples:
+        """The samples at some places of the batch."""
+        parts = {name: select(getattr(self, name), places) for name in ("inputs", *BESIDE)}
+        return replace(self, ids=tuple(select(self.ids, places)), names=select(self.names, places), **parts)
 
     def numbered(self, numbers: Callable[[Sequence[int | str]], Tensor]) -> Samples:
         """The same with numbers in the place of class names.
@@ -79,12 +79,12 @@ class Samples:
         Args:
             numbers: From classes by name or number to their numbers.
         """
-        found: dict[str, Any] = {}
-        for name, given in self.names.items():
-            known = [k for k, one in enumerate(given) if one is not None]
-            found[name] = torch.full((len(given),), -1)
-            found[name][known] = numbers([given[k] for k in known]).cpu()
-        return replace(self, **found, names={}) if found else self
+        columns: dict[str, Any] = {}
+        for name, classes in self.names.items():
+            places = [place for place, label in enumerate(classes) if label is not None]
+            columns[name] = torch.full((len(classes),), -1)
+            columns[name][places] = numbers([classes[place] for place in places]).cpu()
+        return replace(self, **columns, names={}) if columns else self
 
 
 def in_samples(
@@ -102,18 +102,17 @@ def in_samples(
         unread: Filled with the numbers of samples that cannot be read, and why; these are left out.
     """
     unread = {} if unread is None else unread
-    for name, value in (("batch_size", size), ("limit", limit)):
-        if (value is not None or name == "batch_size") and not _is_count(value):
-            raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
+    check_count("batch_size", size)
+    if limit is not None:
+        check_count("limit", limit)
     start, read = 0, MaskReader()
     for batch in raw_batches(data, size, limit, unread):
-        check_lengths(batch)
         if limit is not None:
-            batch = {name: cut(value, slice(0, limit - start)) for name, value in batch.items()}
+            batch = {name: select(value, slice(0, limit - start)) for name, value in batch.items()}
         if length(batch["inputs"]):
-            made = _samples(batch, start, read)
-            yield made
-            start = made.ids[-1] + 1
+            samples = _samples(batch, start, read)
+            yield samples
+            start = samples.ids[-1] + 1
         if limit is not None and start >= limit:
             return
     if start == 0 and unread:
@@ -129,114 +128,98 @@ def losses_in_words(lost: Mapping[int, str]) -> str:
     for number, reason in sorted(lost.items()):
         numbers.setdefault(reason, []).append(str(number))
     parts = [
-        f"{'sample' if len(several) == 1 else 'samples'} {some_of(several, _TOLD)}: {reason}"
+        f"{'sample' if len(several) == 1 else 'samples'} {some_of(several, _MOST_NAMED)}: {reason}"
         for reason, several in numbers.items()
     ]
-    more = f"; and {len(parts) - _TOLD} more" if len(parts) > _TOLD else ""
-    return "; ".join(parts[:_TOLD]) + more
+    more = f"; and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
+    return "; ".join(parts[:_MOST_NAMED]) + more
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def look_for(name: str, who: str, held: list[Samples], rest: Iterator[Samples]) -> None:
-    """Hold batches until one has what is needed; data without it is refused.
+def look_for(name: str, reader: str, batches: list[Samples], following: Iterator[Samples]) -> None:
+    """Read batches until one has what is needed; data without it is refused.
 
     Args:
         name: What is needed, a part of `Samples`.
-        who: What needs it.
-        held: The first batches, one at least; added to.
-        rest: The others.
+        reader: What needs it, for the message.
+        batches: The first batches, one at least; added to.
+        following: The batches after them.
     """
-    what, form = FORMS[name]
-    while not any(samples.has(name) for samples in held):
-        count = held[-1].ids[-1] + 1
-        more = None if name in ALL or count >= _LOOKED_AT else next(rest, None)
-        if more is None:
+    noun, form = FORMS[name]
+    while not any(samples.has(name) for samples in batches):
+        count = batches[-1].ids[-1] + 1
+        samples = None if name in ALL or count >= _MOST_SEARCHED else next(following, None)
+        if samples is None:
             lacking = "the data has none" if name in ALL else f"none of the first {count} samples has one"
-            raise ArgumentError(f"{who} needs {what} for each sample, but {lacking}; give items as {form}.")
-        held.append(more)
+            raise ArgumentError(f"{reader} needs {noun} for each sample, but {lacking}; give items as {form}.")
+        batches.append(samples)
 
 
 def _samples(batch: Parts, start: int, read: MaskReader) -> Samples:
     ids = tuple(batch.get("ids") or range(start, start + length(batch["inputs"])))
-    masks = None if batch["mask"] is None else [read(*one) for one in zip(batch["mask"], ids, strict=True)]
-    words = batch["rationale"]
-    numbers: dict[str, Tensor] = {}
-    names: dict[str, Sequence[Any]] = {}
-    for name in ("label", "other"):
-        found = None if batch[name] is None else _classes(batch[name], name)
-        if isinstance(found, Tensor):
-            numbers[name] = found
-        elif found is not None:
-            names[name] = found
+    masks = None if batch["mask"] is None else [read(*pair) for pair in zip(batch["mask"], ids, strict=True)]
+    classes = {name: _classes(batch[name], name) for name in ("label", "other") if batch[name] is not None}
     return Samples(
         batch["inputs"],
         ids,
-        mask=None if masks is None or all(one is None for one in masks) else masks,
-        rationale=_rationales(words, ids, batch["inputs"]),
+        mask=None if masks is None or all(mask is None for mask in masks) else masks,
+        rationale=_rationales(batch["rationale"], ids, batch["inputs"]),
         tiles=_tiles(batch["tiles"]),
-        names=names,
+        names={name: column for name, column in classes.items() if isinstance(column, list)},
         items=batch.get("ids") is not None,
-        **numbers,
+        **{name: column for name, column in classes.items() if isinstance(column, Tensor)},
     )
 
 
-def _rationales(given: Any, ids: tuple[int, ...], inputs: Any) -> list[list[int]] | None:
+def _rationales(rationales: Any, ids: tuple[int, ...], inputs: Any) -> list[list[int]] | None:
     """Numbers of marked words; where texts are strings, they are looked for in these."""
-    if given is None or all(one is None for one in given):
+    if rationales is None or all(words is None for words in rationales):
         return None
     listed = isinstance(inputs, (list, tuple))
-    texts = [one if isinstance(one, str) else None for one in inputs] if listed else [None] * len(ids)
-    return [marked_words(one, f"sample {i}", text) for one, i, text in zip(given, ids, texts, strict=True)]
+    texts = [text if isinstance(text, str) else None for text in inputs] if listed else [None] * len(ids)
+    return [marked_words(words, f"sample {i}", text) for words, i, text in zip(rationales, ids, texts, strict=True)]
 
 
-def _classes(given: Any, name: str) -> Tensor | list[Any] | None:
+def _classes(column: Any, name: str) -> Tensor | list[Any] | None:
     """Numbers of classes (B,), -1 where there is none; or, where some are given by name, all as they were given."""
-    if not isinstance(given, Tensor):
-        given = [one.item() if hasattr(one, "ndim") and one.ndim == 0 else one for one in given]
-        if all(one is None for one in given):
+    if not isinstance(column, Tensor):
+        column = [label.item() if hasattr(label, "ndim") and label.ndim == 0 else label for label in column]
+        if all(label is None for label in column):
             return None
-        if any(isinstance(one, str) for one in given):
-            return list(given)
-        wrong = [one for one in given if one is not None and not isinstance(one, (Integral, float))]
-        huge = [one for one in given if isinstance(one, Integral) and not -(2**63) <= int(one) < 2**63]
-        if huge:
-            raise ArgumentError(f"Expected the number of a class as {name} of each sample, but got {huge[0]}.")
-        if wrong:
-            raise ArgumentTypeError(
-                f"Expected a class number or name as {name} of each sample, but got {type(wrong[0]).__name__}; for "
-                "several classes give one of them."
-            )
-        given = torch.tensor([-1 if one is None else one for one in given])
-    given = given[:, 0] if given.dim() == 2 and given.shape[1] == 1 else given
-    whole: Tensor = given.long()
-    if given.dim() != 1 or not bool((whole == given).all()):
+        if any(isinstance(label, str) for label in column):
+            return list(column)
+        for label in column:
+            if isinstance(label, Integral) and not -(2**63) <= int(label) < 2**63:
+                raise ArgumentError(f"Expected the number of a class as {name} of each sample, but got {label}.")
+            if label is not None and not isinstance(label, (Integral, float)):
+                raise ArgumentTypeError(
+                    f"Expected a class number or name as {name} of each sample, but got {type(label).__name__}; for "
+                    "several classes give one of them."
+                )
+        column = torch.tensor([-1 if label is None else label for label in column])
+    column = column[:, 0] if column.dim() == 2 and column.shape[1] == 1 else column
+    numbers: Tensor = column.long()
+    if column.dim() != 1 or not bool((numbers == column).all()):
         raise ArgumentError(
-            f"Expected one class number as {name} of each sample, but got {tuple(given.shape)} of {given.dtype}; turn "
-            "shares and one-hot rows into numbers by argmax(1)."
+            f"Expected one class number as {name} of each sample, but got {tuple(column.shape)} of {column.dtype}; "
+            "turn shares and one-hot rows into numbers by argmax(1)."
         )
-    return whole
+    return numbers
 
 
-def _tiles(given: Any) -> Tensor | None:
-    if given is None or isinstance(given, Tensor):
-        return given
-    known = [one for one in given if one is not None]
-    if known and len(known) < len(given):
+def _tiles(column: Any) -> Tensor | None:
+    if column is None or isinstance(column, Tensor):
+        return column
+    rows = [row for row in column if row is not None]
+    if rows and len(rows) < len(column):
         raise ArgumentError(
-            f"Expected the classes of the cells (tiles) of every mosaic, but {len(given) - len(known)} have none."
+            f"Expected the classes of the cells (tiles) of every mosaic, but {len(column) - len(rows)} have none."
         )
     try:
-        return torch.tensor([torch.as_tensor(one).tolist() for one in known]) if known else None
+        return torch.tensor([torch.as_tensor(row).tolist() for row in rows]) if rows else None
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"Expected as many class numbers of cells (tiles) for every mosaic, but they are not so: {error}."
         ) from error
-
-
-PIECE = 2  # images that are judged between two looks at the clock
 
 
 def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
@@ -252,37 +235,12 @@ def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
     """
     draw = torch.Generator().manual_seed(seed)
     if isinstance(data, (Tensor, Mapping)) or (isinstance(data, tuple) and data and isinstance(data[0], Tensor)):
-        order = torch.randperm(length(parts_of(data)["inputs"]), generator=draw)
-        return _ordered(data, order), order.tolist()
-    if hasattr(data, "batch_size") or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        order = torch.randperm(length(parts_of(data)["inputs"]), generator=draw).tolist()
+        return tuple(select(part, order) for part in data) if isinstance(data, tuple) else select(data, order), order
+    if isinstance(data, str) or not is_sequence(data) or holds_batches(data):
         return data, None
-    if isinstance(data, str) or holds_batches(data):
-        return data, None
-    places = torch.randperm(len(data), generator=draw).tolist()
-    return _Shuffled(data, places), places
-
-
-class _Shuffled:
-    """Items of a data set in another order, each read when it is taken."""
-
-    def __init__(self, data: Any, places: Sequence[int]) -> None:
-        self._data, self._places = data, places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, place: int) -> Any:
-        return self._data[self._places[place]]
-
-
-def _ordered(data: Any, order: Tensor) -> Any:
-    if isinstance(data, Mapping):
-        return {name: _ordered(value, order) for name, value in data.items()}
-    if isinstance(data, tuple):
-        return tuple(_ordered(value, order) for value in data)
-    if isinstance(data, Tensor) and data.dim():
-        return data[order.to(data.device)]
-    return [data[place] for place in order.tolist()] if isinstance(data, list) else data
+    order = torch.randperm(len(data), generator=draw).tolist()
+    return Subset(data, order), order
 
 
 class Pieces:
@@ -300,39 +258,30 @@ class Pieces:
     def __init__(self, data: Any, limit: int | None = None, order: Sequence[int] | None = None) -> None:
         self.order = order
         self.unread: dict[int, str] = {}
-        self._rest: Iterator[Samples] = self._cut(in_samples(data, PIECE, limit, self.unread))
-        self._held: list[Samples] = []
+        self._following: Iterator[Samples] = self._cut(in_samples(data, PIECE, limit, self.unread))
+        self._pieces: list[Samples] = []
 
     def change(self, how: Callable[[Samples], Samples]) -> None:
         """Change all pieces, those that were read and those to come."""
-        self._held, self._rest = list(map(how, self._held)), map(how, self._rest)
+        self._pieces, self._following = list(map(how, self._pieces)), map(how, self._following)
 
     def get(self, place: int) -> Samples | None:
         """A piece by its number; None behind the last."""
-        while len(self._held) <= place:
-            found = next(self._rest, None)
-            if found is None:
+        while len(self._pieces) <= place:
+            samples = next(self._following, None)
+            if samples is None:
                 return None
-            self._held.append(found)
-        return self._held[place]
+            self._pieces.append(samples)
+        return self._pieces[place]
 
     def put(self, samples: Samples | None) -> None:
         """Set the first piece; None to take it out."""
-        self._held[:1] = [] if samples is None else [samples]
+        self._pieces[:1] = [] if samples is None else [samples]
 
     @staticmethod
     def _cut(batches: Iterator[Samples]) -> Iterator[Samples]:
-        first = True
+        first = 1
         for batch in batches:
-            starts = [0, *range(1 if first else PIECE, len(batch.ids), PIECE), len(batch.ids)]
-            first = False
-            for start, stop in pairwise(starts):
-                if start < stop:
-                    yield _part(batch, slice(start, stop))
-
-
-def _part(samples: Samples, part: slice) -> Samples:
-    """Some of the samples of a batch."""
-    names = [field.name for field in fields(Samples) if field.name not in ("names", "ids", "items")]
-    found = {name: cut(getattr(samples, name), part) for name in names}
-    return replace(samples, ids=samples.ids[part], names={k: v[part] for k, v in samples.names.items()}, **found)
+            starts = [0, *range(first, len(batch.ids), PIECE), len(batch.ids)]
+            first = PIECE
+            yield from (batch.only(slice(start, stop)) for start, stop in pairwise(starts))

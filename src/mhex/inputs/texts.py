@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mhex.capture import Batch
-from mhex.capture.batch import first_and_last
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
+from mhex.errors import ArgumentError, ArgumentTypeError, warn
 from mhex.inputs.prepared import Prepared, check_batch, finite, place_of
 
-T = TypeVar("T")
 # How whole numbers come to the model: embeddings look up those of 32 and 64 bits alone.
 _SMALL = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.uint64)
 _INDEX = {**dict.fromkeys(_SMALL, torch.int64), torch.int32: torch.int32, torch.int64: torch.int64}
@@ -23,7 +20,7 @@ _INDEX = {**dict.fromkeys(_SMALL, torch.int64), torch.int32: torch.int32, torch.
 _NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
 
 
-def texts(
+def text_batch(
     model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None, ids: Sequence[int]
 ) -> Prepared:
     """A batch from strings, cut to the length that the model can take; `ids` are their numbers, for messages."""
@@ -61,14 +58,17 @@ def texts(
             f"Expected tokenizer to return a row of token ids for each of {len(texts)} texts, but it returned the "
             f"shape {tuple(encoded['input_ids'].shape)}."
         )
-    prepared = token_inputs(model, encoded, tokenizer)
+    prepared = token_batch(model, encoded, tokenizer)
     lengths = prepared.lengths
     if longest and encoded["input_ids"].shape[1] == longest:
         if lengths is None:
-            lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
+            quiet = {"verbose": False} if hasattr(tokenizer, "model_max_length") else {}  # it would warn, too
+            lengths = [len(ids) for ids in tokenizer(texts, **quiet)["input_ids"]]
         if max(lengths) > longest:
-            warnings.warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.", MhexWarning, stacklevel=4)
-    return replace(prepared, texts=texts, offsets=_offsets(encoded, prepared.batch.real), lengths=lengths)
+            warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.")
+    return replace(
+        prepared, texts=texts, offsets=_real_rows(encoded, prepared.batch.roles[0], "offsets"), lengths=lengths
+    )
 
 
 def _longest_text(model: nn.Module) -> int | None:
@@ -81,7 +81,7 @@ def _longest_text(model: nn.Module) -> int | None:
     return positions - offset
 
 
-def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> Prepared:
+def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> Prepared:
     """A batch from tokenizer outputs: `input_ids` (B, T) or `inputs_embeds` (B, T, D), `attention_mask` and so on."""
     device, dtype = place_of(model)
     main = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
@@ -120,7 +120,8 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         raise ArgumentError(
             "Expected at least one real token in every sample, but the attention mask of one is all zero."
         )
-    special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer, getattr(model, "config", None))
+    config = getattr(model, "config", None)
+    special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer, config)
     batch = Batch(
         "text",
         (),
@@ -128,14 +129,14 @@ def token_inputs(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) ->
         main.shape[0],
         real=real,
         special=special,
-        mask_id=_token(tokenizer, "mask_token_id"),
+        mask_id=next(iter(_token_ids(tokenizer, "mask")), None),
         alone=_takes_one(model),
-        pad_id=_token(tokenizer, "pad_token_id", _token(getattr(model, "config", None), "pad_token_id")),
+        pad_id=next(iter([*_token_ids(tokenizer, "pad"), *_token_ids(config, "pad")]), None),
     )
     return Prepared(
         batch,
         tokens=_token_strings(inputs, ids, real, tokenizer),
-        words=_word_indices(inputs, real),
+        words=_real_rows(inputs, real, "word_ids"),
         lengths=_lengths(inputs, real),
     )
 
@@ -156,11 +157,6 @@ def _takes_one(model: nn.Module) -> bool:
     return config.pad_token_id is None and getattr(config, "num_labels", None) is not None
 
 
-def _token(owner: Any, name: str, otherwise: int | None = None) -> int | None:
-    found = getattr(owner, name, None)
-    return found if isinstance(found, int) else otherwise
-
-
 def _check_vocabulary(model: nn.Module, ids: Tensor | None) -> None:
     size = getattr(getattr(model, "config", None), "vocab_size", None)
     if ids is not None and isinstance(size, int) and (int(ids.min()) < 0 or int(ids.max()) >= size):
@@ -170,39 +166,35 @@ def _check_vocabulary(model: nn.Module, ids: Tensor | None) -> None:
         )
 
 
-def _special(ids: Tensor | None, real: Tensor, given: Any, tokenizer: Any, config: Any) -> Tensor:
+def _token_ids(owner: Any, *roles: str) -> list[int]:
+    """Ids of tokens with these roles, such as `"pad"`, that a tokenizer or a configuration names."""
+    ids = [getattr(owner, f"{role}_token_id", None) for role in roles]
+    return [number for number in ids if isinstance(number, int)]
+
+
+def _special(ids: Tensor | None, real: Tensor, mask: Any, tokenizer: Any, config: Any) -> Tensor:
     """True at class, separator and padding tokens (unknown words are words).
 
-    Without a tokenizer or a mask, they are those that the model's configuration begins and ends texts with. Where it
-    names none, the first and the last real token of each sample are taken for its class and separator token, and so is
-    every other token with one of their ids.
+    Without a mask they are those that the tokenizer names, or else the model's configuration. Where neither names any,
+    all real tokens are words; of word embeddings, which have no ids, the first is taken for the class token.
     """
-    if isinstance(given, Tensor):
-        return given.to(real.device).bool() | ~real
+    if isinstance(mask, Tensor):
+        return mask.to(real.device).bool() | ~real
     if ids is None:
-        first_or_last = torch.zeros_like(real)
-        first_or_last[:, 0] = True
-        return first_or_last | ~real
-    names = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id", "pad_token_id")
-    for owner, telling in ((tokenizer, names), (config, ("bos_token_id", "eos_token_id"))):
-        if any(isinstance(getattr(owner, name, None), int) for name in telling):
-            known = [i for name in names if isinstance(i := getattr(owner, name, None), int)]
-            return torch.isin(ids, torch.tensor(known, device=ids.device)) | ~real
-    return first_and_last(ids, real) | ~real
+        special = ~real
+        special[:, 0] = True
+        return special
+    roles = ("cls", "sep", "bos", "eos", "pad")
+    numbers = _token_ids(tokenizer, *roles) or _token_ids(config, *roles)
+    return torch.isin(ids, torch.tensor(numbers, device=ids.device, dtype=ids.dtype)) | ~real
 
 
 def _token_strings(inputs: Any, ids: Tensor | None, real: Tensor, tokenizer: Any) -> list[list[str]] | None:
     if getattr(inputs, "is_fast", False):  # outputs of a fast tokenizer know their tokens
-        return [_kept(inputs.tokens(n), row) for n, row in enumerate(real)]
+        return _real_rows(inputs, real, "tokens")
     if ids is None or not hasattr(tokenizer, "convert_ids_to_tokens"):
         return None
     return [tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(ids, real, strict=True)]
-
-
-def _word_indices(inputs: Any, real: Tensor) -> list[list[int | None]] | None:
-    if not getattr(inputs, "is_fast", False):
-        return None
-    return [_kept(inputs.word_ids(n), row) for n, row in enumerate(real)]
 
 
 def _lengths(inputs: Any, real: Tensor) -> list[int] | None:
@@ -210,14 +202,15 @@ def _lengths(inputs: Any, real: Tensor) -> list[int] | None:
     if not getattr(inputs, "is_fast", False) or len(inputs.encodings) != len(real):
         return None
     cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding in inputs.encodings]
-    return [kept + rest for kept, rest in zip(real.sum(1).tolist(), cut, strict=True)]
+    return [seen + hidden for seen, hidden in zip(real.sum(1).tolist(), cut, strict=True)]
 
 
-def _offsets(inputs: Any, real: Tensor | None) -> list[list[tuple[int, int]]] | None:
-    if real is None or not getattr(inputs, "is_fast", False):
+def _real_rows(inputs: Any, real: Tensor, attribute: str) -> list[list[Any]] | None:
+    """What the outputs of a fast tokenizer say of each token, padding left out: `tokens`, `word_ids` or `offsets`."""
+    if not getattr(inputs, "is_fast", False):
         return None
-    return [_kept(inputs.encodings[n].offsets, row) for n, row in enumerate(real)]
-
-
-def _kept(items: list[T], keep: Tensor) -> list[T]:
-    return [item for item, kept in zip(items, keep.tolist(), strict=True) if kept]
+    rows = [getattr(inputs.encodings[n], attribute) for n in range(len(real))]
+    return [
+        [value for value, keep in zip(row, mask, strict=True) if keep]
+        for row, mask in zip(rows, real.tolist(), strict=True)
+    ]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.inputs import Prepared
-
-if TYPE_CHECKING:
-    from mhex.perturb.subject import Subject
+from mhex.inputs.prepared import Prepared
 
 Pooling = Literal["max", "sum"]
+Words = Literal["tokenizer", "whitespace"]
 MARKS = ("Ġ", "▁")  # how tokenizers write the space before a word
 
 
@@ -68,9 +66,8 @@ def pool_runs(scores: Sequence[float], runs: Sequence[tuple[int, int]], pooling:
     words = torch.full((len(scores),), -1)
     for word, (start, end) in enumerate(runs):
         words[start:end] = word
-    values: list[float] = pool(torch.tensor([scores], dtype=torch.float64), words[None], len(runs), pooling)[0][
-        0
-    ].tolist()
+    totals, _ = pool(torch.tensor([scores], dtype=torch.float64), words[None], len(runs), pooling)
+    values: list[float] = totals[0].tolist()
     return values
 
 
@@ -94,31 +91,34 @@ def _decode_bytes(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> dict[str, int]:
-    # Printable Latin-1 bytes stand for themselves; the n-th of the others is the letter number 256 + n.
+    # Printable Latin-1 bytes stand for themselves; the n-th of the remaining ones is the letter number 256 + n.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    other = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(other)}
+    hidden = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
 
 
-Words = Literal["tokenizer", "whitespace"]
-
-
-def words_of(subject: Subject, words: Words) -> tuple[Tensor, int]:
+def words_of(prepared: Prepared, words: Words) -> tuple[Tensor, int]:
     """Numbers of the words of each token, (B, T, P), -1 where it has no more; and how many words the longest text has.
 
     Special tokens and padding belong to no word.
 
     Args:
-        subject: The texts.
+        prepared: The texts.
         words: `"tokenizer"`: as the tokenizer splits texts, punctuation apart; those of a second text follow those of
             the first. `"whitespace"`: as `str.split` does and people number them. A token may stand in several of
             these, and words that were cut off have none.
     """
-    key = f"words of {words}"
-    if key not in subject.shared:
-        subject.shared[key] = _of_tokenizer(subject) if words == "tokenizer" else _between_spaces(subject)
-    numbers: tuple[Tensor, int] = subject.shared[key]
-    return numbers
+    rows = _tokenizer_words(prepared) if words == "tokenizer" else _whitespace_words(prepared)
+    real, special = prepared.batch.roles
+    most = max((len(numbers) for row in rows for numbers in row), default=1)
+    table = torch.full((*special.shape, max(1, most)), -1)
+    for row, tokens, mask in zip(rows, table, real.cpu(), strict=True):
+        padded = [[*numbers, *[-1] * (table.shape[2] - len(numbers))] for numbers in row]
+        tokens[mask] = torch.tensor(padded).reshape(-1, table.shape[2])
+    table = table.to(special.device).masked_fill(special[..., None], -1)
+    if words == "tokenizer" or prepared.texts is None:
+        return table, int(table.max()) + 1
+    return table, max(len(text.split()) for text in prepared.texts)
 
 
 def check_split(words: object) -> None:
@@ -136,55 +136,37 @@ def check_words(prepared: Prepared) -> None:
         )
 
 
-def _of_tokenizer(subject: Subject) -> tuple[Tensor, int]:
-    rows = subject.prepared.words
-    if rows is None:
+def _tokenizer_words(prepared: Prepared) -> list[list[tuple[int, ...]]]:
+    """Words of the real tokens of each text, numbered on where a tokenizer counts from 0 again: in a second text."""
+    if prepared.words is None:
         raise ArgumentError(
             "Expected texts whose words are known for granularity 'word': give strings with a fast tokenizer, or "
             "choose 'token'."
         )
-    numbers = _table(subject, [[() if word is None else (word,) for word in _one_after_the_other(row)] for row in rows])
-    return numbers, int(numbers.max()) + 1
+    rows: list[list[tuple[int, ...]]] = []
+    for words in prepared.words:
+        rows.append([])
+        first, latest = 0, -1  # number of the first word of this text, and of the latest word of all
+        for before, word in zip([None, *words], words, strict=False):
+            if word is not None and before is None and first + word <= latest:
+                first = latest + 1
+            rows[-1].append(() if word is None else (first + word,))
+            latest = latest if word is None else first + word
+    return rows
 
 
-def _one_after_the_other(row: list[int | None]) -> list[int | None]:
-    """Numbers of words that go on where a tokenizer counts from 0 again: after the token that parts two texts."""
-    numbers: list[int | None] = []
-    first, latest = 0, -1  # number of the first word of this text, and of the latest word of all
-    for before, word in zip([None, *row], row, strict=False):
-        if word is not None and before is None and first + word <= latest:
-            first = latest + 1
-        numbers.append(None if word is None else first + word)
-        latest = latest if word is None else first + word
-    return numbers
-
-
-def _between_spaces(subject: Subject) -> tuple[Tensor, int]:
-    texts, offsets = subject.prepared.texts, subject.prepared.offsets
-    if texts is None:
+def _whitespace_words(prepared: Prepared) -> list[list[tuple[int, ...]]]:
+    """Words of the real tokens of each text; one token may stand in several."""
+    if prepared.texts is None:
         raise ArgumentError(
             "Expected texts as strings for words split at white space, but got token ids; give strings with tokenizer=,"
             " or choose words='tokenizer'."
         )
-    check_words(subject.prepared)
-    assert offsets is not None
+    check_words(prepared)
     rows = []
-    for text, places in zip(texts, offsets, strict=True):
-        at: dict[int, int] = {}  # the word of each character
+    for text, places in zip(prepared.texts, prepared.offsets or (), strict=True):
+        word_at: dict[int, int] = {}  # by the place of a character
         for word, match in enumerate(re.finditer(r"\S+", text)):
-            at.update(dict.fromkeys(range(*match.span()), word))
-        rows.append([tuple(sorted({at[i] for i in range(start, end) if i in at})) for start, end in places])
-    return _table(subject, rows), max(len(text.split()) for text in texts)
-
-
-def _table(subject: Subject, rows: list[list[tuple[int, ...]]]) -> Tensor:
-    """Words of the real tokens of each text as one tensor, (B, T, P)."""
-    special, real = subject.batch.special, subject.batch.real
-    assert special is not None
-    assert real is not None
-    most = max((len(words) for row in rows for words in row), default=1)
-    table = torch.full((*special.shape, max(1, most)), -1)
-    for row, own, mask in zip(rows, table, real.cpu(), strict=True):
-        padded = [[*words, *[-1] * (table.shape[2] - len(words))] for words in row]
-        own[mask] = torch.tensor(padded).reshape(-1, table.shape[2])
-    return table.to(special.device).masked_fill(special[..., None], -1)
+            word_at.update(dict.fromkeys(range(*match.span()), word))
+        rows.append([tuple(sorted({word_at[i] for i in range(start, end) if i in word_at})) for start, end in places])
+    return rows

@@ -20,7 +20,7 @@ from mhex.capture import Outputs
 from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
 from mhex.explain import explain
 from mhex.inputs import Prepared, prepare
-from mhex.inputs.batching import taken
+from mhex.inputs.data import select
 from mhex.inputs.prepared import place_of
 from mhex.inputs.samples import Samples
 from mhex.judge.controls import control
@@ -199,11 +199,11 @@ def prepared_part(prepared: Prepared, places: Sequence[int]) -> Prepared:
     def part(value: Any) -> Any:
         return value[rows] if isinstance(value, Tensor) and value.dim() and len(value) == batch.size else value
 
-    roles = {name: part(getattr(batch, name)) for name in ("real", "special", "kept")}
+    roles = {name: part(getattr(batch, name)) for name in ("real", "special", "patches")}
     kwargs = {name: part(value) for name, value in batch.kwargs.items()}
     small = replace(batch, args=tuple(map(part, batch.args)), kwargs=kwargs, size=len(rows), **roles)
     lists = {
-        entry.name: taken(getattr(prepared, entry.name), rows) for entry in fields(prepared) if entry.name != "batch"
+        entry.name: select(getattr(prepared, entry.name), rows) for entry in fields(prepared) if entry.name != "batch"
     }
     return replace(prepared, batch=small, **lists)
 
@@ -330,7 +330,7 @@ def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options
         places = [place for place in range(error.count) if place not in error.samples]
         if not places:
             raise
-        some = prepared_part(inputs, places) if isinstance(inputs, Prepared) else taken(inputs, places)
+        some = prepared_part(inputs, places) if isinstance(inputs, Prepared) else select(inputs, places)
         part = _scores(model, some, method, classes[places], options)
         scores = part.new_full((error.count, *part.shape[1:]), torch.nan)
         scores[places] = part

@@ -21,7 +21,7 @@ from mhex.capture import Outputs, find_anatomy, unwrap
 from mhex.errors import ArgumentError, MhexWarning
 from mhex.heads.predictors import check_answering
 from mhex.inputs import Prepared, prepare, with_window
-from mhex.inputs.batching import count_batches, count_samples
+from mhex.inputs.data import count_batches, count_samples
 from mhex.inputs.samples import ALL, Samples, in_samples, look_for, losses_in_words
 from mhex.inputs.words import check_words
 from mhex.judge.cases import Gaps, MapCache, Run, SampleBatch, case_of, evaluator_inputs

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from mhex.capture import Anatomy, Outputs, has_sigmoids
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, unknown_name
-from mhex.explain import names_of, usual_task
 from mhex.heads import heads_of
 from mhex.judge.controls import CONTROLS, PREFIX, is_control
+from mhex.methods import all_methods, get_method
 from mhex.metrics.base import PerImage
 from mhex.metrics.registry import MetricSpec, all_metrics, get_metric
 from mhex.perturb import Subject
-from mhex.registry import all_methods, get_method
-from mhex.targets import Task, resolve_target
+from mhex.targets import Task, names_of, resolve_target, usual_task
 
 MethodGiven = str | tuple[str, Mapping[str, Any]]
 MetricGiven = str | tuple[str, Mapping[str, Any]] | PerImage

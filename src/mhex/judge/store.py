@@ -23,8 +23,8 @@ from mhex.inputs.photos import BROKEN
 from mhex.inputs.samples import losses_in_words
 from mhex.judge.controls import is_control
 from mhex.judge.plan import MethodRun, label
+from mhex.methods import get_method
 from mhex.metrics.case import Case
-from mhex.registry import get_method
 from mhex.targets import probabilities
 
 Key = tuple[Any, ...]

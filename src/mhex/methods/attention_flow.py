@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mhex._optional import require
 from mhex.capture import Needs, Trace
+from mhex.errors import require
 from mhex.registry import register
 
 IntArray = NDArray[np.int32]

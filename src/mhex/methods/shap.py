@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhex._optional import require
 from mhex._settings import check_count
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, require
 from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens, words_kept
 from mhex.registry import register
 from mhex.targets import ResolvedTarget

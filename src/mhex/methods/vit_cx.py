@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._optional import require
 from mhex._settings import check_count, check_number
 from mhex.capture import Needs, Trace
+from mhex.errors import require
 from mhex.methods._shared import detach_float32
 from mhex.registry import register
 from mhex.targets import ResolvedTarget

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 from mhex.metrics.base import PerImage
+from mhex.registry import Registry, import_modules
 
 MetricClass = TypeVar("MetricClass", bound=type[PerImage])
 
@@ -55,7 +53,7 @@ class MetricSpec:
         return bool(self.metric.better[0])
 
 
-_METRICS: dict[str, MetricSpec] = {}
+METRICS: Registry[MetricSpec] = Registry("metric")
 
 
 def register_metric(
@@ -74,11 +72,10 @@ def register_metric(
     """Register the decorated class as metric `name`, with its protocols by name; see `MetricSpec` for the rest."""
 
     def decorate(metric: MetricClass) -> MetricClass:
-        if name in _METRICS:
-            raise ArgumentError(f"A metric named {name!r} is registered already; choose another name.")
+        spec = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data, explains)
+        METRICS.add(name, spec)
         metric.higher_is_better = bool(metric.better[0])
         metric.presets = presets
-        _METRICS[name] = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data, explains)
         return metric
 
     return decorate
@@ -88,20 +85,14 @@ def all_metrics() -> dict[str, MetricSpec]:
     """Every registered metric by name; the files of `mhex.metrics` are imported on first use."""
     import mhex.metrics
 
-    for module in pkgutil.iter_modules(mhex.metrics.__path__):
-        if not module.name.startswith("_"):
-            importlib.import_module(f"mhex.metrics.{module.name}")
-    return dict(sorted(_METRICS.items()))
+    import_modules("mhex.metrics", mhex.metrics.__path__)
+    return METRICS.sorted()
 
 
 def get_metric(name: str) -> MetricSpec:
     """The metric called `name`."""
-    metrics = all_metrics()
-    if not isinstance(name, str):
-        raise ArgumentTypeError(f"Expected the name of one metric, but got {type(name).__name__}.")
-    if name not in metrics:
-        raise unknown_name("metric", name, metrics)
-    return metrics[name]
+    all_metrics()
+    return METRICS.get(name)
 
 
 def list_metrics() -> list[dict[str, Any]]:

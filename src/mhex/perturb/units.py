@@ -252,7 +252,11 @@ def text_units(
         raise ArgumentError(f"Expected maps of shape {tuple(special.shape)}, but got {tuple(saliency.shape)}.")
     if granularity != "word":
         return Units(saliency, (~special).sum(1), ~special, lambda removed, samples: removed)
-    word_of, most = words_of(subject, words)  # (B, T, P)
+    key = f"words of {words}"
+    if key not in subject.shared:
+        subject.shared[key] = words_of(subject.prepared, words)
+    word_of: Tensor = subject.shared[key][0]  # (B, T, P)
+    most: int = subject.shared[key][1]
     scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ from mhex.judge.evaluation import NOT_FINITE, describe_run, judge_batch
 from mhex.judge.plan import ClassNumbers, MethodGiven, MethodRun, method_runs, outputs_of, task_of_subject
 from mhex.judge.report import Report
 from mhex.judge.store import CURVES, Parts, SavedMaps
+from mhex.methods import all_methods, get_method
 from mhex.perturb import Subject
 from mhex.recommend.score import Score, ScoreGiven, score_of
-from mhex.registry import all_methods, get_method
 
 Clock = Callable[[], float]
 AIM = 10  # samples for all before the first leave: flips of fewer signs show nothing that holds for twenty methods

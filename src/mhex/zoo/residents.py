@@ -9,10 +9,9 @@ from typing import Any
 from torch import nn
 
 from mhex._files import read_json
-from mhex._optional import require
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError, unknown_name
-from mhex.inputs.preprocess import Squash
+from mhex.errors import ArgumentError, require, unknown_name
+from mhex.inputs.preprocess import Preprocess
 from mhex.zoo import places
 from mhex.zoo.files import fill, read_weights
 from mhex.zoo.hugging_face import load_minilm
@@ -105,14 +104,14 @@ def _base(base: str, name: str, folder: Path) -> nn.Module:
     return load_resident(base, beside).model
 
 
-def squash_of(entry: Mapping[str, Any]) -> Squash:
+def squash_of(entry: Mapping[str, Any]) -> Preprocess:
     """The preprocessing that a card's entry `preprocess` describes."""
     missing = [key for key in ("size", "mean", "std", "interpolation") if key not in entry]
     if missing:
         raise ArgumentError(
             f"Expected size, mean, std and interpolation of photos in a card, but {missing} are missing."
         )
-    return Squash(entry["size"], entry["size"], entry["mean"], entry["std"], entry["interpolation"])
+    return Preprocess(entry["size"], entry["size"], entry["mean"], entry["std"], entry["interpolation"])
 
 
 def list_models(folder: Path | None = None) -> list[dict[str, Any]]:

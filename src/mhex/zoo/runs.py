@@ -10,10 +10,9 @@ from typing import Any, Literal
 from torch import nn
 
 from mhex._files import read_json
-from mhex._optional import require
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError, MhexError
-from mhex.inputs.preprocess import View
+from mhex.errors import ArgumentError, MhexError, require
+from mhex.inputs.preprocess import Preprocess
 from mhex.zoo.files import fill, read_weights
 from mhex.zoo.hugging_face import load_classifier, minilm_folder
 from mhex.zoo.residents import load_resident, squash_of
@@ -129,7 +128,7 @@ def load_run(folder: str) -> Bundle:
         features = recipe.get("unlabelled") is not None  # without labels, outputs are features
         side, arguments = data.get("side"), dict(part["arguments"])
         card = {"title": recipe["title"], "accuracy": report["test"], "classes": [] if features else classes}
-        preprocess = squash_of(View(side, data["mean"], data["std"]).as_card()) if side else None
+        preprocess = squash_of(Preprocess(side, side, data["mean"], data["std"]).as_card()) if side else None
         model, tokenizer = build_network(part, arguments, classes, "image" if side else "text", features=features)
         if heads is not None:
             attach_heads(model, len(classes), heads)

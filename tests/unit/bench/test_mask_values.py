@@ -14,7 +14,7 @@ from torch import Tensor
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.inputs.masks import MaskReader
-from mhex.inputs.preprocess import Squash
+from mhex.inputs.preprocess import Preprocess
 from support.tiny import pictures, tiny
 
 METRICS = ["segmentation", "pointing-game", "energy-pointing-game"]
@@ -94,7 +94,7 @@ def test_several_classes_are_one_object_and_said_to_be_once() -> None:
         (torch.zeros(0, 4), r"has \(0, 4\)"),
         (PLAIN + 1, "values 1, 2 and no 0"),
         (torch.tensor([[1, 2], [3, 2]]), "values 1, 2, 3 and no 0"),
-        (torch.arange(64).view(8, 8), r"values 1, 2, 3, 4, 5, 6 \.\.\.; write 1 at the object"),
+        (torch.arange(64).view(8, 8), r"values 1, 2, 3, 4, 5, 6 \.\.\.; write masks with 1 at the object"),
     ],
 )
 def test_what_is_no_mask(mask: Tensor, words: str) -> None:
@@ -170,7 +170,7 @@ def test_photos_and_masks_of_different_sizes() -> None:
         mask = np.zeros((height, width), np.uint8)
         mask[: height // 2] = 255
         masks.append(mask)
-    options: Any = {"preprocess": Squash(8, 8, [0.5] * 3, [0.5] * 3), "controls": True}
+    options: Any = {"preprocess": Preprocess(8, 8, [0.5] * 3, [0.5] * 3), "controls": True}
     items = [{"image": p, "mask": m} for p, m in zip(photos, masks, strict=True)]
     report = mhex.evaluate(model, items, ["input-x-gradient"], ["energy-pointing-game"], **options)
     half = torch.zeros(8, 8).long()

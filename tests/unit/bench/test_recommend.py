@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -150,16 +151,16 @@ def test_data_is_sampled_where_it_can_be() -> None:
     both, order = shuffled({"inputs": torch.arange(20.0).view(20, 1, 1, 1), "label": torch.arange(20)}, 3)
     assert order == both["label"].tolist()
     assert both["inputs"].flatten().tolist() == both["label"].tolist() != items
+    images, labels = shuffled((torch.arange(20.0).view(20, 1, 1, 1), np.arange(20)), 3)[0]
+    assert images.flatten().tolist() == labels.tolist() != items
 
 
 def _singles(pieces: Pieces) -> Any:
-    from mhex.inputs.samples import _part
-
     place = 0
     while (piece := pieces.get(place)) is not None:
         assert len(piece.ids) == (1 if place == 0 else len(piece.ids)) <= 2
         for n in range(len(piece.ids)):
-            yield _part(piece, slice(n, n + 1))
+            yield piece.only(slice(n, n + 1))
         place += 1
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.inputs.batching import count_batches
+from mhex.inputs.data import count_batches
 from mhex.inputs.samples import Samples, in_samples
 from mhex.judge import evaluation as judging
 from support.tiny import pictures, tiny

@@ -21,7 +21,7 @@ from mhex.lab.config.suite import Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import Shelf, evaluator_of, run_suite
-from mhex.registry import all_methods
+from mhex.methods import all_methods
 from support.suites import write_models, write_pets, write_suite
 
 DELETION = "deletion (seed=3, reference=zero, steps=4)"

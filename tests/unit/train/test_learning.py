@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import mhex
-from mhex.inputs.preprocess import View
+from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import RecipeAugment, RecipeDistillation, RecipeHeads
 from mhex.lab.datasets import ImageSet, TextSet, load_blood
 from mhex.lab.train import run
@@ -201,7 +201,7 @@ def test_images_are_changed_on_a_canvas_of_their_own():
     cells = ImageSet(images=images, labels=torch.arange(4), classes=tuple("abcd"), split="train", names=tuple("abcd"))
     rows = torch.arange(4)
     for canvas, side in ((32, 32), (0, 16)):
-        feed = ImageFeed(cells, View(16), RecipeAugment(canvas=canvas), CPU)
+        feed = ImageFeed(cells, Preprocess(16, 16), RecipeAugment(canvas=canvas), CPU)
         batch = feed.varied(rows, slice(0, 2), torch.eye(4), 0, 0)
         assert batch.pixels.shape == (2, 3, side, side)
         assert batch.inputs.shape == (2, 3, 16, 16)

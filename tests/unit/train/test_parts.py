@@ -9,7 +9,7 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from mhex.errors import ArgumentError
-from mhex.inputs.preprocess import View, squash
+from mhex.inputs.preprocess import Preprocess, squash
 from mhex.lab.config.recipe import RecipeTraining
 from mhex.lab.train.evaluate import accuracy
 from mhex.lab.train.objective import Ensemble
@@ -153,7 +153,7 @@ def test_ensemble_averages_logits_through_own_views():
         def forward(self, inputs):
             return torch.full((len(inputs), 2), float(inputs.shape[-1]))
 
-    answer = Ensemble([Sides(), Sides()], [View(8), View(12)])(torch.rand(3, 3, 16, 16))
+    answer = Ensemble([Sides(), Sides()], [Preprocess(8, 8), Preprocess(12, 12)])(torch.rand(3, 3, 16, 16))
     assert torch.equal(answer, torch.full((3, 2), 10.0))
     with pytest.raises(ArgumentError, match="needs a view"):
         Ensemble([Sides()], [])
@@ -161,7 +161,7 @@ def test_ensemble_averages_logits_through_own_views():
 
 def test_view_agrees_with_pil():
     photo = Image.fromarray((np.random.default_rng(0).random((40, 40, 3)) * 255).astype(np.uint8))
-    ours = squash(torch.from_numpy(np.asarray(photo).copy()).permute(2, 0, 1)[None] / 255, 24)[0]
+    ours = squash(torch.from_numpy(np.asarray(photo).copy()).permute(2, 0, 1)[None] / 255, (24, 24))[0]
     theirs = (
         torch.from_numpy(np.asarray(photo.resize((24, 24), Image.Resampling.BICUBIC)).copy()).permute(2, 0, 1) / 255
     )
@@ -169,7 +169,7 @@ def test_view_agrees_with_pil():
 
 
 def test_view_normalises_bytes_and_shares_alike():
-    view = View(4, mean=(0.5, 0.25, 0.0), std=(0.5, 1.0, 2.0))
+    view = Preprocess(4, 4, mean=(0.5, 0.25, 0.0), std=(0.5, 1.0, 2.0))
     white = torch.full((1, 3, 4, 4), 255, dtype=torch.uint8)
     torch.testing.assert_close(view(white)[0, :, 0, 0], torch.tensor([1.0, 0.75, 0.5]))
     torch.testing.assert_close(view(white), view(torch.ones(1, 3, 4, 4)))

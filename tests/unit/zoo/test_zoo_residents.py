@@ -49,14 +49,14 @@ def test_the_whole_photo_is_squashed_scaled_and_normalised(tmp_path: Path, photo
 
 
 def test_photos_are_made_small_as_in_training(tmp_path: Path) -> None:
-    from mhex.inputs.preprocess import View
+    from mhex.inputs.preprocess import Preprocess
 
     write_zoo(tmp_path)
     pixels = torch.randint(0, 256, (3, 160, 160), dtype=torch.uint8)
     preprocess = load("zoo:pets-vit", tmp_path).preprocess
     assert preprocess is not None
     ours = preprocess(Image.fromarray(pixels.permute(1, 2, 0).numpy()))
-    trained = View(32, tuple(MEAN), tuple(STD))(pixels[None])[0]
+    trained = Preprocess(32, 32, tuple(MEAN), tuple(STD))(pixels[None])[0]
     # PIL rounds to whole grey values: half a value of 255, divided by the spread.
     torch.testing.assert_close(ours, trained, atol=1.5 / 255 / min(STD), rtol=0)
 

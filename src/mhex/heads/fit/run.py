@@ -25,7 +25,7 @@ from mhex.heads.fit.ridge import RidgeGatherer
 from mhex.heads.heads import Heads
 from mhex.heads.losses import check_labels
 from mhex.heads.predictors import watched
-from mhex.inputs.loader import labelled, loader_of
+from mhex.inputs.data import labelled, loader_of
 
 Method = Literal["ridge", "logistic"]
 _EVERY = 5  # of so many rows of a class, one is held out

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from mhex._schema import build
 from mhex.errors import ArgumentError, unknown_name
-from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, View
+from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from mhex.lab.config.schema import (
     SUFFIXES,
     Count,
@@ -288,9 +288,9 @@ class TrainingRecipe(FileSection):
         return self.train
 
     @property
-    def view(self) -> View:
+    def view(self) -> Preprocess:
         """What the network sees of an image."""
-        return View(self.data.side or 0, self.data.mean, self.data.std)
+        return Preprocess(self.data.side or 0, self.data.side or 0, self.data.mean, self.data.std)
 
     @property
     def needs(self) -> tuple[str, ...]:

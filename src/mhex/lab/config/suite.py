@@ -19,9 +19,9 @@ from mhex.judge.plan import MethodGiven, MethodRun, MetricRun, label, metric_run
 from mhex.lab.config.recipe import packaged_recipes
 from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural
 from mhex.lab.datasets import DataEntry, data_entry
+from mhex.methods import all_methods, get_method
 from mhex.metrics.curve import CurveMetric
 from mhex.metrics.registry import get_metric
-from mhex.registry import all_methods, get_method
 from mhex.zoo.names import FORMS
 from mhex.zoo.residents import list_models
 

@@ -20,8 +20,7 @@ from numpy.lib import format as npy
 from PIL import Image
 from torch import Tensor
 
-from mhex._optional import require
-from mhex.errors import ArgumentError, MhexError
+from mhex.errors import ArgumentError, MhexError, require
 from mhex.inputs.photos import BROKEN, claims_too_much, plain_rgb
 
 DATA_VARIABLE = "MHEX_DATA"

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from mhex._files import read_json
-from mhex._optional import require
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, PhotoFiles, class_photos

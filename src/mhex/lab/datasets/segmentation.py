@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mhex._optional import require
-from mhex.errors import ArgumentError, MhexError
+from mhex.errors import ArgumentError, MhexError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places

@@ -21,8 +21,8 @@ from mhex.bundle import Bundle
 from mhex.capture import find_anatomy, unwrap
 from mhex.errors import ArgumentError, MhexError
 from mhex.inputs import prepare
-from mhex.inputs.batching import readable
-from mhex.inputs.preprocess import Squash
+from mhex.inputs.data import readable
+from mhex.inputs.preprocess import Preprocess
 from mhex.inputs.samples import losses_in_words
 from mhex.judge import store
 from mhex.judge.controls import is_control
@@ -34,7 +34,7 @@ from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.sets import Items
 from mhex.lab.datasets.two_class import two_class_items
 from mhex.lab.suites.stored import RECORD, SuiteResult, count_samples, read_record
-from mhex.registry import all_methods, get_method
+from mhex.methods import all_methods, get_method
 from mhex.zoo.names import load
 from mhex.zoo.places import refuse_missing
 from mhex.zoo.residents import list_models
@@ -170,7 +170,7 @@ def evaluator_of(bundle: Bundle, reader: Bundle) -> nn.Module:
     its: Any = reader.preprocess
     if ours == its:
         return reader.model
-    images = isinstance(ours, Squash) and isinstance(its, Squash)
+    images = isinstance(ours, Preprocess) and isinstance(its, Preprocess)
     if images and replace(ours, height=its.height, width=its.width) == its:
         return Resized(reader.model, (its.height, its.width))
     raise ArgumentError(

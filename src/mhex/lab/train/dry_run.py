@@ -9,8 +9,7 @@ from itertools import combinations
 
 import torch
 
-from mhex._optional import require
-from mhex.errors import ArgumentError, MhexError, unknown_name
+from mhex.errors import ArgumentError, MhexError, require, unknown_name
 from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.datasets import data_entry
 from mhex.lab.train.checkpoint import flatten

@@ -10,8 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from mhex._optional import require
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, require, unknown_name
 from mhex.lab.config.recipe import RecipeModel, TrainingRecipe
 from mhex.lab.datasets import data_entry
 from mhex.zoo.residents import list_models

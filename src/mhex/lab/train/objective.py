@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from mhex.errors import ArgumentError
-from mhex.inputs.preprocess import View
+from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import RecipeDistillation, RecipeHeads, RecipeUnlabelled
 from mhex.lab.train.optimiser import PROJECTOR
 from mhex.lab.train.samples import Inputs
@@ -136,7 +136,7 @@ class HeadsObjective(Objective):
 class Ensemble(nn.Module):
     """Several networks that answer as one teacher, each through its own view."""
 
-    def __init__(self, members: Sequence[nn.Module], views: Sequence[View]) -> None:
+    def __init__(self, members: Sequence[nn.Module], views: Sequence[Preprocess]) -> None:
         super().__init__()
         if len(members) != len(views) or not members:
             raise ArgumentError(f"Each teacher needs a view, and {len(members)} teachers with {len(views)} views came.")

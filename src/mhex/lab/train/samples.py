@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.inputs.preprocess import View
+from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import RecipeAugment, TrainingRecipe
 from mhex.lab.datasets import ImageSet, PhotoSet, TextSet, data_entry
 from mhex.lab.datasets.catalogue import AnySet
@@ -88,7 +88,7 @@ class ImageFeed:
     def __init__(
         self,
         images: ImageSet | PhotoSet,
-        view: View,
+        view: Preprocess,
         changes: RecipeAugment | None,
         device: torch.device,
         rows: Tensor | None = None,
@@ -103,7 +103,7 @@ class ImageFeed:
             self._pick = lambda rows: files[chosen[rows.cpu()]].to(device)
         self.labels = images.labels[chosen].to(device)
         self.view, self.device = view, device
-        self.changes = changes and changes.model_copy(update={"canvas": changes.canvas or view.size})
+        self.changes = changes and changes.model_copy(update={"canvas": changes.canvas or view.height})
 
     def __len__(self) -> int:
         return len(self.labels)
