@@ -17,7 +17,7 @@ from mhex.errors import ArgumentError, check_count, unknown_name
 from mhex.heads.block import wide_dtype
 from mhex.heads.collaboration import checked_heads, measure, save_drawing
 from mhex.heads.predictors import watched
-from mhex.inputs.data import labelled_batch
+from mhex.inputs.data import labelled_batch, select
 
 CellMode = Literal["keep", "occlude"]
 _IMAGES = "pixel_values"
