@@ -3,28 +3,68 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 import mhex
-from mhex import methods
+from mhex.lab.config.recipe import read_recipe
+from mhex.lab.config.suite import read_suite
+from mhex.lab.datasets import catalogue
+from mhex.methods import get_method
+from mhex.metrics.registry import METRICS, all_metrics
 from mhex.registry import METHODS
 from support.models import FAMILIES
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def example(heading: str) -> str:
+    """The block of code below a heading."""
+    section = PAGE.split(f"## {heading}")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```(?:python|yaml)\n(.*?)```", section, flags=re.DOTALL)
+    return block
+
+
+def run(heading: str, path: Path) -> None:
+    exec(compile(example(heading), str(path), "exec"), {"__name__": path.stem})
 
 
 def test_the_example_of_a_method_is_one(monkeypatch, tmp_path):
     """The example, saved as a file of its own, is registered by being imported, and explains a ViT."""
-    monkeypatch.setattr(METHODS, "entries", methods.all_methods())  # put back afterwards
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec(compile(example, str(tmp_path / "my_method.py"), "exec"), {"__name__": "my_method"})
+    monkeypatch.setattr(METHODS, "entries", dict(METHODS.entries))  # put back afterwards
+    run("Adding a method: one file", tmp_path / "my_method.py")
     family = FAMILIES["timm_vit"]
     once = mhex.explain(family.model(), family.inputs(2), "my-method", target=1)
     assert once.scores.shape == (2, *family.grid)
     assert float(once.scores.abs().max()) > 0
     twice = mhex.explain(family.model(), family.inputs(2), "my-method", target=1, an_option=2.0)
     torch.testing.assert_close(twice.scores, 2 * once.scores)
-    assert methods.get_method("my-method").option_help == {"an_option": "What it does."}
+    assert get_method("my-method").option_help == {"an_option": "What it does."}
+
+
+def test_the_example_of_a_metric_is_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(METRICS, "entries", all_metrics())  # put back afterwards
+    run("Adding a metric: one file", tmp_path / "peak_share.py")
+    family = FAMILIES["plain_cnn"]
+    report = mhex.evaluate(family.model(), family.inputs(3), ["gradcam"], ["peak-share"], controls=False)
+    scores = mhex.explain(family.model(), family.inputs(3), "gradcam").scores.flatten(1).abs()
+    wanted = (scores.amax(1) / scores.sum(1)).mean()
+    assert report.rows.column("value").to_numpy().mean() == pytest.approx(float(wanted))
+
+
+def test_the_examples_of_a_data_set_and_a_recipe_are_ones(monkeypatch, tmp_path):
+    monkeypatch.setattr(catalogue, "CATALOGUE", dict(catalogue.CATALOGUE))
+    run("Adding a data set: one file", tmp_path / "two_squares.py")
+    assert [item["label"] for item in catalogue.data_entry("two_squares").items()] == [0, 1]
+    (tmp_path / "squares.yaml").write_text(example("Adding a recipe: one file"))
+    recipe = read_recipe(tmp_path / "squares.yaml")
+    assert (recipe.data.name, recipe.train.epochs) == ("two_squares", 1)
+
+
+def test_the_example_of_a_suite_is_one(tmp_path):
+    (tmp_path / "glance.yaml").write_text(example("Adding a suite: one file"))
+    suite = read_suite(tmp_path / "glance.yaml")
+    assert list(suite.methods) == ["gradcam", "mhex"]
 
 
 def test_what_attach_stores_is_what_is_said():
