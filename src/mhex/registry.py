@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Anatomy, Modality, Needs
+from mhex.capture.operations import Rules as RelevanceRules
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
-from mhex.relevance import Composite
 
 _LARGEST = 1e30  # of a number with a fraction: float32 holds it, and a few of its multiples
 TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
-Rules = Callable[[Mapping[str, Any], Anatomy], Composite]
+Rules = Callable[[Mapping[str, Any], Anatomy], RelevanceRules]
 MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
 Entry = TypeVar("Entry")
 Facts = ParamSpec("Facts")

@@ -167,7 +167,12 @@ def kept_tokens(
     for name, mask in masks.items():
         if mask is None:
             no_padding |= tells_padding([name])
-        elif isinstance(mask, Tensor) and name in _KEEPING and batch == tokens and mask.shape == (batch, tokens):
+        elif (
+            isinstance(mask, Tensor)
+            and name in _KEEPING
+            and mask.dim() == 2
+            and mask.shape == (tokens, tokens) == (batch, batch)
+        ):
             square = True  # rows may be samples as well as queries
         elif _fits(name, mask, batch, tokens):
             counted = _counted(name, mask).expand(batch, tokens)

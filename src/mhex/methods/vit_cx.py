@@ -85,8 +85,7 @@ def _effects(
 ) -> tuple[Tensor, Tensor]:
     """`p(x M + n) - p(x + n)` for some masks and all targets, (M, K), and these masks."""
     image = trace.batch.pixels[n]
-    masks = _enlarge(grid[start:stop], (image.shape[-2], image.shape[-1]))
-    masks = _scale(masks, masks)
+    masks = _on_image(grid[start:stop], (image.shape[-2], image.shape[-1]))
     drawn = torch.stack([trace.noise(m, *image.shape) for m in range(start, stop)])
     hidden = (1 - masks[:, None]) * level * drawn.to(masks)
     pairs = torch.cat([image.to(masks) * masks[:, None] + hidden, image.to(masks) + hidden]).to(image.dtype)
@@ -130,6 +129,12 @@ def _stretch(n: int, many: int) -> Tensor:
 def _enlarge(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Maps (M, h, w) at the size of the image."""
     return F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def _on_image(grid: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps (M, h, w) at the size of the image, each from 0 to 1."""
+    large = _enlarge(grid, size)
+    return _scale(large, large)
 
 
 def _scale(maps: Tensor, large: Tensor) -> Tensor:

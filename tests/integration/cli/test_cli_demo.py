@@ -156,11 +156,11 @@ def test_a_look_sums_groups_and_explains_their_top_classes(zoo: Path) -> None:
 def test_methods_with_too_many_tokens_are_left_out_with_the_reason(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from mhex import registry
+    from mhex.registry import METHODS
 
     methods = {**all_methods()}
     methods["attention-flow"] = replace(methods["attention-flow"], max_tokens=3)
-    monkeypatch.setattr(registry, "all_methods", lambda: methods)
+    monkeypatch.setattr(METHODS, "entries", methods)
     seen = demo.look(mhex.load("zoo:pets-vit"), demo.demo_photos()[0], ["attention-flow", "gae"], lambda what: None)
     assert [e.method for e in seen.outcome.explanations] == ["gae"]
     assert "at most 3 tokens" in seen.outcome.left_out["attention-flow"]

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from mhex import registry
+from mhex import methods as library
 from mhex.capture import Needs
 from mhex.cli._console import output_folder, unique_labels
 from mhex.cli._parse import check_device, parse_methods, parse_options, parse_target, parse_task
 from mhex.errors import ArgumentError
+from mhex.registry import METHODS, Method
 
 NAMES = ["Pug", "Egyptian Mau", "cat, tabby", "7", "top2"]
 
@@ -46,7 +47,7 @@ def test_targets_that_mean_nothing(text: str) -> None:
 
 def test_methods() -> None:
     assert parse_methods("gae, rollout,,gae") == ["gae", "rollout"]
-    assert parse_methods("all") == list(registry.all_methods())
+    assert parse_methods("all") == list(library.all_methods())
     with pytest.raises(ArgumentError, match="Did you mean 'rollout'"):
         parse_methods("gae,rolout")
     with pytest.raises(ArgumentError, match="at least one method"):
@@ -74,11 +75,9 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
     ) -> Tensor:
         raise NotImplementedError
 
-    everything = registry.all_methods()
-    method = registry.Method(
-        "made-up", function, "", "", ("image",), Needs(keep={"features": "last"}), False, True, "F", "", ""
-    )
-    monkeypatch.setattr(registry, "all_methods", lambda: {**everything, "made-up": method})
+    everything = library.all_methods()
+    method = Method("made-up", function, "", "", ("image",), Needs(keep={"features": "last"}), False, True, "F", "", "")
+    monkeypatch.setattr(METHODS, "entries", {**everything, "made-up": method})
     return "made-up"
 
 

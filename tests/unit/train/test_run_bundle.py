@@ -49,7 +49,7 @@ def test_a_run_of_torchvision_is_loaded_and_a_damaged_one_refused(recipe, stored
     bundle = mhex.load(f"run:{tmp_path / 'out'}")
     assert same(bundle.model.state_dict(), network.model.state_dict())
     assert not bundle.model.training
-    assert (bundle.class_names, bundle.preprocess.height, bundle.preprocess.mean) == (["a", "b"], 16, [0.5] * 3)
+    assert (bundle.class_names, bundle.preprocess.height, bundle.preprocess.mean) == (["a", "b"], 16, (0.5,) * 3)
     report = tmp_path / "out" / "report.json"
     for damaged in ("{", "[]", '{"recipe": {}}', report.read_text().replace('"resnet18"', '"resnet81"')):
         report.write_text(damaged)
