@@ -13,14 +13,13 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 FLOORS = (
     ("cli",),
-    ("lab",),
-    ("recommend",),
+    ("recommend", "lab"),
     ("judge",),
     ("metrics", "methods", "heads", "zoo"),
-    ("perturb", "relevance", "stats", "viz"),
+    ("perturb", "stats", "relevance", "viz"),
     ("inputs", "capture"),
 )
-WIDTH, HEIGHT, BOX = 10.0, 8.4, (1.7, 0.62)
+WIDTH, HEIGHT, BOX = 10.0, 7.4, (1.7, 0.62)
 
 
 def room_edges(source: Path) -> set[tuple[str, str]]:
@@ -65,25 +64,25 @@ def picture(source: Path) -> str:
         for number, room in enumerate(floor):
             x = WIDTH * (number + 1) / (len(floor) + 1)
             places[room] = (x, HEIGHT - 0.7 - level * (HEIGHT - 1.4) / (len(FLOORS) - 1))
-    for importer, imported in sorted(without_shortcuts(room_edges(source))):
-        arrow = FancyArrowPatch(
-            places[importer],
-            places[imported],
-            connectionstyle="arc3,rad=0.06",
-            arrowstyle="-|>",
-            mutation_scale=9,
-            shrinkA=22,
-            shrinkB=24,
-            color="#9aa7b5",
-            linewidth=0.8,
-        )
-        axes.add_patch(arrow)
+    boxes = {}
     for room, (x, y) in places.items():
-        corner = (x - BOX[0] / 2, y - BOX[1] / 2)
-        colours = {"facecolor": "#eef3f8", "edgecolor": "#33526e"}
-        box = FancyBboxPatch(corner, *BOX, boxstyle="round,pad=0.02", zorder=3, **colours)
-        axes.add_patch(box)
-        axes.text(x, y, room, ha="center", va="center", fontsize=13, color="#14283a", zorder=4)
+        corner, colours = (x - BOX[0] / 2, y - BOX[1] / 2), {"facecolor": "#eef3f8", "edgecolor": "#33526e"}
+        boxes[room] = axes.add_patch(FancyBboxPatch(corner, *BOX, boxstyle="round,pad=0.02", **colours))
+        axes.text(x, y, room, ha="center", va="center", fontsize=13, color="#14283a")
+    for importer, imported in sorted(without_shortcuts(room_edges(source))):
+        axes.add_patch(
+            FancyArrowPatch(
+                places[importer],
+                places[imported],
+                patchA=boxes[importer],
+                patchB=boxes[imported],
+                shrinkA=1,
+                shrinkB=1,
+                arrowstyle="-|>",
+                mutation_scale=12,
+                color="#6b7d8f",
+            )
+        )
     buffer = io.StringIO()
     with rc_context({"svg.hashsalt": "mhex", "svg.fonttype": "none"}):
         canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})

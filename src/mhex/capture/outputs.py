@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from mhex.capture.batch import Batch, full
 from mhex.capture.operations import Function, name_of_operation
-from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
 
 Outputs = Literal["logits", "probabilities"]
 Kind = Literal["sigmoid", "softmax", "log_softmax"]
@@ -251,7 +250,7 @@ def find_ending(
 
     def warn(words: str) -> None:
         if warned is None or model not in warned:
-            warnings.warn(words, MhexWarning, stacklevel=2)
+            warn(words)
         if warned is not None:
             warned.add(model)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from mhex.capture import Outputs, check_outputs, known_anatomy
 from mhex.capture.batch import mask_arguments
 from mhex.capture.hooks import follow_calls
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, some_of, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, some_of, unknown_name, warn
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
 from mhex.heads.fold import Folded, FoldedBlock
@@ -134,11 +133,7 @@ def attach(
     if state is not None:
         heads.restore(state)
     elif (size := sum(p.numel() for p in heads.parameters())) > 0.5 * sum(p.numel() for p in model.parameters()):
-        warnings.warn(
-            f"The heads have {size:,} parameters, more than half of the model; where='downsample' needs far fewer.",
-            MhexWarning,
-            stacklevel=2,
-        )
+        warn(f"The heads have {size:,} parameters, more than half of the model; where='downsample' needs far fewer.")
     with ExitStack() as undo:  # a unit that cannot be rewritten leaves the model as it was
         undo.callback(ungraft, model)
         graft_junctions(model, junctions, heads.join)  # first: a unit that is the whole model may run all its children

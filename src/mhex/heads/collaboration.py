@@ -6,7 +6,6 @@ which `W1` reaches only through the gate, by `delta_AG h^T`. The cosine of these
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import RandomSampler
 
 from mhex.capture import full
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning, check_count
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, check_count, warn
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.predictors import watched
@@ -272,7 +271,7 @@ def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = 
     """
     row, why = correlate(x, y, level, names)
     if why is not None:
-        warnings.warn(f"There is no correlation of {names[0]} and {names[1]}: {why}.", MhexWarning, stacklevel=2)
+        warn(f"There is no correlation of {names[0]} and {names[1]}: {why}.")
     return row
 
 
@@ -302,11 +301,9 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
     results = [correlate(x, y, level, (first, second)) for first, x, second, y in pairs]
     reasons = [why for _, why in results if why is not None]
     if reasons:
-        warnings.warn(
+        warn(
             f"{len(reasons)} of {len(results)} correlations do not exist and are NaN: "
-            f"{'; '.join(dict.fromkeys(reasons))}.",
-            MhexWarning,
-            stacklevel=2,
+            f"{'; '.join(dict.fromkeys(reasons))}."
         )
     return Study(tuple(row for row, _ in results), seen)
 

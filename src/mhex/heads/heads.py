@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from mhex.capture.anatomy import GUEST
 from mhex.capture.batch import first_and_last, kept_tokens, tells_padding
 from mhex.capture.hooks import see_each
 from mhex.capture.outputs import Ending, ending_in_graph
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, warn
 from mhex.heads.block import Coupling, ExplainerBlock, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.call_record import Call, CallRecord, HeadReading, in_order
 from mhex.heads.losses import check_labels
@@ -261,12 +260,10 @@ class Heads(nn.Module):
         shares = ending is not None and ending.kind != "log_softmax"  # logarithms of probabilities are logits
         self.record.ending = ending if shares else None
         if ending is not None and shares:
-            warnings.warn(
+            warn(
                 f"The model ends in a {ending.kind}, so the logits of its classifier are computed from its "
                 "probabilities. Give mhex.attach(..., outputs='probabilities') to confirm it, or outputs='logits' to "
-                "read its outputs as they are.",
-                MhexWarning,
-                stacklevel=2,
+                "read its outputs as they are."
             )
 
     def head_source(self) -> Source:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mhex.capture import full
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
 from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 from mhex.heads.call_record import Call, HeadReading
 
@@ -226,11 +225,9 @@ def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settin
         output = _output(call, name) if settings.activation == "output" else None
         maps[name] = _block_map(block, seen, rows, settings.activation, output)
     if not any(speaks(heads[name]) for name in names):
-        warnings.warn(
+        warn(
             "The heads say nothing yet (all class weights are 0): train them with scaffold.loss, or fit them with "
-            "scaffold.fit.",
-            MhexWarning,
-            stacklevel=2,
+            "scaffold.fit."
         )
     return maps
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex.capture.hooks import unfollow_calls
-from mhex.errors import ArgumentError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, unknown_name, warn
 from mhex.heads.call_record import HeadReading, HeadsOutput, decided
 from mhex.heads.collaboration import Collaboration, Study, collaboration_study, measure_collaboration
 from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
@@ -426,11 +425,9 @@ class Scaffold:
         function, and a warning says so; `fold` keeps them. The scaffold is of no use afterwards, and says so.
         """
         if any(block.gate_state() not in ("none", "off", "one") for block in self.heads.named_blocks().values()):
-            warnings.warn(
+            warn(
                 "The gates are active, so without them the model is another function; fold() gives a plain model "
-                "that keeps them.",
-                MhexWarning,
-                stacklevel=2,
+                "that keeps them."
             )
         self.unfreeze_host()
         ungraft(self.model)

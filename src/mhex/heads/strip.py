@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from mhex._printable import printable
-from mhex.errors import ArgumentError, CaptureError, MhexWarning
+from mhex.errors import ArgumentError, CaptureError, warn
 from mhex.heads.block import GateState
 from mhex.heads.heads import Heads, Source
 from mhex.heads.predictors import last_name
@@ -36,11 +35,7 @@ def strip_heads(heads: Heads, source: Source) -> int:
     if last is not None and heads[last].w2 is None:
         raise CaptureError("The last head was stripped before, so it cannot predict; attach the heads again.")
     if source == "sum":
-        warnings.warn(
-            "Nothing can be stripped: predictions come from the sum of all heads, which reads every matrix.",
-            MhexWarning,
-            stacklevel=3,
-        )
+        warn("Nothing can be stripped: predictions come from the sum of all heads, which reads every matrix.")
         return 0
     for name, block in heads.named_blocks().items():
         if name != last:

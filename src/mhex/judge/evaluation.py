@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from mhex._progress import Bar, is_watched, progress_bar
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outputs, find_anatomy, unwrap
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError, warn
 from mhex.heads.predictors import check_answering
 from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.data import count_batches, count_samples
@@ -240,16 +239,12 @@ def _warn(run: Run, count: int) -> None:
         ArgumentError: All samples are lost.
     """
     for method, ids in run.skipped.items():
-        warnings.warn(
-            f"Method {method!r} gave maps that are not finite for {len(ids)} of {count} samples; they are skipped.",
-            MhexWarning,
-            stacklevel=3,
-        )
+        warn(f"Method {method!r} gave maps that are not finite for {len(ids)} of {count} samples; they are skipped.")
     if run.lost:
         sentence = f"{len(run.lost)} of {count} samples could not be judged: {losses_in_words(run.lost)}."
         if len(run.lost) >= count:
             raise ArgumentError(sentence)
-        warnings.warn(sentence, MhexWarning, stacklevel=3)
+        warn(sentence)
 
 
 def judge_batch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from mhex._settings import check_choice
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError, CaptureError, MhexWarning
+from mhex.errors import ArgumentError, CaptureError, warn
 from mhex.methods._shared import detach_float32, tell_cancelled
 from mhex.targets import ResolvedTarget
 
@@ -150,12 +149,10 @@ def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:
     """Write how far scores are from adding up, (B, K), into the result, and warn where it is much beside the change."""
     trace.diagnostics["completeness_gap"] = gap
     if bool((gap.abs() > _WORTH_TELLING * change.abs().clamp_min(1e-4)).any()):
-        warnings.warn(
+        warn(
             f"The scores of {method} do not add up to what the score changes by: for some sample the integral is "
             f"off by more than {_WORTH_TELLING:.0%} of it. Give more steps or, where these do not help, another "
-            "baseline; see Explanation.diagnostics.",
-            MhexWarning,
-            stacklevel=3,
+            "baseline; see Explanation.diagnostics."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
-from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, warn
 from mhex.relevance import Box, Composite, Separate, relevance_rules
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
@@ -72,11 +71,7 @@ def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
             "with max_gap=."
         )
     if not gap <= max(_WORTH_TELLING, max_gap):
-        warnings.warn(
-            f"For some sample {loss}, so its map says little; see Explanation.diagnostics.",
-            MhexWarning,
-            stacklevel=3,
-        )
+        warn(f"For some sample {loss}, so its map says little; see Explanation.diagnostics.")
 
 
 def attention_relevance(block: BlockTrace, z_relevance: Tensor, epsilon: float, rows: slice = slice(None)) -> Tensor:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 from torch import Tensor
 
 from mhex.capture import Trace, full
-from mhex.errors import MhexWarning
+from mhex.errors import warn
 
 _CANCELLED = 1e-3  # sums below this share of what is added up; by chance alone, sums of D terms are about D**-0.5 of it
 
@@ -27,13 +25,11 @@ def tell_cancelled(trace: Trace, method: str, scores: Tensor, sizes: Tensor) -> 
     rows = zip(scores.unbind(1), sizes.unbind(1), strict=True)
     sums = [(trace.place(row).abs().flatten(1).sum(1), trace.place(size).flatten(1).sum(1)) for row, size in rows]
     if any(bool(((total <= _CANCELLED * size) & (size > 0)).any()) for total, size in sums):
-        warnings.warn(
+        warn(
             f"The scores of {method} are next to nothing but rounding: for some sample the terms that each score adds "
             f"up cancel to less than {_CANCELLED:.1%} of their size. So it is where embeddings or tokens enter a layer "
             "norm directly, as in DeBERTa: it notices neither their mean nor their length. Take 'occlusion' or 'shap', "
-            "which hide words or patches, or 'conservative-lrp', which takes the scale of a norm as fixed.",
-            MhexWarning,
-            stacklevel=3,
+            "which hide words or patches, or 'conservative-lrp', which takes the scale of a norm as fixed."
         )
 
 

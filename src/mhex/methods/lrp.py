@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from mhex._settings import check_choice, check_number
 from mhex.capture import Anatomy, Needs, Trace
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError, warn
 from mhex.methods._relevance import FLOOR, INPUT, ONE_BACKWARD, TOKENS, published_baseline, read_relevance
 from mhex.registry import register
 from mhex.relevance import AlphaBeta, Box, Composite, Epsilon, Gamma, relevance_rules
@@ -116,10 +115,8 @@ def lrp(
     scores = read_relevance(trace, y, strict, max_gap, signed=rule != "alphabeta" and compat is None)
     share = float((trace.diagnostics["lost_to_biases"] / trace.diagnostics["relevance_in"]).abs().max())
     if share > _MUCH and compat is None:
-        warnings.warn(
+        warn(
             f"For some sample biases and other constants of the model took {share:.3g} times the relevance that there "
-            "was, and what is left cancels: its map says little. conservative-lrp and attnlrp hold up better.",
-            MhexWarning,
-            stacklevel=2,
+            "was, and what is left cancels: its map says little. conservative-lrp and attnlrp hold up better."
         )
     return scores

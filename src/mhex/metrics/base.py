@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -14,7 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from mhex._settings import check_kind
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name, warn
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import READ_PARTS
 from mhex.perturb import SweepResult
@@ -200,11 +199,9 @@ class PerImage(Metric):
         # Of different images under one number, all but the first would be lost without a word.
         different = again & ~torch.isclose(values, values.roll(1, 0), rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
         if bool(different.any()):
-            warnings.warn(
+            warn(
                 f"{int(different.sum())} images came again under the same id with other values, and only the first of "
-                "each counts. If they are different images, give each its own number by ids=.",
-                MhexWarning,
-                stacklevel=2,
+                "each counts. If they are different images, give each its own number by ids=."
             )
         return ids[~again], values[~again]
 

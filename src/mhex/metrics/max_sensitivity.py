@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhex._settings import check_choice
-from mhex.errors import ArgumentError, MhexWarning
+from mhex.errors import ArgumentError, warn
 from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
@@ -101,11 +100,9 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
         if self.units == "raw" and scale is not None:
             return self.radius / scale[1].double().to(subject.device).view(-1, 1, 1)
         if self.units == "raw":
-            warnings.warn(
+            warn(
                 "How colours were normalised is not known, so the radius is taken in units of the model's input; give "
-                "preprocess= with mean and std, or units='model'.",
-                MhexWarning,
-                stacklevel=2,
+                "preprocess= with mean and std, or units='model'."
             )
         return torch.tensor(self.radius, dtype=torch.float64, device=subject.device)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 
 from mhex._printable import printable
 from mhex._progress import track
-from mhex.errors import ArgumentError, CaptureError, MhexWarning, some_of, unknown_name
+from mhex.errors import ArgumentError, CaptureError, some_of, unknown_name, warn
 from mhex.heads.block import ExplainerBlock
 from mhex.heads.call_record import HeadReading
 from mhex.heads.fit.logistic import Linear, LinearFit, LogisticGatherer, Options
@@ -258,11 +257,9 @@ def _check_classes(seen: Tensor, rows: int, options: Options) -> None:
             "data if the loader gives one class at a time."
         )
     if missing := (~some).nonzero()[:, 0].tolist():
-        warnings.warn(
+        warn(
             f"{len(missing)} of {len(seen)} classes have no samples to learn from ({some_of(missing, 10)}); their "
-            "weights are 0.",
-            MhexWarning,
-            stacklevel=4,
+            "weights are 0."
         )
 
 

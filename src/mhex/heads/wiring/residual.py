@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
 
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning, UnsupportedModelError, some_of, unknown_name
+from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, some_of, unknown_name, warn
 from mhex.heads.wiring.channels import channels_of, input_width, is_layer, is_map_layer, keeps_width, positions
 from mhex.heads.wiring.graph import ADDITIONS, UNTRACEABLE, adds_in_python, ancestors, module_of, trace_unit
 
@@ -279,7 +278,7 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
         return named(seen, where)
     if seen.left_out:
         reasons = some_of([f"{name}: {why}" for name, why in seen.left_out.items()], between="; ")
-        warnings.warn(f"Some units get no head. {reasons}.", MhexWarning, stacklevel=3)
+        warn(f"Some units get no head. {reasons}.")
     choices = {
         "all": main,
         "attention+mlp": [j for j in seen.junctions if j.kind == "token"],
@@ -291,11 +290,9 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
     elif number := re.fullmatch(r"first(\d+)", where):
         chosen = main[: (count := int(number.group(1)))]
         if count > len(main):
-            warnings.warn(
+            warn(
                 f"where={where!r} asks for {count} residual connections, but the model has {len(main)}: all of them "
-                "get a head.",
-                MhexWarning,
-                stacklevel=3,
+                "get a head."
             )
     elif where in {j.name for j in seen.junctions} or where in seen.left_out:
         raise ArgumentError(f"Expected names of residual connections in a list: where=[{where!r}], not {where!r}.")
