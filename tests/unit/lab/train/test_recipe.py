@@ -128,7 +128,7 @@ def test_a_sound_recipe_passes(recipe):
 
 
 def test_every_key_is_in_the_documentation():
-    text = (Path(__file__).parents[3] / "docs" / "train.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "train.md").read_text(encoding="utf-8")
     sections = (RecipeData, RecipeModel, RecipeHeads, RecipeTraining, RecipeStop, RecipeAugment, RecipeDistillation)
     for section in (*sections, RecipeShipping, RecipeFit, RecipeUnlabelled):
         for name in section.model_fields:
