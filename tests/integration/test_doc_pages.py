@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SIDE, CLASSES, COUNT = 32, 8, 4
 ELSEWHERE = {
     ("bench.md", 0): "a suite of hours, on a GPU, with data sets that do not travel",
-    ("train.md", 0): "reads the folder of a training run; tests/unit/train makes some",
+    ("train.md", 0): "reads the folder of a training run; tests/unit/lab/train makes some",
     ("train.md", 1): "trains a network on a data set that does not travel",
 }
 

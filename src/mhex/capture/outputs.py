@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from mhex.capture.batch import Batch, full
 from mhex.capture.operations import Function, name_of_operation
-from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError
+from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, warn
 
 Outputs = Literal["logits", "probabilities"]
 Kind = Literal["sigmoid", "softmax", "log_softmax"]
@@ -248,7 +248,7 @@ def find_ending(
     if not (shares or logs):
         return None
 
-    def warn(words: str) -> None:
+    def warn_once(words: str) -> None:
         if warned is None or model not in warned:
             warn(words)
         if warned is not None:
@@ -262,7 +262,7 @@ def find_ending(
     fits = {"sigmoid": shares, "softmax": shares and sums, "log_softmax": logs}
     if isinstance(last, Ending) and fits[last.kind]:
         if outputs is None:
-            warn(f"The model ends in a {last.kind}, so what goes into it is taken for the logits. {_SAY}")
+            warn_once(f"The model ends in a {last.kind}, so what goes into it is taken for the logits. {_SAY}")
         return last
     if not shares:
         return None  # logarithms of probabilities are logits
@@ -271,7 +271,7 @@ def find_ending(
         return ending
     name = last.kind if isinstance(last, Ending) else last
     if sums and name not in _AFFINE:
-        warn(
+        warn_once(
             "The model's outputs are not negative, and those of each sample sum to 1: they are taken for "
             f"probabilities, and their logarithms for the logits. {_SAY}"
         )
@@ -279,7 +279,7 @@ def find_ending(
     # Untrained networks have small outputs, and these of one sign if there are few classes.
     telling = values.numel() >= _TELLING and (values.shape[1] >= _TELLING or high - low > _WIDE)
     if name not in _LINEAR and (name not in _UNTOLD or telling):
-        warn(
+        warn_once(
             "All outputs of the model for this batch lie between 0 and 1, as probabilities do, and it is not seen how "
             "they are made. They are read as logits: give outputs='probabilities' if they are probabilities, or "
             "outputs='logits' if they are not."
