@@ -66,6 +66,7 @@ def reachable_tensors(root: Any) -> dict[int, Tensor]:
     """Every tensor that can be reached through attributes, containers, closures and bound methods."""
     found: dict[int, Tensor] = {}
     seen: set[int] = set()
+    copies: list[Any] = []  # kept alive: the id of a dropped one could be given to another, which would be passed over
     todo: list[Any] = [root]
     while todo:
         thing = todo.pop()
@@ -81,14 +82,17 @@ def reachable_tensors(root: Any) -> dict[int, Tensor]:
         elif isinstance(thing, (list, tuple, set, frozenset)):
             todo.extend(thing)
         elif isinstance(thing, types.MethodType):
+            copies.append(thing)  # made anew each time a method is asked for
             todo.extend((thing.__self__, thing.__func__))
         elif isinstance(thing, functools.partial):
-            todo.extend((thing.func, thing.args, thing.keywords))
+            copies.append((thing.func, thing.args, thing.keywords))
+            todo.extend(copies[-1])
         elif isinstance(thing, types.FunctionType):
             todo.extend(cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell))
             todo.extend((thing.__defaults__, thing.__kwdefaults__, thing.__dict__))
         elif hasattr(thing, "__dict__"):
-            todo.append(dict(vars(thing)))
+            copies.append(dict(vars(thing)))
+            todo.append(copies[-1])
     return found
 
 
