@@ -118,3 +118,9 @@ def test_tasks_and_seeds(factor: int) -> None:
         assert e is None or bool(torch.isfinite(e.scores).all())
 
     search(body, st.tuples(st.one_of(st.sampled_from(TASKS), scalars), st.one_of(st.just(0), scalars)), 40 * factor)
+
+
+@pytest.mark.parametrize("returned", [torch.tensor([True]), torch.zeros(1, device="meta"), torch.ones(1).long()])
+def test_functions_return_scores_of_the_kind_of_logits(returned: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"return scores as torch\.float"):
+        mhex.explain(CNN.model(), CNN.inputs(1), "occlusion", target=lambda logits: returned, patch=16)

@@ -421,3 +421,18 @@ def test_sizes_of_batches(name: str, size: Any) -> None:
     images = torch.rand(2, 3, HEIGHT, WIDTH)
     options = {"methods": ["input-x-gradient"], "metrics": ["deletion"], "controls": False, name: size}
     assert answer(mhex.evaluate, MODELS["cnn"], images, **options) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.int1, torch.bits16, torch.complex64])
+def test_images_of_odd_numbers_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match="images of real numbers"):
+        mhex.explain(MODELS["cnn"], torch.empty(1, 3, HEIGHT, WIDTH, dtype=dtype), "input-x-gradient")
+
+
+def test_closed_photos_are_lost_samples() -> None:
+    photos = [Image.new("RGB", (4, 4)) for _ in range(2)]
+    photos[0].close()
+    options = {"methods": ["input-x-gradient"], "metrics": ["compactness"], "controls": False, "preprocess": SQUASH}
+    with pytest.warns(mhex.errors.MhexWarning, match="cannot be read"):
+        report = mhex.evaluate(MODELS["cnn"], photos, **options)
+    assert list(report.lost) == [0]

@@ -238,3 +238,11 @@ def test_the_file_of_a_concept_is_no_explanation(tmp_path):
         Explanation.load(tmp_path / "c.safetensors")
     with pytest.raises(ValueError, match=r"ending in \.safetensors"):
         Concept(torch.ones(4)).save(tmp_path / "c.pt")
+
+
+def test_a_class_below_0_has_no_name_of_another() -> None:
+    explanation = Explanation(
+        scores=torch.zeros(1, 2, 2), target=torch.tensor([-1]), logits=torch.zeros(1, 2), probabilities=None,
+        method="gae", class_names=["cat", "dog"],
+    )  # fmt: skip
+    assert explanation.target_names(0) == ["class -1"]
