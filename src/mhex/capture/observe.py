@@ -49,7 +49,7 @@ class ObservedPass:
         self.lower_output: Any = None  # what a lower block returned, for its structure
         self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
         self.sighting: Sighting | None = None
-        self.returned: Tensor | None = None  # what the model gave for the scores
+        self.returned: Tensor | None = None  # what the model gave for the scores in the observed pass
 
     def hook(self, stack: ExitStack) -> None:
         """Register what is needed; `stack` removes it."""
@@ -258,7 +258,9 @@ class ObservedPass:
             return bare_outcome(output, size, self.anatomy.no_latent)
         later = self.replaying is not None or self.asleep
         latent = self.later_latent if later else self.outer.get("latent")
-        self.returned = scores = read_logits(output, size)
+        scores = read_logits(output, size)
+        if not later:
+            self.returned = scores
         logits = scores if ending is None else ending.logits(scores)
         return Outcome(logits, None if latent is None else as_vector(latent))
 
