@@ -11,7 +11,7 @@ from support.models import CLASSES, FAMILIES, Family, PlainViT, call, enliven
 NO_PREFIX, ONE, TWO, FIVE = "timm_avg", "timm_vit", "timm_deit_distilled", "timm_registers"
 
 
-@cases()
+@cases(cover=True)
 def test_constant_image_or_one_word(method: str, family: Family) -> None:
     if family.size is not None:
         # Black too: every product with the input is zero, and nothing may be divided by it.

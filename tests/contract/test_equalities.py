@@ -35,7 +35,7 @@ def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_exact_softmax")
-@cases(where=lambda method, family: family.explicit is not None)
+@cases(where=lambda method, family: family.explicit is not None, cover=True)
 def test_fused_and_written_out_attention_agree(method: str, family: Family) -> None:
     written_out = family.fresh()
     family.explicit(written_out)
@@ -45,7 +45,7 @@ def test_fused_and_written_out_attention_agree(method: str, family: Family) -> N
     assert_same(explain(written_out, inputs, method).scores, fused.scores, method)
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 def test_classes_at_once_equal_one_at_a_time(method: str, family: Family) -> None:
     model, inputs = family.model(), family.inputs(2)
     wanted = [4, 0, 2]
@@ -96,7 +96,7 @@ def test_padding_length_changes_nothing(method: str, family: Family) -> None:
     assert float(long.scores[:, width:].abs().max()) == 0
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 def test_repeats_exactly_and_leaves_the_generator(method: str, family: Family) -> None:
     model, inputs = family.model(), family.inputs(2)
     first = explain(model, inputs, method, seed=3)

@@ -42,7 +42,7 @@ def last_to_run(model: nn.Module, inputs: Any) -> nn.Module:
     return ran[-1]
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 def test_after_a_call(method: str, family: Family) -> None:
     model = lived_in(family, torch.float32)
     inputs = family.inputs(2, torch.float32)
@@ -52,7 +52,7 @@ def test_after_a_call(method: str, family: Family) -> None:
     before.check()
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 def test_after_an_error_in_the_forward_pass(method: str, family: Family) -> None:
     """The k-th pass fails in its last layer, for every k until the call succeeds: each kind of pass fails once."""
     model, inputs = lived_in(family), family.inputs(2)
@@ -92,7 +92,7 @@ def test_after_a_target_that_is_found_wrong_after_the_pass(method: str, family: 
     before.check()
 
 
-@cases(CORE, where=lambda method, family: method.class_specific and method.target != "class")
+@cases(CORE, where=lambda method, family: method.class_specific and method.target != "class", cover=True)
 def test_after_an_error_between_forward_and_backward(method: str, family: Family) -> None:
     model, inputs = lived_in(family), family.inputs(2)
 
@@ -110,7 +110,7 @@ def differentiates(method: Method, family: Family) -> bool:
     return method.class_specific and method.target != "class" and method.name not in PERTURBING
 
 
-@cases(CORE, where=differentiates)
+@cases(CORE, where=differentiates, cover=True)
 def test_after_an_error_in_the_backward_pass(method: str, family: Family) -> None:
     class Explode(torch.autograd.Function):
         @staticmethod

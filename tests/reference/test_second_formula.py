@@ -40,14 +40,14 @@ def _slow_to_check(method: str, family: Family) -> bool:
     return family.name not in _LONG.get(method, (family.name,))
 
 
-@cases(where=lambda method, family: method.name in FORMULAS and not _slow_to_check(method.name, family), spare=False)
+@cases(where=lambda method, family: method.name in FORMULAS and not _slow_to_check(method.name, family))
 def test_agrees(method: str, family: Family) -> None:
     # Of ruled passes, whose programs take long to trace, the one sample: padded, if it is a text.
     _compare(method, family, samples=(0,) if method in _RULED else (0, 1, 2))
 
 
 @pytest.mark.slow
-@cases(where=lambda method, family: method.name in FORMULAS and _slow_to_check(method.name, family), spare=False)
+@cases(where=lambda method, family: method.name in FORMULAS and _slow_to_check(method.name, family))
 def test_agrees_slowly(method: str, family: Family) -> None:
     _compare(method, family, samples=(0, 2) if method in _RULED else (1,))
 

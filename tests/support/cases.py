@@ -39,8 +39,8 @@ CORE = (
 )
 # On models with heads, beside the method that reads them: one of every kind of the others.
 BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
-# Methods that see a model in the same way as others do: on families beyond these they are run by `-m slow`, but for
-# the second formulas. Those of many passes cost most.
+# Methods that see a model in the same way as others do: on families beyond these they are run by `-m slow`.
+# Those of many passes cost most.
 AGAIN = ("smoothgrad", "integrated-gradients", "occlusion", "rise", "shap", "scorecam")  # run the whole model again
 _MANY_PASSES = ("timm_vit", "hf_bert", "plain_vit_shared")
 _ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
@@ -78,6 +78,7 @@ QUICK: dict[str, dict[str, Any]] = {
 QUICK_IMAGES: dict[str, dict[str, Any]] = {"occlusion": {"patch": 16}}
 QUICK_TEXTS: dict[str, dict[str, Any]] = {name: {"fill": 3} for name in ("occlusion", "rise", "shap")}
 
+SLOW = [pytest.mark.slow]
 # Methods whose result is rounded by definition: the size of a step, times the edges that a cut can cross.
 COARSE = {"attention-flow": 5e-5}
 
@@ -99,20 +100,18 @@ def usual(method: str, family: str) -> bool:
 def pairs(
     families: Iterable[str] | None = None,
     where: Callable[[Method, Family], bool] = lambda method, family: True,
-    spare: bool = True,
 ) -> list[Any]:
     """All pairs of a method and a family that go together and satisfy `where`, as parameters of tests.
 
     Args:
         families: Names; all if None.
         where: Which pairs.
-        spare: Whether methods that see a model as others do are slow on most families.
     """
     return [
         pytest.param(
             (method, FAMILIES[name]),
             id=f"{method}-{name}",
-            marks=[pytest.mark.slow] if spare and not usual(method, name) else [],
+            marks=[] if usual(method, name) else SLOW,
         )
         for name in (FAMILIES if families is None else families)
         for method in serving(name)
@@ -123,14 +122,39 @@ def pairs(
 def cases(
     families: Iterable[str] | None = None,
     where: Callable[[Method, Family], bool] = lambda method, family: True,
-    spare: bool = True,
+    cover: bool = False,
 ) -> pytest.MarkDecorator:
-    """Parametrise `method` and `family` over `pairs`."""
+    """Parametrise `method` and `family` over `pairs`.
+
+    Args:
+        families: Names; all if None.
+        where: Which pairs.
+        cover: Whether only as many pairs as show every method and every family once are in the default run. It is for
+            properties that depend on the method or on the family, not on their combination; the other pairs are slow.
+    """
     parameters = [
         pytest.param(*parameter.values[0], id=parameter.id, marks=parameter.marks)
-        for parameter in pairs(families, where, spare)
+        for parameter in pairs(families, where)
     ]
+    if cover:
+        chosen = _cover([parameter.values for parameter in parameters if not parameter.marks])
+        parameters = [
+            parameter if parameter.values in chosen else pytest.param(*parameter.values, id=parameter.id, marks=SLOW)
+            for parameter in parameters
+        ]
     return pytest.mark.parametrize(("method", "family"), parameters)
+
+
+def _cover(combinations: list[Any]) -> list[Any]:
+    """Few of the pairs: each method with the family that has the fewest methods yet, then families without any."""
+    chosen: list[Any] = []
+    counts = dict.fromkeys((family.name for _, family in combinations), 0)
+    for method in dict.fromkeys(method for method, _ in combinations):
+        chosen.append(min((c for c in combinations if c[0] == method), key=lambda c: counts[c[1].name]))
+        counts[chosen[-1][1].name] += 1
+    for name in (name for name, count in counts.items() if not count):
+        chosen.append(next(c for c in combinations if c[1].name == name))
+    return chosen
 
 
 def one_per_family(families: Iterable[str] | None = None, prefer: str = "gae") -> pytest.MarkDecorator:
