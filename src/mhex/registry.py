@@ -28,7 +28,7 @@ _LARGEST = 1e30  # of a number with a fraction: float32 holds it, and a few of i
 TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
 Rules = Callable[[Mapping[str, Any], Anatomy], RelevanceRules]
-MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Entry = TypeVar("Entry")
 Facts = ParamSpec("Facts")
 
@@ -63,20 +63,18 @@ class Registry(Generic[Entry]):
         return dict(sorted(self.entries.items()))
 
     def decorator(
-        self, build: Callable[Concatenate[str, Callable[..., Tensor], Facts], Entry]
-    ) -> Callable[Concatenate[str, Facts], Callable[[MethodFunction], MethodFunction]]:
-        """A decorator of functions that registers them.
+        self, build: Callable[Concatenate[str, Any, Facts], Entry]
+    ) -> Callable[Concatenate[str, Facts], Callable[[Decorated], Decorated]]:
+        """A decorator of functions or classes that registers them.
 
         Args:
-            build: Makes an entry of a name, a function, and the further arguments of the decorator.
+            build: Makes an entry of a name, a function or class, and the further arguments of the decorator.
         """
 
-        def register(
-            name: str, /, *args: Facts.args, **facts: Facts.kwargs
-        ) -> Callable[[MethodFunction], MethodFunction]:
-            def decorate(function: MethodFunction) -> MethodFunction:
-                self.add(name, build(name, function, *args, **facts))
-                return function
+        def register(name: str, /, *args: Facts.args, **facts: Facts.kwargs) -> Callable[[Decorated], Decorated]:
+            def decorate(decorated: Decorated) -> Decorated:
+                self.add(name, build(name, decorated, *args, **facts))
+                return decorated
 
             return decorate
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, ScoredProtocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
 
@@ -38,8 +38,4 @@ def aopc(result: SweepResult, scored: str = "predicted", first: bool = True) -> 
 class AOPC(CurveMetric):
     """Mean drop of the probability over the steps; higher is better."""
 
-    protocol: ScoredProtocol
     orders = ("mif",)
-
-    def score(self, result: SweepResult) -> Tensor:
-        return aopc(result, self.protocol.scored)

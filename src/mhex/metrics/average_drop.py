@@ -9,12 +9,8 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol, blur_only
-from mhex.metrics.registry import register_metric
-from mhex.perturb import MaskedPass, MaskedResult
-from mhex.perturb.references import PIXELS, WORDS
+from mhex.metrics import Case, PerImage, Protocol, register_metric
+from mhex.perturb import PIXELS, WORDS, MaskedPass, MaskedResult
 
 LEAST = 1e-12
 UNSURE = 0.01  # a probability below it makes the relative drop mean little
@@ -23,10 +19,6 @@ UNSURE = 0.01  # a probability below it makes the relative drop mean little
 @dataclass(frozen=True)
 class MaskedProtocol(Protocol):
     """Protocol of metrics of one pass with a part hidden, whose settings `MaskedPass` has by the same names."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.masked  # making it refuses what it cannot do
 
     @property
     def masked(self) -> MaskedPass:
@@ -48,6 +40,7 @@ class HiddenProtocol(MaskedProtocol):
         sigma: Spread of the blur.
     """
 
+    blur_parts = ("sigma",)
     reference: str = "zero"
     scored: str = "explained"
     sigma: float | None = None
@@ -60,10 +53,6 @@ class HiddenProtocol(MaskedProtocol):
                 f"{texts if self.reference in WORDS else ''}."
             )
         super().__post_init__()
-
-    @property
-    def idle(self) -> dict[str, str]:
-        return blur_only(self.reference, "sigma")
 
 
 @dataclass(frozen=True)
@@ -182,5 +171,4 @@ class AverageDrop(DropMetric):
 
     def score(self, result: MaskedResult) -> Tensor:
         before, _ = result.of(self.protocol.scored)
-        drop = average_drop(result, self.protocol.scored, self.protocol.relative)
-        return torch.stack([drop, (before < UNSURE).double()], 1)
+        return torch.stack([super().score(result), (before < UNSURE).double()], 1)

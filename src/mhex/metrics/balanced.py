@@ -10,34 +10,26 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
+from mhex.metrics import Case, PerImage, register_metric
 from mhex.metrics.curve import SweepProtocol
 from mhex.metrics.fidelity import fidelity
 from mhex.metrics.max_sensitivity import check_images, explain_again, image_inputs
-from mhex.metrics.registry import register_metric
-from mhex.perturb import SweepResult
-from mhex.perturb.subject import Runner, Subject
-from mhex.perturb.units import check_map, generator_for
+from mhex.perturb import PassResult, Runner, Subject, SweepResult, check_map, generator_for
 from mhex.stats.correlation import rank_correlation
 
 _STEADY = 6  # purpose of random numbers
 
 
 @dataclass(frozen=True)
-class SteadyResult:
+class SteadyResult(PassResult):
     """How alike maps stay.
 
     Attributes:
-        ids: Number of each sample in its data set.
         rho: Rank correlation of the map with that of each noisy copy, (B, n); 0 where a map is constant, since it has
             no order to keep.
-        runner: How it was made; None where it is not known.
     """
 
-    ids: tuple[int, ...]
     rho: Tensor
-    runner: BalancedProtocol | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,7 @@ class BalancedProtocol(SweepProtocol, Runner[SteadyResult]):
             draw = torch.stack([torch.randn(pixels.shape[1:], generator=g, dtype=torch.float64) for g in generators])
             near = pixels + draw.to(pixels) * spread
             rho.append(rank_correlation(maps, explain_again(subject, again, near, classes, saliency)))
-        return SteadyResult(tuple(subject.ids), torch.stack(rho, 1).nan_to_num(0.0), self)
+        return SteadyResult(tuple(subject.ids), torch.stack(rho, 1).nan_to_num(0.0), runner=self)
 
 
 def balanced(first: SweepResult, second: SweepResult, steady: SteadyResult | None = None) -> Tensor:
@@ -148,9 +140,6 @@ class Balanced(PerImage):
         equal = torch.equal(maps, case.saliency)
         pair = (curves, _exchanged(curves) if equal else sweep.ask(subject, maps, second, classes))
         return (*pair, self.protocol.ask(subject, case.saliency, again, classes)) if self.protocol.draws else pair
-
-    def score(self, *results: Any) -> Tensor:
-        return balanced(*results)
 
 
 def runner_up(subject: Subject, classes: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -51,9 +52,9 @@ class JudgedMaps:
 class PerImage(Metric):
     """A metric with one row of numbers per image.
 
-    Subclasses say what the numbers are (`columns`), how they are made of a result (`score`) and how the value of a data
-    set follows from them (`summary`, by default their mean). The model is never part of a metric: passes are made by
-    runners, and results are handed to `update`.
+    Subclasses say what the numbers are (`columns`), how they are made of a result (`score`, by default by the function
+    of the metric) and how the value of a data set follows from them (`summary`, by default their mean). The model is
+    never part of a metric: passes are made by runners, and results are handed to `update`.
 
     Attributes:
         columns: Names of the numbers of an image.
@@ -62,6 +63,7 @@ class PerImage(Metric):
         additive: True if the value of a data set is the mean of what it is for single images.
         hits: True if the number of an image is 1 for a hit and 0 for a miss.
         skips: Which images do not count, in a few words for tables.
+        function: The formula, from results to numbers per image.
         presets: Protocols of papers by name; `"default"` is the library's own.
         protocol: How it is measured, frozen; printed with every number.
     """
@@ -74,6 +76,7 @@ class PerImage(Metric):
     additive: ClassVar[bool] = True
     hits: ClassVar[bool] = False
     skips: ClassVar[str] = ""
+    function: ClassVar[Callable[..., Tensor]]
     presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     ids: list[Tensor]
 
@@ -125,8 +128,14 @@ class PerImage(Metric):
         return values
 
     def score(self, *results: Any) -> Tensor:
-        """Numbers of each image, (B,) or (B, J); NaN in a row that does not count."""
-        raise NotImplementedError
+        """Numbers of each image, (B,) or (B, J); NaN in a row that does not count.
+
+        By default the function makes them of the results and of the parts of the protocol that have the names of its
+        further arguments.
+        """
+        names = list(inspect.signature(self.function).parameters)[len(results) :]
+        parts = {name: getattr(self.protocol, name) for name in names if hasattr(self.protocol, name)}
+        return self.function(*results, **parts)
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """What `update` is given, taken from a case that shares its passes with other metrics."""
@@ -216,8 +225,7 @@ class PerImage(Metric):
         if len(counted):
             value = self.summary(counted)
             settings = (self.resamples, self.confidence, self.bootstrap_seed, self.interval, self.hits)
-            interval = interval_of(counted, self.summary, *settings)
-            low, high = interval.low, interval.high
+            low, high = interval_of(counted, self.summary, *settings)
         columns = zip(self.outputs, value.tolist(), low.tolist(), high.tolist(), strict=True)
         outputs = {name: {"value": v, "ci_low": start, "ci_high": end} for name, v, start, end in columns}
         return {

@@ -12,13 +12,10 @@ from torch import Tensor
 from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
+from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.drops import Drops, drops_of
-from mhex.metrics.protocols import Protocol, blur_only, check_pixels
-from mhex.metrics.registry import register_metric
-from mhex.perturb.subject import Runner, Subject
-from mhex.perturb.units import at_size, check_maps, generator_for
+from mhex.metrics.protocols import check_pixels
+from mhex.perturb import PassResult, Runner, Subject, at_size, check_maps, generator_for
 from mhex.stats.correlation import correlation
 
 _BOXES = 1000  # purpose of random numbers, to which the side is added
@@ -26,11 +23,10 @@ _ROUNDING = 1e-15  # of each number in a sum
 
 
 @dataclass(frozen=True)
-class BoxResult:
+class BoxResult(PassResult):
     """What went with each box.
 
     Attributes:
-        runner: How boxes were drawn.
         image: Height and width of the images.
         sizes: On the axis of the area, (S,): pixels, or cells of the grid.
         sides: Sides of the boxes in pixels, (S,).
@@ -38,16 +34,11 @@ class BoxResult:
         drops: What the scores lost, with S n changes for each sample.
     """
 
-    runner: BoxProtocol
     image: tuple[int, int]
     sizes: tuple[int, ...]
     sides: tuple[int, ...]
     corners: Tensor
     drops: Drops
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self.drops.ids
 
     def lost(self, classes: Tensor | None = None) -> Tensor:
         """`z_c(x) - z_c(x without the box)` of one class of each sample, (B, S, n)."""
@@ -92,6 +83,7 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
         grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
     """
 
+    blur_parts = ("sigma",)
     reference: str = "blur"
     sizes: tuple[int, ...] | int = 8
     count: int = 100
@@ -111,10 +103,6 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
             raise ArgumentError(f"Expected rising sizes of boxes from 1 on, but got {self.sizes!r}.")
         if self.count < 2:
             raise ArgumentError(f"Expected at least 2 boxes of each size, but got {self.count!r}.")
-
-    @property
-    def idle(self) -> dict[str, str]:
-        return blur_only(self.reference, "sigma")
 
     def sides(self, height: int, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Sizes on the axis and sides in pixels, for images of this size."""
@@ -166,7 +154,7 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
 
         wanted = subject.classes(explained, other_class)
         drops = drops_of(subject, (self, radius), len(sides) * self.count, change, wanted, "boxes")
-        return BoxResult(self, (height, width), sizes, sides, corners, drops)
+        return BoxResult(drops.ids, (height, width), sizes, sides, corners, drops, runner=self)
 
     def pixels(self, number: int, side: int, draw: int, image: tuple[int, int]) -> Tensor:
         """Scattered pixels of one draw for one sample, as many as a box of that side has."""

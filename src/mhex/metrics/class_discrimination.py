@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
+from mhex.metrics import Case, PerImage, register_metric
 from mhex.metrics.box_sensitivity import BoxProtocol, BoxResult, box_area, box_sensitivity
-from mhex.metrics.case import Case
 from mhex.metrics.curve import AreaProtocol
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
 
@@ -31,10 +29,6 @@ class DiscriminationProtocol(AreaProtocol):
     sizes: tuple[int, ...] | int = 8
     count: int = 100
     grid: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.boxes  # making it refuses what it cannot do
 
     @property
     def boxes(self) -> BoxProtocol:
@@ -110,7 +104,3 @@ class ClassDiscrimination(PerImage):
         sweep = self.protocol.sweep
         boxes = self.protocol.boxes.ask(case.subject, case.explained, case.other_class, self.protocol.radius)
         return case.sweep(sweep), second.sweep(sweep), boxes, (case.saliency, second.saliency)
-
-    def score(self, *results: Any) -> Tensor:
-        first, second, boxes, maps = results
-        return class_discrimination(first, second, boxes, maps, self.protocol.area)

@@ -10,10 +10,7 @@ from torch import Tensor
 
 from mhex._settings import check_choice
 from mhex.errors import ArgumentError
-from mhex.metrics.base import JudgedMaps, PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
+from mhex.metrics import Case, JudgedMaps, PerImage, Protocol, register_metric
 from mhex.perturb import check_map, text_units
 
 _MODES = ("abs", "paper", "code")

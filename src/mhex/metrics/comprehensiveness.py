@@ -10,35 +10,25 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
-from mhex.perturb.references import WORDS
-from mhex.perturb.subject import Runner, Subject, column_of
-from mhex.perturb.sweep import PerturbationSweep, SweepResult
-from mhex.perturb.units import counts
+from mhex.metrics import Case, PerImage, Protocol, register_metric
+from mhex.perturb import WORDS, PassResult, PerturbationSweep, Runner, Subject, SweepResult, column_of, counts
 
 _OF_SWEEP = ("reference", "granularity", "tie", "seed", "words", "pooling")
 
 
 @dataclass(frozen=True)
-class ShareResult:
+class ShareResult(PassResult):
     """Probabilities of the explained class, the predicted one and the label; NaN where there is none.
 
     Attributes:
-        ids: Number of each sample in its data set.
         before: Probabilities of the samples as they are, (B, 3).
         without: With each share removed, (B, K, 3); NaN where a sample has no unit at all.
         alone: With each share kept alone, of the same shape.
-        runner: How it was made; None where it is not known.
     """
 
-    ids: tuple[int, ...]
     before: Tensor
     without: Tensor
     alone: Tensor
-    runner: ShareProtocol | None = None
 
     def of(self, scored: str) -> tuple[Tensor, Tensor, Tensor]:
         """All of one class: (B, 1), (B, K) and (B, K)."""
@@ -104,7 +94,7 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
         table = rows.view(2, len(self.percent), *rows.shape[1:]).transpose(1, 2)
         table = table.masked_fill((units == 0).view(-1, 1, 1), torch.nan)
         before = subject.probabilities(subject.logits, classes)
-        return ShareResult(tuple(subject.ids), before, table[0], table[1], self)
+        return ShareResult(tuple(subject.ids), before, *table, runner=self)
 
     def read(self, result: SweepResult) -> ShareResult | None:
         """The same off a sweep of 100 steps, without a pass; None where it lacks a point.
@@ -123,7 +113,7 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
             along = probabilities[result.runner.orders.index(order)]
             tables.append(along.gather(1, step[..., None].expand(-1, -1, 3)).masked_fill(nothing, torch.nan))
         source = replace(self, **{name: getattr(result.runner, name) for name in _OF_SWEEP})
-        return ShareResult(result.ids, probabilities[0, :, 0], tables[0], tables[1], source)
+        return ShareResult(result.ids, probabilities[0, :, 0], *tables, runner=source)
 
     def numbers(self, grid: Tensor, units: Tensor) -> Tensor:
         """How many units each share is, (B, K), by the units (B,) and those removed at each percent (B, 101)."""
@@ -141,6 +131,10 @@ class ShareMetric(PerImage):
         sweep = case.ready_sweep(self.protocol.sweep)
         result = None if sweep is None else self.protocol.read(sweep)
         return (case.passes(self.protocol.shared) if result is None else result,)
+
+    def score(self, result: ShareResult) -> Tensor:
+        """Mean over the shares."""
+        return super().score(result).mean(1)
 
 
 def comprehensiveness(result: ShareResult, scored: str = "predicted") -> Tensor:
@@ -168,6 +162,3 @@ def comprehensiveness(result: ShareResult, scored: str = "predicted") -> Tensor:
 )
 class Comprehensiveness(ShareMetric):
     """Mean over the shares; higher is better."""
-
-    def score(self, result: ShareResult) -> Tensor:
-        return comprehensiveness(result, self.protocol.scored).mean(1)

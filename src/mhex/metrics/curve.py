@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol, blur_only, check_units
+from mhex.metrics import Case, PerImage, Protocol
+from mhex.metrics.protocols import check_units
 from mhex.perturb import ORDERS, Order, PerturbationSweep, SweepResult, area
 
 
@@ -18,6 +17,7 @@ from mhex.perturb import ORDERS, Order, PerturbationSweep, SweepResult, area
 class SweepProtocol(Protocol):
     """Protocol of metrics that read a sweep; its settings are those of `PerturbationSweep`, by the same names."""
 
+    blur_parts = ("sigma", "radius")
     reference: str = "blur"
     steps: int = 20
     granularity: str = "pixel"
@@ -28,12 +28,7 @@ class SweepProtocol(Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.sweep  # making it refuses what it cannot do
         check_units(self.reference, self.granularity)
-
-    @property
-    def idle(self) -> dict[str, str]:
-        return blur_only(self.reference, "sigma", "radius")
 
     @property
     def sweep(self) -> PerturbationSweep:
@@ -69,6 +64,11 @@ class AreaProtocol(SweepProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         area(torch.zeros(1, self.steps + 1), self.area)  # refuses unknown rules, and grids without points for a rule
+
+    @property
+    def rule(self) -> str:
+        """The same, by the name that functions of metrics have for it."""
+        return self.area
 
 
 @dataclass(frozen=True)

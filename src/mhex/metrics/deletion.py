@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, CurveProtocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
 
@@ -40,8 +40,4 @@ class Deletion(CurveMetric):
     """Area under the deletion curve of the probability; lower is better."""
 
     better = (False,)
-    protocol: CurveProtocol
     orders = ("mif",)
-
-    def score(self, result: SweepResult) -> Tensor:
-        return deletion(result, self.protocol.scored, self.protocol.area)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.perturb.subject import Subject
+from mhex.perturb import Subject
 
 _ALL = 64  # so many classes are kept without being asked for
 

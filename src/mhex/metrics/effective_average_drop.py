@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
-from mhex.metrics.registry import register_metric
 from mhex.perturb import MaskedResult
 
 
@@ -66,5 +66,4 @@ class EffectiveAverageDrop(DropMetric):
     protocol: WeightedDropProtocol
 
     def score(self, result: MaskedResult) -> Tensor:
-        scored, threshold = self.protocol.scored, self.protocol.area_threshold
-        return torch.stack([effective_average_drop(result, scored, threshold), _area(result, threshold)], 1)
+        return torch.stack([super().score(result), _area(result, self.protocol.area_threshold)], 1)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhex.metrics.base import JudgedMaps
+from mhex.metrics import Protocol, register_metric
 from mhex.metrics.pointing_game import LocationMetric, on_mask, skip_empty
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
 
 
 def energy_pointing_game(saliency: Tensor, mask: Tensor) -> Tensor:
@@ -41,7 +39,3 @@ class EnergyPointingGame(LocationMetric):
     """Share of the positive part of the map; higher is better."""
 
     skips = "no object in the mask, or a map with nothing above 0"
-    protocol: Protocol
-
-    def score(self, result: JudgedMaps) -> Tensor:
-        return energy_pointing_game(result.saliency, result.truth)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, CurveProtocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
 
@@ -62,9 +62,6 @@ class Fidelity(CurveMetric):
     @property
     def output(self) -> str:
         return "centred-logit" if self.protocol.centred else "logit"
-
-    def score(self, result: SweepResult) -> Tensor:
-        return fidelity(result, self.protocol.scored, self.protocol.area, self.protocol.centred)
 
     def summary(self, rows: Tensor) -> Tensor:
         """Means, and the first over the area under a curve that is 1 everywhere: 100 by the rule `percent`."""

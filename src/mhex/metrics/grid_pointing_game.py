@@ -11,13 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.base import JudgedMaps, PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
-from mhex.perturb import check_map
-from mhex.perturb.subject import Subject
-from mhex.perturb.units import generator_for
+from mhex.metrics import Case, JudgedMaps, PerImage, Protocol, register_metric
+from mhex.perturb import Subject, check_map, generator_for
 
 _MOSAIC = 60  # purpose of random numbers
 

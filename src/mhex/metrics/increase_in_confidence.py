@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
+from mhex.metrics import register_metric
 from mhex.metrics.average_drop import DropMetric, RegionProtocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import MaskedResult
 
 
@@ -54,7 +54,3 @@ class IncreaseInConfidence(DropMetric):
     """Share of images; higher is better."""
 
     hits = True
-    protocol: KeepProtocol
-
-    def score(self, result: MaskedResult) -> Tensor:
-        return increase_in_confidence(result, self.protocol.scored)

@@ -12,34 +12,25 @@ from torch import Tensor
 from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
+from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.drops import Drops, drops_of
-from mhex.metrics.protocols import Protocol, blur_only, check_pixels
-from mhex.metrics.registry import register_metric
-from mhex.perturb.subject import Runner, Subject
-from mhex.perturb.units import at_size, check_maps, generator_for
+from mhex.metrics.protocols import check_pixels
+from mhex.perturb import PassResult, Runner, Subject, at_size, check_maps, generator_for
 
 _NOISE = 2  # purpose of random numbers
 
 
 @dataclass(frozen=True)
-class NoiseResult:
+class NoiseResult(PassResult):
     """What scores lost under each change.
 
     Attributes:
-        runner: How inputs were changed.
         shape: Channels, height and width of the images.
         drops: `z_c(x) - z_c(x - I)`.
     """
 
-    runner: NoiseProtocol
     shape: tuple[int, int, int]
     drops: Drops
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self.drops.ids
 
     def products(self, saliency: Tensor) -> Tensor:
         """`I . S` of maps (B, h, w), brought to the size of the image, for each change: (B, n), float64.
@@ -72,6 +63,7 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
         blur: Spread of the reference `"blur"`; None for a sixteenth of the shorter side.
     """
 
+    blur_parts = ("blur",)
     kind: str = "square"
     sigma: float = 0.1
     draws: int = 100
@@ -98,7 +90,7 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
             "sigma": "it is of Gaussian noise, and kind is 'square'; the spread of the blur is `blur`",
             "channels": "it is of Gaussian noise, and kind is 'square'",
         }
-        return noise | blur_only(self.reference, "blur")
+        return noise | super().idle
 
     def ask(self, subject: Subject, explained: Tensor | None = None, other_class: Tensor | None = None) -> NoiseResult:
         """Change and ask; classes as for `PerturbationSweep`."""
@@ -119,7 +111,7 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
             return subject.variants(changed, samples, rows=False)
 
         drops = drops_of(subject, self, self.draws, change, subject.classes(explained, other_class), "noise")
-        return NoiseResult(self, shape, drops)
+        return NoiseResult(drops.ids, shape, drops, runner=self)
 
     def patterns(self, number: int, draws: Sequence[int], shape: tuple[int, int, int]) -> Tensor:
         """M changes of a sample by its id, float64: noise, or 1 at hidden pixels and 0 elsewhere.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, CurveProtocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
 
@@ -40,9 +40,5 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
 class Insertion(CurveMetric):
     """Area under the insertion curve of the probability; higher is better."""
 
-    protocol: CurveProtocol
     orders = ("lif",)
     inserted = True
-
-    def score(self, result: SweepResult) -> Tensor:
-        return insertion(result, self.protocol.scored, self.protocol.area)

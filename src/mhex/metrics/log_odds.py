@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, ScoredProtocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
 
@@ -61,6 +61,3 @@ class LogOdds(CurveMetric):
     @property
     def output(self) -> str:
         return "log-odds" if self.protocol.true_odds else "log-probability"
-
-    def score(self, result: SweepResult) -> Tensor:
-        return log_odds(result, self.protocol.scored, true_odds=self.protocol.true_odds)

@@ -12,33 +12,25 @@ from torch import Tensor
 
 from mhex._settings import check_choice
 from mhex.errors import ArgumentError, warn
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
-from mhex.perturb.subject import Runner, Subject, top_class
-from mhex.perturb.units import check_map, generator_for
+from mhex.metrics import Case, PerImage, Protocol, register_metric
+from mhex.perturb import PassResult, Runner, Subject, check_map, generator_for, top_class
 
 _NEIGHBOURS = 3  # purpose of random numbers
 
 
 @dataclass(frozen=True)
-class NeighbourResult:
+class NeighbourResult(PassResult):
     """How maps and predictions of the neighbours differ.
 
     Attributes:
-        ids: Number of each sample in its data set.
         size: Norm of the map of each sample, (B,), float64.
         change: Norm of the difference of its neighbours' maps, (B, n).
         flipped: Whether they are predicted otherwise, bool (B, n).
-        runner: How it was made, with the units that were used; None where it is not known.
     """
 
-    ids: tuple[int, ...]
     size: Tensor
     change: Tensor
     flipped: Tensor
-    runner: NeighbourProtocol | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +84,7 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
             flipped.append(predicted != subject.predicted)
         used = self if subject.batch.scale is not None else replace(self, units="model")
         numbers = (maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
-        return NeighbourResult(tuple(subject.ids), *numbers, used)
+        return NeighbourResult(tuple(subject.ids), *numbers, runner=used)
 
     def _radius(self, subject: Subject) -> Tensor:
         """The radius in units of the model's input, (C, 1, 1) or a single number."""

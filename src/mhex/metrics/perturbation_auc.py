@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.curve import AreaProtocol, CurveMetric
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult, area
 
 
@@ -44,15 +44,13 @@ class PerturbationAUC(CurveMetric):
     columns = ("positive", "negative", "correct")
     outputs = ("difference", "positive", "negative", "positive_on_correct", "negative_on_correct")
     better = (True, False, True, False, True)
-    protocol: AreaProtocol
 
     @property
     def output(self) -> str:
         return "hit"
 
     def score(self, result: SweepResult) -> Tensor:
-        areas = perturbation_auc(result, self.protocol.area)
-        return torch.cat([areas, result.curve("mif", "hit", "label")[:, :1]], 1)
+        return torch.cat([super().score(result), result.curve("mif", "hit", "label")[:, :1]], 1)
 
     def summary(self, rows: Tensor) -> Tensor:
         """Means over all images, and over those that were right."""

@@ -10,10 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.errors import ArgumentError
-from mhex.metrics.base import JudgedMaps, PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
+from mhex.metrics import Case, JudgedMaps, PerImage, Protocol, register_metric
 from mhex.perturb import at_size, check_map
 
 MASK = "a mask for each image (1 at the object, 0 elsewhere, -1 to be ignored)"
@@ -27,6 +24,9 @@ class LocationMetric(PerImage):
     def of(self, case: Case) -> tuple[Any, ...]:
         mask = case.needs("mask", MASK)
         return (JudgedMaps(tuple(case.ids), check_map(case.subject, case.saliency), mask),)
+
+    def score(self, result: JudgedMaps) -> Tensor:
+        return super().score(result.saliency, result.truth)
 
 
 def on_mask(saliency: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,3 @@ class PointingGame(LocationMetric):
     """Share of hits; higher is better."""
 
     hits = True
-    protocol: PointingProtocol
-
-    def score(self, result: JudgedMaps) -> Tensor:
-        return pointing_game(result.saliency, result.truth, self.protocol.tolerance)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, fields, replace
 from types import UnionType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from mhex._settings import check_choice, check_kind
 from mhex.errors import ArgumentError
-from mhex.perturb import PerturbationSweep, Runner
-from mhex.perturb.references import PIXELS, WORDS
+from mhex.perturb import PIXELS, WORDS, PerturbationSweep, Runner
 
 READ_PARTS = ("orders", "scored", "sign")  # parts that say what is read of a result, whatever passes it was made by
 
@@ -21,7 +20,12 @@ class Protocol:
 
     A part that changes nothing beside the others is refused unless it has its usual value, so that nobody takes a
     number for what it is not. Seeds are the exception: a run has one for all of its metrics, whether they draw or not.
+
+    Attributes:
+        blur_parts: Parts that change nothing but the blur, where the reference is one.
     """
+
+    blur_parts: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         usual = {f.name: f.default for f in fields(self)}
@@ -37,6 +41,7 @@ class Protocol:
                 )
         if "scored" in usual:
             check_choice("scored", getattr(self, "scored", None), ("explained", "predicted", "label"))
+        _ = self.passes  # making runners refuses what they cannot do
 
     def __str__(self) -> str:
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.idle}
@@ -49,7 +54,9 @@ class Protocol:
     @property
     def idle(self) -> dict[str, str]:
         """Parts that change nothing beside the others, and why; they are not printed."""
-        return {}
+        reference = getattr(self, "reference", "blur")
+        why = f"it is the blur's, and the reference is {reference!r}"
+        return {} if reference == "blur" else dict.fromkeys(self.blur_parts, why)
 
     @property
     def passes(self) -> tuple[Any, ...]:
@@ -60,13 +67,6 @@ class Protocol:
     def shared(self) -> Self:
         """The protocol with its usual value in every part that passes do not depend on: by it, passes are shared."""
         return replace(self, **{f.name: f.default for f in fields(self) if f.name in READ_PARTS})
-
-
-def blur_only(reference: str, *names: str) -> dict[str, str]:
-    """Parts of the blur, as parts that change nothing where the reference is another."""
-    if reference == "blur":
-        return {}
-    return dict.fromkeys(names, f"it is the blur's, and the reference is {reference!r}")
 
 
 def check_pixels(reference: str) -> None:

@@ -15,13 +15,9 @@ from mhex._progress import track
 from mhex._settings import check_choice
 from mhex.capture import unwrap
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
+from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.max_sensitivity import check_images, explain_again
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
-from mhex.perturb.subject import Runner, Subject
-from mhex.perturb.units import check_map, counts, generator_for
+from mhex.perturb import PassResult, Runner, Subject, check_map, counts, generator_for
 from mhex.stats.correlation import rank_correlation
 
 
@@ -77,21 +73,17 @@ _MODES = ("parameters", "logit", "labels")
 
 
 @dataclass(frozen=True)
-class RandomizedResult:
+class RandomizedResult(PassResult):
     """Rank correlations with the map of the model as it is, of maps and of their absolute values.
 
     Attributes:
-        ids: Number of each sample in its data set.
         rho: (B, L, 2), L the number of layers renewed so far, or 1; NaN where a map is constant.
         baseline: What two models that have nothing in common would reach by multiplying their gradients with this
             input, (B, 2).
-        runner: How it was made; None where it is not known.
     """
 
-    ids: tuple[int, ...]
     rho: Tensor
     baseline: Tensor
-    runner: RandomizationProtocol | None = None
 
     def of(self, sign: str) -> tuple[Tensor, Tensor]:
         """Correlations (B, L) and baseline (B,) of `"signed"` maps, or of their `"absolute"` values."""
@@ -158,7 +150,7 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
                 new = explain_again(subject, again, subject.batch.pixels, classes, saliency)
                 correlations.append(_alike(maps, new))
         rho = torch.stack(correlations, 1)
-        return RandomizedResult(tuple(subject.ids), rho, self._baseline(subject, saliency), self)
+        return RandomizedResult(tuple(subject.ids), rho, self._baseline(subject, saliency), runner=self)
 
     def _stages(self, subject: Subject, model: nn.Module) -> Generator[int]:
         """Once after each part of the layers has been renewed; once for the other modes."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from mhex.metrics.base import PerImage
 from mhex.registry import Registry, import_modules
-
-MetricClass = TypeVar("MetricClass", bound=type[PerImage])
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,11 @@ class MetricSpec:
         function: The formula, from a result to numbers per image.
         title: What it asks, in one line.
         paper: Reference.
-        modalities: What it is defined for.
         passes: Cost per image beside the clean pass that all metrics share, in forward passes F, explanations E and
             steps T.
         traps: What to beware of.
+        presets: Protocols of papers by name; `"default"` is the library's own.
+        modalities: What it is defined for.
         data: What it needs of the data beside inputs: `"mask"`, `"rationale"`, `"label"`, `"tiles"` or `"two classes"`.
         explains: Whether it explains again, changed images or other classes (`Case.again`).
     """
@@ -38,15 +37,17 @@ class MetricSpec:
     function: Callable[..., Tensor]
     title: str
     paper: str
-    modalities: tuple[str, ...]
     passes: str
     traps: str
+    presets: Mapping[str, Any]
+    modalities: tuple[str, ...] = ("image", "text")
     data: tuple[str, ...] = ()
     explains: bool = False
 
-    @property
-    def presets(self) -> Mapping[str, Any]:
-        return self.metric.presets
+    def __post_init__(self) -> None:
+        self.metric.function = staticmethod(self.function)
+        self.metric.presets = self.presets
+        self.metric.higher_is_better = self.higher_is_better
 
     @property
     def higher_is_better(self) -> bool:
@@ -54,31 +55,7 @@ class MetricSpec:
 
 
 METRICS: Registry[MetricSpec] = Registry("metric")
-
-
-def register_metric(
-    name: str,
-    *,
-    function: Callable[..., Tensor],
-    title: str,
-    paper: str,
-    passes: str,
-    traps: str,
-    presets: Mapping[str, Any],
-    modalities: tuple[str, ...] = ("image", "text"),
-    data: tuple[str, ...] = (),
-    explains: bool = False,
-) -> Callable[[MetricClass], MetricClass]:
-    """Register the decorated class as metric `name`, with its protocols by name; see `MetricSpec` for the rest."""
-
-    def decorate(metric: MetricClass) -> MetricClass:
-        spec = MetricSpec(name, metric, function, title, paper, modalities, passes, traps, data, explains)
-        METRICS.add(name, spec)
-        metric.higher_is_better = bool(metric.better[0])
-        metric.presets = presets
-        return metric
-
-    return decorate
+register_metric = METRICS.decorator(MetricSpec)  # registers the class; its arguments are the fields of `MetricSpec`
 
 
 def all_metrics() -> dict[str, MetricSpec]:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from mhex._settings import check_choice
 from mhex.errors import ArgumentError
+from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, ScoredProtocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import SweepResult
 
 _TENTHS = tuple(f"{order}_{share}" for order in ("mif", "lif") for share in range(10, 100, 10))
@@ -75,4 +75,4 @@ class ROAD(CurveMetric):
 
     def score(self, result: SweepResult) -> Tensor:
         hits = [_tenths(result, order, "hit", self.protocol.hit) for order in ("mif", "lif")]
-        return torch.cat([road(result, self.protocol.scored)[:, None], *hits], 1)
+        return torch.cat([super().score(result)[:, None], *hits], 1)

@@ -10,32 +10,24 @@ from torch import Tensor
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol, blur_only, check_units
-from mhex.metrics.registry import register_metric
-from mhex.perturb.subject import Runner, Subject, column_of
-from mhex.perturb.sweep import PerturbationSweep
-from mhex.perturb.units import Units, counts
+from mhex.metrics import Case, PerImage, Protocol, register_metric
+from mhex.metrics.protocols import check_units
+from mhex.perturb import PassResult, PerturbationSweep, Runner, Subject, Units, column_of, counts
 
 
 @dataclass(frozen=True)
-class GroupResult:
+class GroupResult(PassResult):
     """Importance of each group, and what goes with it.
 
     Attributes:
-        ids: Number of each sample in its data set.
         importance: Mean score of the units of each group, the most important group first, above that of the least
             important unit; (B, K), NaN for a group without a unit.
         drop: `p_c(x) - p_c(x without the group)` of the explained class, the predicted one and the label, (B, K, 3);
             NaN where there is none.
-        runner: How it was made; None where it is not known.
     """
 
-    ids: tuple[int, ...]
     importance: Tensor
     drop: Tensor
-    runner: GroupProtocol | None = None
 
     def of(self, scored: str) -> Tensor:
         """What goes with each group, of one class, (B, K)."""
@@ -54,6 +46,7 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
         granularity, tie, seed, sigma: As for `PerturbationSweep`.
     """
 
+    blur_parts = ("sigma",)
     reference: str = "mean"
     groups: int = 10
     scored: str = "predicted"
@@ -68,10 +61,6 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
             raise ArgumentError(f"Expected at least 2 groups, but got {self.groups!r}.")
         _ = self.sweep  # making it refuses what it cannot do
         check_units(self.reference, self.granularity)
-
-    @property
-    def idle(self) -> dict[str, str]:
-        return blur_only(self.reference, "sigma")
 
     @property
     def sweep(self) -> PerturbationSweep:
@@ -99,7 +88,7 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
             drop[samples, jobs % self.groups] = before[samples] - subject.probabilities(logits, classes[samples])
         importance = _means(removal.units, group, self.groups)
         drop = drop.masked_fill(importance.isnan()[..., None], torch.nan)
-        return GroupResult(tuple(subject.ids), importance, drop, self)
+        return GroupResult(tuple(subject.ids), importance, drop, runner=self)
 
 
 def _means(units: Units, group: Tensor, groups: int) -> Tensor:
@@ -163,4 +152,4 @@ class SaCo(PerImage):
     def score(self, result: GroupResult) -> Tensor:
         s = result.importance.nan_to_num(-torch.inf)
         least = result.importance.nan_to_num(torch.inf)
-        return torch.stack([saco(result, self.protocol.scored), (s.amax(1) <= least.amin(1)).double()], 1)
+        return torch.stack([super().score(result), (s.amax(1) <= least.amin(1)).double()], 1)

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from mhex._settings import check_choice
-from mhex.metrics.base import JudgedMaps
+from mhex.metrics import JudgedMaps, Protocol, register_metric
 from mhex.metrics.pointing_game import LocationMetric, on_mask, skip_empty
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
 from mhex.perturb import generator_for, minmax
 
 SEARCHED = tuple(k / 10 for k in range(10))
@@ -143,7 +141,7 @@ class Segmentation(LocationMetric):
     protocol: SegmentationProtocol
 
     def score(self, result: JudgedMaps) -> Tensor:
-        rows = segmentation(result.saliency, result.truth)
+        rows = super().score(result)
         halves = [int(torch.randint(2, (), generator=generator_for(self.protocol.seed, i, _HALF))) for i in result.ids]
         half = torch.tensor(halves, device=rows.device, dtype=rows.dtype)[:, None]
         return torch.cat([rows[:, : len(_NUMBERS)], half, rows[:, len(_NUMBERS) :]], 1)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
-from mhex.metrics.registry import register_metric
 from mhex.perturb import MaskedResult
 
 
@@ -44,8 +44,3 @@ def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor
 )
 class SoftAverageDrop(DropMetric):
     """Mean relative drop under a soft mask; higher is better."""
-
-    protocol: SoftProtocol
-
-    def score(self, result: MaskedResult) -> Tensor:
-        return soft_average_drop(result, self.protocol.scored)

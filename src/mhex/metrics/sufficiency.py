@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhex.metrics import register_metric
 from mhex.metrics.comprehensiveness import ShareMetric, ShareProtocol, ShareResult
-from mhex.metrics.registry import register_metric
 
 
 def sufficiency(result: ShareResult, scored: str = "predicted") -> Tensor:
@@ -35,6 +35,3 @@ class Sufficiency(ShareMetric):
     """Mean over the shares; lower is better."""
 
     better = (False,)
-
-    def score(self, result: ShareResult) -> Tensor:
-        return sufficiency(result, self.protocol.scored).mean(1)

@@ -13,10 +13,7 @@ from mhex._settings import check_choice
 from mhex.errors import ArgumentError
 from mhex.inputs.masks import FORMS, marked_words
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
-from mhex.metrics.base import PerImage
-from mhex.metrics.case import Case
-from mhex.metrics.protocols import Protocol
-from mhex.metrics.registry import register_metric
+from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.perturb import ranks, text_units
 
 _K = (10, 20, 30, 40, 50, 60, 70, 80)
@@ -160,8 +157,7 @@ class TokenF1(PerImage):
         return (WordScores(tuple(case.ids), units.scores, counted, rationale),)
 
     def score(self, words: WordScores) -> Tensor:
-        part = self.protocol
-        return torch.cat([token_f1(words, part.k, part.mode, part.seed), recall_bound(words)[:, None]], 1)
+        return torch.cat([super().score(words), recall_bound(words)[:, None]], 1)
 
     def summary(self, rows: Tensor) -> Tensor:
         """Means over texts, and first of all the mean over k."""

@@ -1,30 +1,13 @@
 """What "removed" means, and the one sweep that asks a model about it."""
 
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
-from mhex.perturb.references import gaussian_blur, imputed, reference
-from mhex.perturb.subject import Runner, Subject, top_class
+from mhex.perturb.references import PIXELS, WORDS, gaussian_blur, imputed, reference
+from mhex.perturb.subject import PassResult, Runner, Subject, column_of, top_class
 from mhex.perturb.sweep import ORDERS, Order, PerturbationSweep, SweepResult, area
-from mhex.perturb.units import at_size, check_map, counts, generator_for, ranks, text_units
+from mhex.perturb.units import Units, at_size, check_map, check_maps, counts, generator_for, ranks, text_units
 
-__all__ = [
-    "ORDERS",
-    "MaskedPass",
-    "MaskedResult",
-    "Order",
-    "PerturbationSweep",
-    "Runner",
-    "Subject",
-    "SweepResult",
-    "area",
-    "at_size",
-    "check_map",
-    "counts",
-    "gaussian_blur",
-    "generator_for",
-    "imputed",
-    "minmax",
-    "ranks",
-    "reference",
-    "text_units",
-    "top_class",
-]
+__all__ = ["MaskedPass", "MaskedResult", "minmax"]
+__all__ += ["PIXELS", "WORDS", "gaussian_blur", "imputed", "reference"]
+__all__ += ["PassResult", "Runner", "Subject", "column_of", "top_class"]
+__all__ += ["ORDERS", "Order", "PerturbationSweep", "SweepResult", "area"]
+__all__ += ["Units", "at_size", "check_map", "check_maps", "counts", "generator_for", "ranks", "text_units"]

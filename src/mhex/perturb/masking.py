@@ -12,27 +12,23 @@ from mhex._settings import check_choice
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.perturb.references import PIXELS, WORDS
-from mhex.perturb.subject import Runner, Subject, column_of
+from mhex.perturb.subject import PassResult, Runner, Subject, column_of
 from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_units
 
 
 @dataclass(frozen=True)
-class MaskedResult:
+class MaskedResult(PassResult):
     """Probabilities before and after.
 
     Attributes:
-        ids: Number of each sample in its data set.
         before: Probabilities of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
         after: The same with a part hidden; NaN where a text has no token to hide.
         scaled: Maps from 0 to 1, (B, H, W), or (B, T).
-        runner: How it was made; None where it is not known.
     """
 
-    ids: tuple[int, ...]
     before: Tensor
     after: Tensor
     scaled: Tensor
-    runner: MaskedPass | None = None
 
     def of(self, scored: str) -> tuple[Tensor, Tensor]:
         """Both of one class, (B,)."""
@@ -82,7 +78,7 @@ class MaskedPass(Runner[MaskedResult]):
         chunks = subject.run(subject.batch.size, change)
         after = torch.cat([subject.probabilities(logits, classes[start:stop]) for start, stop, logits in chunks])
         before, after = subject.probabilities(subject.logits, classes), after.masked_fill(empty[:, None], torch.nan)
-        return MaskedResult(tuple(subject.ids), before, after, scaled, self)
+        return MaskedResult(tuple(subject.ids), before, after, scaled, runner=self)
 
     def _image(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
         """Scaled maps, from numbers of samples to inputs for the model, and which samples have nothing to hide."""

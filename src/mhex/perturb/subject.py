@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -21,6 +22,19 @@ from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
 
 Result_co = TypeVar("Result_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What the model said of changed samples.
+
+    Attributes:
+        ids: Number of each sample in its data set.
+        runner: How it was made; None where it is not known.
+    """
+
+    ids: tuple[int, ...]
+    runner: Any = field(default=None, kw_only=True)
 
 
 class Runner(ABC, Generic[Result_co]):

@@ -14,7 +14,7 @@ from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
 from mhex.perturb.references import PIXELS, WORDS, imputed
-from mhex.perturb.subject import Runner, Subject, column_of, top_class
+from mhex.perturb.subject import PassResult, Runner, Subject, column_of, top_class
 from mhex.perturb.units import Tie, Units, counts, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
@@ -22,13 +22,11 @@ ORDERS: tuple[Order, ...] = ("mif", "lif")
 
 
 @dataclass(frozen=True)
-class SweepResult:
+class SweepResult(PassResult):
     """Curves of a batch, over the steps 0 to T.
 
     Attributes:
-        runner: How they were made.
         classes: The explained class, the predicted one, the label and another one, (B, 4); -1 where there is none.
-        ids: Number of each sample in its data set.
         removed: Units removed at each step, (B, T + 1).
         units: Units of each sample, (B,).
         z: Scores of these classes, (orders, B, T + 1, 4), float64.
@@ -38,9 +36,7 @@ class SweepResult:
         complement: Scores of all other classes together, `log(p / (1 - p)) = z - complement`, of the shape of `z`.
     """
 
-    runner: PerturbationSweep
     classes: Tensor
-    ids: tuple[int, ...]
     removed: Tensor
     units: Tensor
     z: Tensor
@@ -108,7 +104,7 @@ class SweepResult:
 
     def _read(self, sweep: PerturbationSweep, tables: Sequence[Tensor]) -> SweepResult:
         """Other orders or steps of the same samples."""
-        return SweepResult(sweep, self.classes, self.ids, self.removed, self.units, *tables)
+        return SweepResult(self.ids, self.classes, self.removed, self.units, *tables, runner=sweep)
 
     def _place(self, order: str) -> int:
         if order not in self.runner.orders:
@@ -272,7 +268,7 @@ class PerturbationSweep(Runner[SweepResult]):
         last = torch.tensor([order == "lif" for order in self.orders], device=subject.device)
         rows = removal.ask(grid.mT.repeat(len(last), 1), last.repeat_interleave(self.steps + 1), read)
         tables = [row.view(len(last), self.steps + 1, *row.shape[1:]).transpose(1, 2) for row in rows]
-        return SweepResult(self, classes, tuple(subject.ids), grid, removal.units.number, *tables)
+        return SweepResult(tuple(subject.ids), classes, grid, removal.units.number, *tables, runner=self)
 
     def ranked(self, subject: Subject, saliency: Tensor) -> Removal:
         """Units in the order of their importance."""
