@@ -10,7 +10,6 @@ from typing import Any
 
 from scipy import stats
 
-from mhex.stats.paired_tests import p_text
 from recommend_rating import Full, Judgement, judged
 
 _INTRO = """# Recommendations beside a full benchmark
@@ -79,6 +78,13 @@ def _benchmark(full: Full) -> str:
 def _plain(command: str) -> str:
     """A command without folders, which change no number."""
     return re.sub(r" --(out|page)[ =]\S+", "", command)
+
+
+def p_text(p: float) -> str:
+    """A p-value as it is printed: no test ever gives 0."""
+    if p < 1e-300:
+        return "< 1e-300"
+    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
 
 
 def _p(full: Full, name: str) -> str:

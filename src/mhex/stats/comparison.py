@@ -17,9 +17,6 @@ from mhex.stats.paired_tests import FLIPS, exchange, holm, sign_flip
 _FLIPS_PER_PAIR = 50  # so that the correction for many pairs leaves a p that can be small enough
 _EXCHANGED = 20  # so many images change sides with everything computed again; more are told apart by resamples
 _RESAMPLES = 1000
-_NAN = float("nan")
-_NUMBERS = ("difference", "low", "high", "p", "adjusted", "wilcoxon", "effect", "superiority")
-_PLACES = ("place", "place_low", "place_high", "rank", "rank_low", "rank_high", "first")
 
 
 @dataclass(frozen=True)
@@ -205,16 +202,13 @@ def all_pairs(
             totals = rows.mean(-3)[..., 0] if summary is None else summary(rows.movedim(-2, -3))[..., 0]
             return totals[..., place[0]] - totals[..., place[1]]
 
-        interval = bootstrap(part.flatten(1), differences, resamples, confidence, seed)
-        ends[:, pairs] = torch.stack([interval.low, interval.high])
+        ends[:, pairs] = torch.stack(bootstrap(part.flatten(1), differences, resamples, confidence, seed))
         if summary is None:
             single[:, pairs] = _image_numbers(part[:, place[0]] - part[:, place[1]])
     columns = torch.stack([tested.difference, *ends, tested.p, tested.adjusted, *single], 1)
     keys = zip(tested.first.tolist(), tested.second.tolist(), strict=True)
-    return {
-        key: Paired(**dict(zip(_NUMBERS, row, strict=True)), n=n, seed=seed, flips=tested.flips, resamples=resamples)
-        for key, row, n in zip(keys, columns.tolist(), tested.n.tolist(), strict=True)
-    }
+    rows = zip(keys, columns.tolist(), tested.n.tolist(), strict=True)
+    return {key: Paired(*row, n, seed, tested.flips, resamples) for key, row, n in rows}
 
 
 def _by_images(common: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -229,7 +223,7 @@ def _by_images(common: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _image_numbers(d: Tensor) -> Tensor:
     """Of differences (n, P): p of Wilcoxon, effect size, and share of images where the first is higher, (3, P)."""
-    wilcoxon = [float(stats.wilcoxon(pair.numpy()).pvalue) if bool(pair.any()) else _NAN for pair in d.unbind(1)]
+    wilcoxon = [float(stats.wilcoxon(pair.numpy()).pvalue) if bool(pair.any()) else torch.nan for pair in d.unbind(1)]
     mean = d.mean(0)
     spread = d.std(0) if len(d) > 1 else torch.zeros_like(mean)
     spread = torch.where(spread <= 1e-12 * mean.abs(), 0.0, spread)  # rounding is no spread
@@ -350,4 +344,4 @@ def ranking(
     value, place, rank = places(rows), slice(0, methods), slice(methods, 2 * methods)
     ends = [column[part] for part in (place, rank) for column in (value, low, high)]
     numbers = torch.stack([*ends, draws[:, 2 * methods :].nanmean(0)], 1).tolist()
-    return [Rank(**dict(zip(_PLACES, row, strict=True)), n=len(rows)) for row in numbers]
+    return [Rank(*row, len(rows)) for row in numbers]

@@ -19,41 +19,17 @@ Values = Tensor | Sequence[float] | NDArray[Any]
 _NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
 
 
-@dataclass(frozen=True, eq=False)
-class Pearson:
-    """Linear correlation.
+def pearson(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Coefficients of rows (..., n) and (..., n), and their p, two-sided, by Student's t with n - 2 degrees.
 
-    Attributes:
-        r: Coefficient, (...); NaN for fewer than 3 pairs or where either side is constant.
-        t: `r sqrt((n - 2) / (1 - r^2))`.
-        p: Two-sided; it may be too small for a number, and is 0 then.
-        n: Number of pairs.
+    NaN for fewer than 3 pairs or where a row is constant; p may be too small for a number, and is 0 then.
     """
-
-    r: Tensor
-    t: Tensor
-    p: Tensor
-    n: int
-
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Ends of the confidence interval by Fisher's z, (...) each; -1 and 1 for 3 pairs, of which it has no bound."""
-        if self.n <= 3:
-            return (self.r * 0 - 1, self.r * 0 + 1)  # NaN stays
-        half = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=self.r.dtype)) / (self.n - 3) ** 0.5
-        return (self.r.atanh() - half).tanh(), (self.r.atanh() + half).tanh()
-
-
-def pearson(x: Tensor, y: Tensor) -> Pearson:
-    """Correlation of values (..., n) and (..., n), along the last axis, with what it is worth."""
     if x.shape != y.shape or not x.dim():
         raise ArgumentError(f"Expected as many values on both sides, but got {tuple(x.shape)} and {tuple(y.shape)}.")
     n = x.shape[-1]
-    r = correlation(x, y)
-    r = r if n >= 3 else torch.full_like(r, torch.nan)
-    unexplained = (1 - r) * (1 + r)  # share of the variance
-    t = r * ((n - 2) / unexplained).sqrt() if n >= 3 else r
-    p = special.betainc(max(n - 2, 1) / 2, 0.5, unexplained.cpu().numpy())
-    return Pearson(r, t, torch.as_tensor(p, dtype=torch.float64, device=r.device), n)
+    r = correlation(x, y) if n >= 3 else torch.full(x.shape[:-1], torch.nan, dtype=torch.float64)
+    p = special.betainc(max(n - 2, 1) / 2, 0.5, ((1 - r) * (1 + r)).cpu().numpy())  # of the unexplained variance
+    return r, torch.as_tensor(p, dtype=torch.float64, device=r.device)
 
 
 def correlation(x: Tensor, y: Tensor) -> Tensor:
@@ -63,15 +39,10 @@ def correlation(x: Tensor, y: Tensor) -> Tensor:
     return (_unit(x) * _unit(y)).sum(-1).clamp(-1, 1)
 
 
-def varies(x: Tensor) -> Tensor:
-    """Whether the values of rows (..., n) differ by more than rounding, bool (...)."""
-    return ~_unit(x).isnan().any(-1) if x.shape[-1] else torch.zeros(x.shape[:-1], dtype=torch.bool)
-
-
 def _unit(x: Tensor) -> Tensor:
-    """Rows less their mean, of length 1; NaN where they are constant."""
+    """Rows less their mean, of length 1; NaN where they differ by no more than rounding."""
     side = x.double()
-    scale = side.abs().amax(-1, keepdim=True) if x.shape[-1] else side
+    scale = side.abs().amax(-1, keepdim=True)
     side = side / torch.where(scale > 0, scale, 1.0)  # so that no square is too large or too small
     off = side - side.mean(-1, keepdim=True)
     length = torch.linalg.vector_norm(off, dim=-1, keepdim=True)
@@ -135,12 +106,15 @@ def correlate(x: Values, y: Values, level: float, names: tuple[str, str]) -> tup
     a, b = _column(x, names[0]), _column(y, names[1])
     if len(a) != len(b):
         raise ArgumentError(f"Expected as many values of {names[1]} as of {names[0]}, {len(a)}, but got {len(b)}.")
-    result = pearson(a, b)
-    low, high = result.interval(level)
-    row = Correlation(*names, float(result.r), float(result.p), len(a), float(low), float(high), level)
-    if len(a) < 3:
-        return row, f"it takes three samples, and there are {len(a)}"
-    constant = [name for name, column in zip(names, (a, b), strict=True) if not varies(column)]
+    (r, p), n = pearson(a, b), len(a)
+    low, high = r * 0 - 1, r * 0 + 1  # NaN stays
+    if n > 3:
+        half = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=r.dtype)) / (n - 3) ** 0.5
+        low, high = (r.atanh() - half).tanh(), (r.atanh() + half).tanh()
+    row = Correlation(*names, float(r), float(p), n, float(low), float(high), level)
+    if n < 3:
+        return row, f"it takes three samples, and there are {n}"
+    constant = [name for name, column in zip(names, (a, b), strict=True) if bool(_unit(column).isnan().any())]
     return row, f"{constant[0]} does not vary" if constant else None
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from scipy import stats
 from torch import Tensor
 
-from mhex._settings import check_kind
+from mhex._settings import check_choice, check_kind
 from mhex.errors import ArgumentError
 
 Summary = Callable[[Tensor], Tensor]
@@ -19,24 +18,11 @@ _AT_A_TIME = 4_000_000  # numbers that a part of the resamples may hold
 _NOTHING = 1e-200  # a sum of squares below it is none
 
 
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """Where values of a data set lie.
-
-    Attributes:
-        low, high: Ends, (O,).
-        kind: `"percentile"`, `"bca"` or `"exact"`.
-        confidence: Share of data sets whose interval holds the value.
-        resamples: How often images were drawn.
-        seed: Seed of the draws.
-    """
+class Interval(NamedTuple):
+    """Where values of a data set lie: the ends, (O,) each."""
 
     low: Tensor
     high: Tensor
-    kind: str
-    confidence: float
-    resamples: int
-    seed: int
 
 
 def bootstrap(
@@ -68,7 +54,7 @@ def bootstrap(
     if kind == "bca":
         shares = _corrected(shares, draws, rows.cpu(), summary)
     low, high = torch.stack([draws[:, k].nanquantile(shares[:, k].to(draws)) for k in range(draws.shape[1])], 1)
-    return Interval(low, high, kind, confidence, resamples, seed)
+    return Interval(low, high)
 
 
 def check_interval(resamples: object, confidence: object, seed: object, kind: object) -> None:
@@ -79,8 +65,7 @@ def check_interval(resamples: object, confidence: object, seed: object, kind: ob
     check_kind("interval", kind, (str,))
     if not 0 < confidence < 1:  # type: ignore[operator]
         raise ArgumentError(f"Expected confidence between 0 and 1, but got {confidence!r}.")
-    if kind not in ("percentile", "bca"):
-        raise ArgumentError(f"Expected the kind of interval to be 'percentile' or 'bca', but got {kind!r}.")
+    check_choice("the kind of interval", kind, get_args(IntervalKind))
 
 
 def interval_of(
@@ -103,12 +88,9 @@ def interval_of(
         n, k = len(rows), float(rows.sum())
         ends = stats.beta.ppf([(1 - confidence) / 2, (1 + confidence) / 2], [k, k + 1], [n - k + 1, n - k])
         low, high = (0.0 if k == 0 else ends[0]), (1.0 if k == n else ends[1])
-        return Interval(torch.tensor([low]).double(), torch.tensor([high]).double(), "exact", confidence, 0, seed)
+        return Interval(torch.tensor([low]).double(), torch.tensor([high]).double())
     interval = bootstrap(rows, summary, resamples, confidence, seed, kind)
-    if len(rows) > 1:
-        return interval
-    nothing = torch.full_like(interval.low, torch.nan)
-    return replace(interval, low=nothing, high=nothing)
+    return interval if len(rows) > 1 else Interval(*(torch.full_like(end, torch.nan) for end in interval))
 
 
 def resampled(rows: Tensor, summary: Summary, resamples: int = 2000, seed: int = 0) -> Tensor:

@@ -14,7 +14,6 @@ from mhex.stats.intervals import Summary
 FLIPS = 10_000
 _EXACT = 12  # the signs of so many images are flipped in every way
 _AT_A_TIME = 4_000_000  # numbers that a part of the flips may hold
-_UNDERFLOW = 1e-300
 
 
 def sign_flip(d: Tensor, seed: int = 0, flips: int = FLIPS) -> Tensor:
@@ -108,11 +107,3 @@ def holm(p: Sequence[float] | Tensor) -> list[float]:
     adjusted = np.full(len(values), np.nan)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(order), 0, -1)))
     return [float(value) for value in adjusted]
-
-
-def p_text(p: float | Tensor) -> str:
-    """A p-value as it is printed: no test ever gives 0."""
-    p = float(p)
-    if p < _UNDERFLOW:
-        return "< 1e-300"
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"

@@ -104,6 +104,13 @@ def test_the_page_tells_commands_counts_and_intervals(tmp_path: Path) -> None:
     assert "| `slow` | 8 |" in said
 
 
+def test_p_text() -> None:
+    from recommend_page import p_text
+
+    texts = ["< 1e-300", "< 1e-300", "0.012", "1.000", "3.2e-07"]
+    assert [p_text(p) for p in (0.0, 1e-310, 0.0123456, 1.0, 3.21e-7)] == texts
+
+
 def test_races_need_a_benchmark(tmp_path: Path) -> None:
     from recommend_rating import Full
 

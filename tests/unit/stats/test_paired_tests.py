@@ -14,7 +14,7 @@ from mhex.stats import paired_tests as statistics
 from mhex.stats.comparison import all_pairs, marked, pair_tests, paired, ranking
 from mhex.stats.correlation import pearson
 from mhex.stats.intervals import bootstrap, resampled
-from mhex.stats.paired_tests import exchange, holm, p_text, sign_flip
+from mhex.stats.paired_tests import exchange, holm, sign_flip
 
 
 def draw(*shape, seed=0):
@@ -49,10 +49,9 @@ def columns(ranks):
 
 
 def test_pearson_closed_form():
-    found = pearson(torch.arange(1.0, 6), torch.tensor([2.0, 1.0, 4.0, 3.0, 5.0]))
-    assert float(found.r) == pytest.approx(0.8, abs=1e-12)
-    assert float(found.t) == pytest.approx(2.309401, abs=1e-6)
-    assert float(found.p) == pytest.approx(0.104088, abs=1e-6)
+    r, p = pearson(torch.arange(1.0, 6), torch.tensor([2.0, 1.0, 4.0, 3.0, 5.0]))
+    assert float(r) == pytest.approx(0.8, abs=1e-12)
+    assert float(p) == pytest.approx(2 * stats.t.sf(2.309401, 3), abs=1e-6) == pytest.approx(0.104088, abs=1e-6)
 
 
 def with_correlation(r, n):
@@ -65,12 +64,10 @@ def with_correlation(r, n):
 
 
 def test_pearson_at_many_pairs():
-    strong = pearson(*with_correlation(0.5, 10_004))
-    assert float(strong.r) == pytest.approx(0.5)
-    assert float(strong.p) == 0.0
-    assert p_text(strong.p) == "< 1e-300"
-    weak = pearson(*with_correlation(0.028, 10_004))
-    assert float(weak.p) == pytest.approx(0.005, abs=2e-4)
+    r, p = pearson(*with_correlation(0.5, 10_004))
+    assert float(r) == pytest.approx(0.5)
+    assert float(p) == 0.0
+    assert float(pearson(*with_correlation(0.028, 10_004))[1]) == pytest.approx(0.005, abs=2e-4)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])
@@ -78,37 +75,27 @@ def test_pearson_at_many_pairs():
 def test_pearson_beside_scipy(shift, size):
     x, y = draw(2, 4, 30)
     y = y + 0.5 * x
-    found = pearson((x + shift) * size, y * size)
+    r, p = pearson((x + shift) * size, y * size)
     for row in range(4):
         wanted = stats.pearsonr(x[row].numpy(), y[row].numpy())
-        assert float(found.r[row]) == pytest.approx(wanted.statistic, abs=1e-8)
-        assert float(found.p[row]) == pytest.approx(wanted.pvalue, rel=1e-6)
+        assert float(r[row]) == pytest.approx(wanted.statistic, abs=1e-8)
+        assert float(p[row]) == pytest.approx(wanted.pvalue, rel=1e-6)
 
 
 def test_pearson_without_variance_or_pairs():
-    assert math.isnan(pearson(torch.full((10,), 0.1), draw(10)).r)
-    assert math.isnan(pearson(torch.full((7,), 0.1).double() + 1e5, draw(7)).p)
+    assert math.isnan(pearson(torch.full((10,), 0.1), draw(10))[0])
+    assert math.isnan(pearson(torch.full((7,), 0.1).double() + 1e5, draw(7))[1])
     rounded = torch.tensor([0.3] * 5 + [0.1 + 0.2] * 5, dtype=torch.float64)
     assert rounded.unique().numel() == 2  # rounding alone
-    assert math.isnan(pearson(rounded, draw(10)).r)
-    assert math.isnan(pearson(torch.zeros(10), draw(10)).r)
-    assert math.isnan(pearson(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])).r)
-    assert math.isnan(pearson(torch.zeros(0), torch.zeros(0)).r)
-    line = pearson(torch.arange(5.0), -torch.arange(5.0))
-    assert float(line.r) == pytest.approx(-1)
-    assert float(line.p) < 1e-12
+    assert math.isnan(pearson(rounded, draw(10))[0])
+    assert math.isnan(pearson(torch.zeros(10), draw(10))[0])
+    assert math.isnan(pearson(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))[0])
+    assert math.isnan(pearson(torch.zeros(0), torch.zeros(0))[0])
+    r, p = pearson(torch.arange(5.0), -torch.arange(5.0))
+    assert float(r) == pytest.approx(-1)
+    assert float(p) < 1e-12
     with pytest.raises(ArgumentError, match="as many values"):
         pearson(torch.zeros(3), torch.zeros(4))
-
-
-def test_p_text():
-    assert [p_text(p) for p in (0.0, 1e-310, 0.0123456, 1.0, 3.21e-7)] == [
-        "< 1e-300",
-        "< 1e-300",
-        "0.012",
-        "1.000",
-        "3.2e-07",
-    ]
 
 
 # Intervals
@@ -193,10 +180,9 @@ def test_a_value_that_is_never_defined_has_no_interval(kind):
     assert float(found.low[1]) == float(found.high[1]) == 1.0
 
 
-def test_interval_keeps_its_seed():
+def test_intervals_depend_on_the_seed_alone():
     rows = draw(20, 1)
     found = bootstrap(rows, mean, 50, seed=7)
-    assert (found.seed, found.resamples, found.kind) == (7, 50, "percentile")
     assert torch.equal(found.low, bootstrap(rows, mean, 50, seed=7).low)
     assert not torch.equal(found.low, bootstrap(rows, mean, 50, seed=8).low)
 
