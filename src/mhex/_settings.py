@@ -30,6 +30,12 @@ def check_choice(name: str, value: object, choices: Collection[str | None]) -> N
         raise ArgumentError(f"Expected {name} to be {listed}, but got {value!r}.")
 
 
+def check_that(right: bool, expected: str, got: object, advice: str = "") -> None:
+    """Refuse what is not right, with what was expected, what came in its place, and what to do."""
+    if not right:
+        raise ArgumentError(f"Expected {expected}, but got {got}{advice}.")
+
+
 def check_count(name: str, value: object, or_none: bool = False, most: int = _MOST) -> None:
     """Refuse what is no whole number from 1 to `most`; None passes where `or_none` says so."""
     if value is None and or_none:

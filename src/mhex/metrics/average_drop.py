@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
-from mhex.metrics import Case, PerImage, Protocol, register_metric
+from mhex._settings import check_that
+from mhex.metrics import PerImage, Protocol, Scored, register_metric
 from mhex.perturb import PIXELS, WORDS, MaskedPass, MaskedResult
 
 LEAST = 1e-12
@@ -21,13 +21,8 @@ class MaskedProtocol(Protocol):
     """Protocol of metrics of one pass with a part hidden, whose settings `MaskedPass` has by the same names."""
 
     @property
-    def masked(self) -> MaskedPass:
-        """The pass that it needs."""
-        return MaskedPass(**{f.name: getattr(self, f.name) for f in fields(MaskedPass) if hasattr(self, f.name)})
-
-    @property
     def passes(self) -> tuple[Any, ...]:
-        return (self.masked,)
+        return (MaskedPass(**{f.name: getattr(self, f.name) for f in fields(MaskedPass) if hasattr(self, f.name)}),)
 
 
 @dataclass(frozen=True)
@@ -42,16 +37,14 @@ class HiddenProtocol(MaskedProtocol):
 
     blur_parts = ("sigma",)
     reference: str = "zero"
-    scored: str = "explained"
+    scored: Scored = "explained"
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.reference, str) and self.reference not in PIXELS[:-1]:
-            texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
-            raise ArgumentError(
-                f"Expected the reference to be one of {', '.join(PIXELS[:-1])}, but got {self.reference!r}"
-                f"{texts if self.reference in WORDS else ''}."
-            )
+        texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
+        right = not isinstance(self.reference, str) or self.reference in PIXELS[:-1]
+        wanted = f"the reference to be one of {', '.join(PIXELS[:-1])}"
+        check_that(right, wanted, repr(self.reference), texts if self.reference in WORDS else "")
         super().__post_init__()
 
 
@@ -98,7 +91,7 @@ class TextDropProtocol(MaskedProtocol):
     mode: str = "remove"
     reference: str = "mask_token"
     fraction: float = 0.1
-    scored: str = "predicted"
+    scored: Scored = "predicted"
     seed: int = 0
     rounding: str = "up"
     most: int | None = None
@@ -106,20 +99,9 @@ class TextDropProtocol(MaskedProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reference not in WORDS or self.mode.startswith("soft"):
-            raise ArgumentError(
-                f"Expected a reference of texts ({', '.join(WORDS)}) and mode 'remove' or 'keep', but got "
-                f"{self.reference!r} and {self.mode!r}."
-            )
-
-
-class DropMetric(PerImage):
-    """A metric of one pass with a part hidden."""
-
-    protocol: Any
-
-    def of(self, case: Case) -> tuple[Any, ...]:
-        return (case.passes(self.protocol.masked),)
+        hard = self.reference in WORDS and not self.mode.startswith("soft")
+        wanted = f"a reference of texts ({', '.join(WORDS)}) and mode 'remove' or 'keep'"
+        check_that(hard, wanted, f"{self.reference!r} and {self.mode!r}")
 
 
 def average_drop(result: MaskedResult, scored: str = "explained", relative: bool = True) -> Tensor:
@@ -156,7 +138,7 @@ def average_drop(result: MaskedResult, scored: str = "explained", relative: bool
         "mhex_text": TextDropProtocol(fraction=0.2, scored="label", rounding="down", most=20, relative=False),
     },
 )
-class AverageDrop(DropMetric):
+class AverageDrop(PerImage):
     """Mean drop, relative unless the protocol says otherwise; higher is better for removal, lower for keeping."""
 
     columns = ("value", "unsure")

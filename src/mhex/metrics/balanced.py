@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.metrics import Case, PerImage, register_metric
 from mhex.metrics.curve import SweepProtocol
 from mhex.metrics.fidelity import fidelity
-from mhex.metrics.max_sensitivity import check_images, explain_again, image_inputs
-from mhex.perturb import PassResult, Runner, Subject, SweepResult, check_map, generator_for
+from mhex.metrics.max_sensitivity import explain_again, image_inputs
+from mhex.perturb import PassResult, Runner, Subject, SweepResult, check_images, check_map, generator_for
 from mhex.stats.correlation import rank_correlation
 
 _STEADY = 6  # purpose of random numbers
@@ -50,10 +50,8 @@ class BalancedProtocol(SweepProtocol, Runner[SteadyResult]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.draws < 0 or (self.draws and not self.noise > 0):
-            raise ArgumentError(
-                f"Expected noise above 0 and at least one draw, but got {self.noise!r}, {self.draws!r}."
-            )
+        right = self.draws >= 0 and (not self.draws or self.noise > 0)
+        check_that(right, "noise above 0 and at least one draw", f"{self.noise}, {self.draws}")
 
     @property
     def idle(self) -> dict[str, str]:
@@ -111,10 +109,7 @@ def balanced(first: SweepResult, second: SweepResult, steady: SteadyResult | Non
     traps="Three numbers in units of their own: `mhex.recommend` weighs them by their spread over methods. A map that "
     "ignores the input is perfectly stable, and a method that ignores the class can be right about the one predicted.",
     explains=True,
-    presets={
-        "default": BalancedProtocol(),
-        "text": BalancedProtocol("drop", steps=5, granularity="token", draws=0),
-    },
+    presets={"default": BalancedProtocol(), "text": BalancedProtocol("drop", steps=5, granularity="token", draws=0)},
 )
 class Balanced(PerImage):
     """Faithfulness, class sensitivity and, of images, stability; higher is better."""
@@ -134,7 +129,9 @@ class Balanced(PerImage):
         subject, sweep = case.subject, self.protocol.sweep
         classes = subject.predicted if case.explained is None else case.explained.to(subject.device)
         second = runner_up(subject, classes)
-        maps = again(_inputs(subject), second)
+        texts = {**subject.batch.kwargs, "special_tokens_mask": subject.batch.special}
+        image = subject.batch.modality == "image"
+        maps = again(image_inputs(subject, subject.batch.pixels) if image else texts, second)
         curves = sweep.ask(subject, case.saliency, classes, second)
         # Maps that do not depend on the class need no passes of their own.
         equal = torch.equal(maps, case.saliency)
@@ -154,10 +151,3 @@ def _exchanged(result: SweepResult) -> SweepResult:
     places = [3, 1, 2, 0]
     names = ("classes", "z", "norm", "complement")
     return replace(result, **{name: getattr(result, name)[..., places] for name in names})
-
-
-def _inputs(subject: Subject) -> Any:
-    """Samples as `mhex.explain` takes them."""
-    if subject.batch.modality == "text":
-        return {**subject.batch.kwargs, "special_tokens_mask": subject.batch.special}
-    return image_inputs(subject, subject.batch.pixels)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from mhex._settings import check_kind
+from mhex._settings import check_kind, check_that
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name, warn
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import READ_PARTS
@@ -138,8 +138,11 @@ class PerImage(Metric):
         return self.function(*results, **parts)
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """What `update` is given, taken from a case that shares its passes with other metrics."""
-        raise NotImplementedError
+        """What `update` is given, taken from a case that shares its passes with other metrics.
+
+        By default the result of the only runner of the protocol.
+        """
+        return (case.passes(*self.protocol.passes),)
 
     def summary(self, rows: Tensor) -> Tensor:
         """From numbers (..., n, J) that all count to the outputs (..., O)."""
@@ -157,16 +160,12 @@ class PerImage(Metric):
         results = tuple(map(self._by_protocol, results))
         rows = self.score(*results).detach().double()
         rows = rows[:, None] if rows.dim() == 1 else rows
-        if rows.dim() != 2 or rows.shape[1] != len(self.columns):
-            raise ArgumentError(
-                f"Expected {len(self.columns)} numbers per image ({', '.join(self.columns)}) from `score`, but got "
-                f"shape {tuple(rows.shape)}."
-            )
+        wanted = f"{len(self.columns)} numbers per image ({', '.join(self.columns)}) from `score`"
+        check_that(rows.dim() == 2 and rows.shape[1] == len(self.columns), wanted, f"shape {tuple(rows.shape)}")
         numbers = getattr(results[0], "ids", None) if ids is None and results else ids
         numbers = [_UNNUMBERED] * len(rows) if numbers is None else numbers
         numbers = torch.as_tensor(numbers, device=rows.device).long()
-        if numbers.shape != (len(rows),):
-            raise ArgumentError(f"Expected ids of {len(rows)} images, but got shape {tuple(numbers.shape)}.")
+        check_that(numbers.shape == (len(rows),), f"ids of {len(rows)} images", f"shape {tuple(numbers.shape)}")
         self.values.append(rows)
         self.ids.append(numbers)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._settings import check_choice
+from mhex._settings import check_choice, check_that
 from mhex.capture import Batch
 from mhex.errors import ArgumentError
 from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.drops import Drops, drops_of
-from mhex.metrics.protocols import check_pixels
-from mhex.perturb import PassResult, Runner, Subject, at_size, check_maps, generator_for
+from mhex.perturb import PIXELS, PassResult, Runner, Subject, at_size, check_images, check_maps, generator_for
 from mhex.stats.correlation import correlation
 
 _BOXES = 1000  # purpose of random numbers, to which the side is added
@@ -89,36 +88,31 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
     count: int = 100
     seed: int = 0
     sigma: float | None = None
-    shape: str = "box"
+    shape: Literal["box", "pixels"] = "box"
     grid: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pixels(self.reference)
-        check_choice("shape", self.shape, ("box", "pixels"))
+        check_choice("the reference", self.reference, PIXELS[:-1])  # what stands for single pixels, whatever else
         if isinstance(self.sizes, int):
             if self.sizes < 1 or self.grid is not None:
                 raise ArgumentError("Expected at least one size, and the sizes themselves where a grid is given.")
-        elif not self.sizes or self.sizes[0] < 1 or list(self.sizes) != sorted(set(self.sizes)):
-            raise ArgumentError(f"Expected rising sizes of boxes from 1 on, but got {self.sizes!r}.")
-        if self.count < 2:
-            raise ArgumentError(f"Expected at least 2 boxes of each size, but got {self.count!r}.")
+        else:
+            rising = bool(self.sizes) and self.sizes[0] >= 1 and list(self.sizes) == sorted(set(self.sizes))
+            check_that(rising, "rising sizes of boxes from 1 on", self.sizes)
+        check_that(self.count >= 2, "at least 2 boxes of each size", self.count)
 
     def sides(self, height: int, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Sizes on the axis and sides in pixels, for images of this size."""
         short = min(height, width)
         if isinstance(self.sizes, int):
             places = [s for s in range(1, short + 1) if (height - s + 1) * (width - s + 1) >= self.count]
-            if not places:
-                raise ArgumentError(
-                    f"Expected images with at least {self.count} places for a box, but got {height}x{width}; give "
-                    "sizes=, such as (1, 2, 3), or a smaller count=."
-                )
+            advice = "; give sizes=, such as (1, 2, 3), or a smaller count="
+            check_that(bool(places), f"images with at least {self.count} places for a box", f"{height}x{width}", advice)
             chosen = sorted({max(1, places[-1] * k // self.sizes) for k in range(1, self.sizes + 1)})
             return tuple(chosen), tuple(chosen)
         sides = tuple(s if self.grid is None else max(1, s * short // self.grid) for s in self.sizes)
-        if sides[-1] > short:
-            raise ArgumentError(f"Expected boxes that fit images of {height}x{width}, but got sides {sides}.")
+        check_that(sides[-1] <= short, f"boxes that fit images of {height}x{width}", f"sides {sides}")
         return self.sizes, sides
 
     def ask(
@@ -129,8 +123,7 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
         radius: int | None = None,
     ) -> BoxResult:
         """Hide each box and ask; classes, and the radius of the blur's kernel, as for `PerturbationSweep`."""
-        if subject.batch.modality != "image":
-            raise ArgumentError("Expected images: boxes have no meaning in texts.")
+        check_images(subject)
         pixels = subject.batch.pixels
         height, width = int(pixels.shape[-2]), int(pixels.shape[-1])
         sizes, sides = self.sides(height, width)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.metrics import Case, PerImage, register_metric
 from mhex.metrics.box_sensitivity import BoxProtocol, BoxResult, box_area, box_sensitivity
 from mhex.metrics.curve import AreaProtocol
@@ -58,11 +58,9 @@ def class_discrimination(
     classes, exchanged = first.classes[:, [0, 3]], second.classes[:, [3, 0]]
     single = (classes[:, 1] < 0) | (classes[:, 1] == classes[:, 0])
     matching = bool((classes == exchanged).all(1).logical_or(single).all())
-    if first.ids != second.ids or boxes.ids != first.ids or not matching:
-        raise ArgumentError(
-            "Expected curves and boxes of the same images, along maps of two classes that are exchanged, but got the "
-            f"classes {classes.tolist()} and {second.classes[:, [0, 3]].tolist()}."
-        )
+    wanted = "curves and boxes of the same images, along maps of two classes that are exchanged"
+    got = f"the classes {classes.tolist()} and {second.classes[:, [0, 3]].tolist()}"
+    check_that(first.ids == second.ids == boxes.ids and matching, wanted, got)
     gains = []
     for right, wrong, scored, (right_map, wrong_map) in (
         (first, second, classes[:, 0], maps),
@@ -84,10 +82,7 @@ def class_discrimination(
     "before. Maps that do not depend on the class score exactly 0.",
     modalities=("image",),
     data=("two classes",),
-    presets={
-        "default": DiscriminationProtocol(),
-        "cdam": DiscriminationProtocol(sizes=tuple(range(1, 28)), grid=28),
-    },
+    presets={"default": DiscriminationProtocol(), "cdam": DiscriminationProtocol(sizes=tuple(range(1, 28)), grid=28)},
 )
 class ClassDiscrimination(PerImage):
     """Gain in fidelity, in mean box correlation and in its area; higher is better."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
-from mhex.errors import ArgumentError
+from mhex._settings import check_choice, check_that
 from mhex.metrics import Case, JudgedMaps, PerImage, Protocol, register_metric
 from mhex.perturb import check_map, text_units
 
-_MODES = ("abs", "paper", "code")
+Mode = Literal["abs", "paper", "code"]
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,12 @@ class CompactnessProtocol(Protocol):
         share: Share of the highest score; units up to it carry no weight.
     """
 
-    mode: str = "abs"
+    mode: Mode = "abs"
     share: float = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("mode", self.mode, _MODES)
-        if not 0 <= self.share <= 1:
-            raise ArgumentError(f"Expected share to be from 0 to 1, but got {self.share!r}.")
+        check_that(0 <= self.share <= 1, "share to be from 0 to 1", self.share)
 
 
 def compactness(saliency: Tensor, share: float = 0.05, mode: str = "abs", counted: Tensor | None = None) -> Tensor:
@@ -45,7 +42,7 @@ def compactness(saliency: Tensor, share: float = 0.05, mode: str = "abs", counte
             `|s| < share max s`, as the public code has it.
         counted: Bool of the shape of the maps, False at units that do not count, such as special tokens.
     """
-    check_choice("mode", mode, _MODES)
+    check_choice("mode", mode, get_args(Mode))
     scores, counted = _flat(saliency, counted)
     high = scores.masked_fill(~counted, -torch.inf).amax(1, keepdim=True)
     if mode == "abs":
@@ -89,12 +86,11 @@ def entropy(saliency: Tensor, counted: Tensor | None = None) -> Tensor:
 def _flat(saliency: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
     """Scores (B, N) in float64, 0 where they do not count, and where they do."""
     scores = saliency.double().flatten(1)
-    if not bool(scores.isfinite().all()):
-        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
+    check_that(bool(scores.isfinite().all()), "finite maps", "NaN or infinity")
     if counted is None:
         return scores, torch.ones_like(scores, dtype=torch.bool)
-    if counted.shape != saliency.shape:
-        raise ArgumentError(f"Expected counted of shape {tuple(saliency.shape)}, but got {tuple(counted.shape)}.")
+    shapes = tuple(saliency.shape), tuple(counted.shape)
+    check_that(shapes[0] == shapes[1], f"counted of shape {shapes[0]}", shapes[1])
     counted = counted.to(scores.device).flatten(1)
     return scores.masked_fill(~counted, 0.0), counted
 

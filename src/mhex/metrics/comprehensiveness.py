@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.inputs.words import Pooling, Words
-from mhex.metrics import Case, PerImage, Protocol, register_metric
-from mhex.perturb import WORDS, PassResult, PerturbationSweep, Runner, Subject, SweepResult, column_of, counts
+from mhex.metrics import Case, PerImage, Protocol, Scored, register_metric
+from mhex.perturb import PassResult, PerturbationSweep, Runner, Subject, SweepResult, column_of, counts
 
 _OF_SWEEP = ("reference", "granularity", "tie", "seed", "words", "pooling")
 
@@ -51,10 +51,10 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
         tie, seed, words, pooling: As for `PerturbationSweep`.
     """
 
-    reference: str = "drop"
+    reference: Literal["mask_token", "drop", "pad"] = "drop"
     percent: tuple[int, ...] = (1, 5, 10, 20, 50)
-    scored: str = "predicted"
-    granularity: str = "word"
+    scored: Scored = "predicted"
+    granularity: Literal["word", "token"] = "word"
     tie: str = "random"
     seed: int = 0
     words: Words = "tokenizer"
@@ -62,14 +62,9 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.percent or any(not isinstance(q, int) or not 0 < q < 100 for q in self.percent):
-            raise ArgumentError(f"Expected shares in percent, whole numbers from 1 to 99, but got {self.percent!r}.")
+        right = bool(self.percent) and all(isinstance(q, int) and 0 < q < 100 for q in self.percent)
+        check_that(right, "shares in percent, whole numbers from 1 to 99", self.percent)
         _ = self.sweep  # making it refuses what it cannot do
-        if self.reference not in WORDS or self.granularity not in ("token", "word"):
-            raise ArgumentError(
-                f"Expected a reference of texts ({', '.join(WORDS)}) and granularity 'token' or 'word', but got "
-                f"{self.reference!r} and {self.granularity!r}."
-            )
 
     @property
     def idle(self) -> dict[str, str]:
@@ -130,7 +125,7 @@ class ShareMetric(PerImage):
         """Read off a sweep of 1 % that has all points; else from two passes for each share, for both metrics."""
         sweep = case.ready_sweep(self.protocol.sweep)
         result = None if sweep is None else self.protocol.read(sweep)
-        return (case.passes(self.protocol.shared) if result is None else result,)
+        return super().of(case) if result is None else (result,)
 
     def score(self, result: ShareResult) -> Tensor:
         """Mean over the shares."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex.metrics import Case, PerImage, Protocol
-from mhex.metrics.protocols import check_units
+from mhex.metrics.protocols import Scored, check_units
 from mhex.perturb import ORDERS, Order, PerturbationSweep, SweepResult, area
 
 
@@ -48,7 +48,7 @@ class ScoredProtocol(SweepProtocol):
         scored: Whose output is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
     """
 
-    scored: str = "explained"
+    scored: Scored = "explained"
 
 
 @dataclass(frozen=True)

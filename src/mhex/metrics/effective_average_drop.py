@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
+from mhex.metrics import PerImage, register_metric
+from mhex.metrics.average_drop import HiddenProtocol, average_drop
 from mhex.perturb import MaskedResult
 
 
@@ -58,7 +58,7 @@ def _area(result: MaskedResult, threshold: float) -> Tensor:
     modalities=("image",),
     presets={"default": WeightedDropProtocol(), "mhex": WeightedDropProtocol(scored="label")},
 )
-class EffectiveAverageDrop(DropMetric):
+class EffectiveAverageDrop(PerImage):
     """Mean weighted drop (higher is better), and the mean area."""
 
     columns = ("value", "area")

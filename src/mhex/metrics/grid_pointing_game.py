@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.metrics import Case, JudgedMaps, PerImage, Protocol, register_metric
-from mhex.perturb import Subject, check_map, generator_for
+from mhex.perturb import Subject, check_images, check_map, generator_for
 
 _MOSAIC = 60  # purpose of random numbers
 
@@ -49,19 +50,14 @@ def mosaics(
             embeddings need it; or lay them out as they are.
         seed: Of who comes together, and where. It does not depend on the order of the images.
     """
-    if subject.batch.modality != "image":
-        raise ArgumentError("Expected images for mosaics, but got texts.")
-    if n < 2 or each < 1 or n * n % each or n * n == each:
-        raise ArgumentError(
-            f"Expected n of at least 2 and a number of images per class that divides n * n and is below it, but got "
-            f"n={n} and each={each}."
-        )
+    check_images(subject)
+    divides = n >= 2 and each >= 1 and n * n % each == 0 and n * n != each
+    wanted = "n of at least 2 and a number of images per class that divides n * n and is below it"
+    check_that(divides, wanted, f"n={n} and each={each}")
     height, width = subject.batch.pixels.shape[-2:]
-    if shrink and (height % n or width % n):
-        raise ArgumentError(
-            f"Expected images whose sides are multiples of {n}, but got {height}x{width}; choose another n, or "
-            "shrink=False."
-        )
+    fits = not shrink or not (height % n or width % n)
+    advice = "; choose another n, or shrink=False"
+    check_that(fits, f"images whose sides are multiples of {n}", f"{height}x{width}", advice)
     if subject.label is None:
         raise ArgumentError("Expected labels of the images for mosaics; give label=.")
     sure = (subject.probabilities(subject.logits, subject.label[:, None]) >= least)[:, 0]
@@ -110,12 +106,10 @@ def grid_pointing_game(saliency: Tensor, cells: Tensor) -> Tensor:
         cells: Bool (B, n * n), True at cells of the explained class, row by row.
     """
     n = math.isqrt(cells.shape[-1]) if cells.dim() == 2 else 0
-    if saliency.dim() != 3 or len(saliency) != len(cells) or n * n != cells.shape[-1]:
-        raise ArgumentError(
-            f"Expected maps (B, h, w) and cells (B, n * n), but got {tuple(saliency.shape)} and {tuple(cells.shape)}."
-        )
-    if not bool(saliency.isfinite().all()):
-        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
+    right = saliency.dim() == 3 and len(saliency) == len(cells) and n * n == cells.shape[-1]
+    shapes = f"{tuple(saliency.shape)} and {tuple(cells.shape)}"
+    check_that(right, "maps (B, h, w) and cells (B, n * n)", shapes)
+    check_that(bool(saliency.isfinite().all()), "finite maps", "NaN or infinity")
     energy = saliency.double().clamp_min(0)
     rows, columns = (_overlap(size, n, energy) for size in energy.shape[-2:])
     mass = (rows @ energy @ columns.mT).flatten(1)

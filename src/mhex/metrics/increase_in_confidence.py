@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
-from mhex.metrics import register_metric
-from mhex.metrics.average_drop import DropMetric, RegionProtocol
+from mhex._settings import check_that
+from mhex.metrics import PerImage, Scored, register_metric
+from mhex.metrics.average_drop import RegionProtocol
 from mhex.perturb import MaskedResult
 
 
@@ -17,16 +17,13 @@ from mhex.perturb import MaskedResult
 class KeepProtocol(RegionProtocol):
     """Protocol of metrics of the salient region alone."""
 
-    scored: str = "predicted"
+    scored: Scored = "predicted"
     mode: str = "soft-keep"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.mode.endswith("keep"):
-            raise ArgumentError(
-                f"Expected mode 'keep' or 'soft-keep', but got {self.mode!r}: with that region removed it would "
-                "measure the opposite."
-            )
+        why = ": with that region removed it would measure the opposite"
+        check_that(self.mode.endswith("keep"), "mode 'keep' or 'soft-keep'", repr(self.mode), why)
 
 
 def increase_in_confidence(result: MaskedResult, scored: str = "predicted") -> Tensor:
@@ -50,7 +47,7 @@ def increase_in_confidence(result: MaskedResult, scored: str = "predicted") -> T
     modalities=("image",),
     presets={"default": KeepProtocol()},
 )
-class IncreaseInConfidence(DropMetric):
+class IncreaseInConfidence(PerImage):
     """Share of images; higher is better."""
 
     hits = True

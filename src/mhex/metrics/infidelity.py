@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
+from mhex._settings import check_choice, check_that
 from mhex.capture import Batch
-from mhex.errors import ArgumentError
 from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.drops import Drops, drops_of
-from mhex.metrics.protocols import check_pixels
-from mhex.perturb import PassResult, Runner, Subject, at_size, check_maps, generator_for
+from mhex.perturb import PIXELS, PassResult, Runner, Subject, at_size, check_images, check_maps, generator_for
 
 _NOISE = 2  # purpose of random numbers
 
@@ -64,23 +62,19 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
     """
 
     blur_parts = ("blur",)
-    kind: str = "square"
+    kind: Literal["gaussian", "square"] = "square"
     sigma: float = 0.1
     draws: int = 100
     seed: int = 0
     reference: str = "blur"
     blur: float | None = None
-    channels: str = "shared"
+    channels: Literal["shared", "own"] = "shared"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("kind", self.kind, ("gaussian", "square"))
-        check_choice("channels", self.channels, ("shared", "own"))
-        if self.draws < 1:
-            raise ArgumentError(f"Expected draws to be a whole number from 1 on, but got {self.draws!r}.")
-        if not self.sigma > 0:
-            raise ArgumentError(f"Expected sigma of the noise to be above 0, but got {self.sigma!r}.")
-        check_pixels(self.reference)
+        check_that(self.draws >= 1, "draws to be a whole number from 1 on", self.draws)
+        check_that(self.sigma > 0, "sigma of the noise to be above 0", self.sigma)
+        check_choice("the reference", self.reference, PIXELS[:-1])  # what stands for single pixels, whatever else
 
     @property
     def idle(self) -> dict[str, str]:
@@ -94,8 +88,7 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
 
     def ask(self, subject: Subject, explained: Tensor | None = None, other_class: Tensor | None = None) -> NoiseResult:
         """Change and ask; classes as for `PerturbationSweep`."""
-        if subject.batch.modality != "image":
-            raise ArgumentError("Expected images: noise has no meaning on the tokens of texts.")
+        check_images(subject)
         pixels = subject.batch.pixels
         shape = (int(pixels.shape[1]), int(pixels.shape[2]), int(pixels.shape[3]))
         stand_in = None if self.kind == "gaussian" else subject.reference(self.reference, self.blur)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, warn
 from mhex.metrics import Case, PerImage, Protocol, register_metric
-from mhex.perturb import PassResult, Runner, Subject, check_map, generator_for, top_class
+from mhex.perturb import PassResult, Runner, Subject, check_images, check_map, generator_for, top_class
 
 _NEIGHBOURS = 3  # purpose of random numbers
 
@@ -48,15 +48,12 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
     radius: float = 0.02
     draws: int = 50
     seed: int = 0
-    units: str = "raw"
+    units: Literal["raw", "model"] = "raw"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.radius > 0 or self.draws < 1:
-            raise ArgumentError(
-                f"Expected a radius above 0 and at least one draw, but got {self.radius!r} and {self.draws!r}."
-            )
-        check_choice("units", self.units, ("raw", "model"))
+        right = self.radius > 0 and self.draws >= 1
+        check_that(right, "a radius above 0 and at least one draw", f"{self.radius} and {self.draws}")
 
     def ask(
         self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
@@ -80,7 +77,7 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
             near = pixels + ((2 * draw - 1).to(pixels.device) * radius).to(pixels)
             change.append((explain_again(subject, again, near, classes, saliency) - maps).norm(dim=1))
             chunks = subject.run(subject.batch.size, partial(subject.variants, near))
-            predicted = torch.cat([top_class(logits) for _, _, logits in chunks])
+            predicted = torch.cat([top_class(logits) for _, logits in chunks])
             flipped.append(predicted != subject.predicted)
         used = self if subject.batch.scale is not None else replace(self, units="model")
         numbers = (maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
@@ -97,12 +94,6 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
                 "preprocess= with mean and std, or units='model'."
             )
         return torch.tensor(self.radius, dtype=torch.float64, device=subject.device)
-
-
-def check_images(subject: Subject) -> None:
-    """Refuse texts, which cannot be moved a little."""
-    if subject.batch.modality != "image":
-        raise ArgumentError("Expected images: this metric is not defined for texts.")
 
 
 def image_inputs(subject: Subject, pixels: Tensor) -> Any:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.metrics import Case, JudgedMaps, PerImage, Protocol, register_metric
 from mhex.perturb import at_size, check_map
@@ -38,8 +39,7 @@ def on_mask(saliency: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     if not all(isinstance(tensor, Tensor) and tensor.dim() == 3 for tensor in pair) or len(saliency) != len(mask):
         shapes = " and ".join(str(tuple(getattr(tensor, "shape", ()))) for tensor in pair)
         raise ArgumentError(f"Expected maps (B, h, w) and as many masks (B, H, W), but got {shapes}.")
-    if not bool(saliency.isfinite().all()):
-        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
+    check_that(bool(saliency.isfinite().all()), "finite maps", "NaN or infinity")
     allowed = (mask == 1) | (mask == 0) | (mask == -1)
     if not bool(allowed.all()):
         raise ArgumentError(
@@ -67,7 +67,7 @@ class PointingProtocol(Protocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check(self.tolerance)
+        check_that(self.tolerance >= 0, "a tolerance of 0 pixels or more", self.tolerance)
 
 
 def pointing_game(saliency: Tensor, mask: Tensor, tolerance: int = 0) -> Tensor:
@@ -78,17 +78,12 @@ def pointing_game(saliency: Tensor, mask: Tensor, tolerance: int = 0) -> Tensor:
         mask: (B, H, W): 1 at the object, 0 elsewhere, -1 where the map is not looked at.
         tolerance: The point counts as inside if the object is at most so many pixels away.
     """
-    _check(tolerance)
+    check_that(tolerance >= 0, "a tolerance of 0 pixels or more", tolerance)
     saliency, mask = on_mask(saliency, mask)
     seen = saliency.masked_fill(mask < 0, -torch.inf).flatten(1)
     highest = (seen == seen.amax(1, keepdim=True)) & (mask >= 0).flatten(1)
     inside = _grown(mask == 1, tolerance).flatten(1)
     return skip_empty((highest & inside).sum(1).double() / highest.sum(1), mask)
-
-
-def _check(tolerance: int) -> None:
-    if tolerance < 0:
-        raise ArgumentError(f"Expected a tolerance of 0 pixels or more, but got {tolerance!r}.")
 
 
 def _grown(inside: Tensor, by: int) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, fields, replace
 from types import UnionType
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from mhex._settings import check_choice, check_kind
+from mhex._settings import check_choice, check_kind, check_that
 from mhex.errors import ArgumentError
 from mhex.perturb import PIXELS, WORDS, PerturbationSweep, Runner
 
+Scored = Literal["explained", "predicted", "label"]  # the class whose output is read
 READ_PARTS = ("orders", "scored", "sign")  # parts that say what is read of a result, whatever passes it was made by
 
 
@@ -29,27 +30,25 @@ class Protocol:
 
     def __post_init__(self) -> None:
         usual = {f.name: f.default for f in fields(self)}
-        protocol: Any = type(self)
-        for name, kinds in _kinds(protocol).items():
+        for name, kinds in _kinds(type(self)).items():
             if isinstance(getattr(self, name), list):  # a protocol is looked up by its parts
                 object.__setattr__(self, name, tuple(getattr(self, name)))
             check_kind(name, getattr(self, name), kinds)
+            if get_origin(kinds[0]) is Literal:
+                check_choice(name, getattr(self, name), get_args(kinds[0]))
         for name, why in self.idle.items():
             if getattr(self, name) != usual[name]:
                 raise ArgumentError(
                     f"{name}={getattr(self, name)!r} would change nothing: {why}. Leave it at {usual[name]!r}."
                 )
-        if "scored" in usual:
-            check_choice("scored", getattr(self, "scored", None), ("explained", "predicted", "label"))
         _ = self.passes  # making runners refuses what they cannot do
 
     def __str__(self) -> str:
         parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.idle}
         if parts.get("granularity") == "word":  # also where there is no choice
             parts = {**parts, "words": PerturbationSweep.words, "pooling": PerturbationSweep.pooling} | parts
-        return ", ".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in parts.items()
-        )
+        texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in parts.items()}
+        return ", ".join(f"{name}={text}" for name, text in texts.items())
 
     @property
     def idle(self) -> dict[str, str]:
@@ -60,18 +59,15 @@ class Protocol:
 
     @property
     def passes(self) -> tuple[Any, ...]:
-        """Runners that make what is measured."""
-        return (self,) if isinstance(self, Runner) else ()
+        """Runners that make what is measured.
 
-    @property
-    def shared(self) -> Self:
-        """The protocol with its usual value in every part that passes do not depend on: by it, passes are shared."""
-        return replace(self, **{f.name: f.default for f in fields(self) if f.name in READ_PARTS})
-
-
-def check_pixels(reference: str) -> None:
-    """Refuse references that do not stand for single pixels of images, whatever else is removed."""
-    check_choice("the reference", reference, PIXELS[:-1])
+        A protocol that is a runner has its usual value here in parts that its passes do not depend on: they are shared.
+        """
+        if not isinstance(self, Runner):
+            return ()
+        usual = {f.name: f.default for f in fields(self) if f.name in READ_PARTS}
+        changes = {name: value for name, value in usual.items() if getattr(self, name) != value}
+        return (replace(self, **changes) if changes else self,)
 
 
 def check_units(reference: str, granularity: str) -> None:
@@ -83,12 +79,8 @@ def check_units(reference: str, granularity: str) -> None:
         )
     choices: tuple[str, ...] = ("token", "word") if reference in WORDS else ("pixel", "patch")
     choices = (*choices, "patch") if reference == "drop" else choices
-    if reference in (*PIXELS, *WORDS) and granularity not in choices:
-        listed = ", ".join(map(repr, choices[:-1]))
-        raise ArgumentError(
-            f"Expected granularity {listed} or {choices[-1]!r} with the reference {reference!r}, but got "
-            f"{granularity!r}."
-        )
+    listed = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
+    check_that(granularity in choices, f"granularity {listed} with the reference {reference!r}", repr(granularity))
 
 
 @functools.cache

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex._settings import check_choice
+from mhex._settings import check_choice, check_that
 from mhex.capture import unwrap
 from mhex.errors import ArgumentError
 from mhex.metrics import Case, PerImage, Protocol, register_metric
-from mhex.metrics.max_sensitivity import check_images, explain_again
-from mhex.perturb import PassResult, Runner, Subject, check_map, counts, generator_for
+from mhex.metrics.max_sensitivity import explain_again
+from mhex.perturb import PassResult, Runner, Subject, check_images, check_map, counts, generator_for
 from mhex.stats.correlation import rank_correlation
 
 
@@ -66,10 +66,9 @@ def randomize(layer: nn.Module, seed: int) -> None:
 
 
 _CLASS, _INPUT = 4, 5  # purposes of random numbers
-_SIGNS = ("signed", "absolute")
+Sign = Literal["signed", "absolute"]
 _PAIRS = 10  # of unrelated weights, for the baseline
 _SPREAD = 1_000_003  # seeds and layers do not meet
-_MODES = ("parameters", "logit", "labels")
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,9 @@ class RandomizedResult(PassResult):
 
     def of(self, sign: str) -> tuple[Tensor, Tensor]:
         """Correlations (B, L) and baseline (B,) of `"signed"` maps, or of their `"absolute"` values."""
-        check_choice("sign", sign, _SIGNS)
-        return self.rho[..., _SIGNS.index(sign)], self.baseline[:, _SIGNS.index(sign)]
+        check_choice("sign", sign, get_args(Sign))
+        column = get_args(Sign).index(sign)
+        return self.rho[..., column], self.baseline[:, column]
 
 
 @dataclass(frozen=True)
@@ -103,17 +103,14 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
         stages: Layers are renewed in so many parts; None for one layer at a time.
     """
 
-    mode: str = "parameters"
-    sign: str = "signed"
+    mode: Literal["parameters", "logit", "labels"] = "parameters"
+    sign: Sign = "signed"
     seed: int = 0
     stages: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("mode", self.mode, _MODES)
-        if self.stages is not None and self.stages < 1:
-            raise ArgumentError(f"Expected at least one stage, but got {self.stages!r}.")
-        check_choice("sign", self.sign, _SIGNS)
+        check_that(self.stages is None or self.stages >= 1, "at least one stage", self.stages)
 
     @property
     def idle(self) -> dict[str, str]:
@@ -235,7 +232,7 @@ class Randomization(PerImage):
             again = case.needs("relabelled", "maps by a model trained on permuted labels (relabelled=)")
         else:
             again = case.needs("again", "a way to explain again (again=)")
-        return (case.passes(self.protocol.shared, again, case.explained, case.model),)
+        return (case.passes(*self.protocol.passes, again, case.explained, case.model),)
 
     def score(self, result: RandomizedResult) -> Tensor:
         """Numbers per image; NaN where no two maps can be compared."""

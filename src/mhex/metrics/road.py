@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, ScoredProtocol
 from mhex.perturb import SweepResult
@@ -26,13 +26,11 @@ class RoadProtocol(ScoredProtocol):
 
     reference: str = "impute"
     steps: int = 10
-    hit: str = "predicted"
+    hit: Literal["predicted", "label"] = "predicted"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("hit", self.hit, ("predicted", "label"))
-        if self.steps % 10:
-            raise ArgumentError(f"Expected a multiple of 10 steps, but got {self.steps!r}.")
+        check_that(self.steps % 10 == 0, "a multiple of 10 steps", self.steps)
 
 
 def road(result: SweepResult, scored: str = "explained") -> Tensor:
@@ -49,8 +47,7 @@ def road(result: SweepResult, scored: str = "explained") -> Tensor:
 def _tenths(result: SweepResult, order: str, output: str, scored: str) -> Tensor:
     """A curve at 10, 20 ... 90 %, (B, 9)."""
     steps = result.runner.steps
-    if steps % 10:
-        raise ArgumentError(f"Expected a multiple of 10 steps, but got {steps}.")
+    check_that(steps % 10 == 0, "a multiple of 10 steps", steps)
     return result.curve(order, output, scored)[:, :: steps // 10][:, 1:-1]
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.capture import Batch
-from mhex.errors import ArgumentError
-from mhex.metrics import Case, PerImage, Protocol, register_metric
-from mhex.metrics.protocols import check_units
+from mhex.metrics import PerImage, Protocol, register_metric
+from mhex.metrics.protocols import Scored, check_units
 from mhex.perturb import PassResult, PerturbationSweep, Runner, Subject, Units, column_of, counts
 
 
@@ -49,7 +48,7 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
     blur_parts = ("sigma",)
     reference: str = "mean"
     groups: int = 10
-    scored: str = "predicted"
+    scored: Scored = "predicted"
     granularity: str = "pixel"
     tie: str = "random"
     seed: int = 0
@@ -57,8 +56,7 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.groups < 2:
-            raise ArgumentError(f"Expected at least 2 groups, but got {self.groups!r}.")
+        check_that(self.groups >= 2, "at least 2 groups", self.groups)
         _ = self.sweep  # making it refuses what it cannot do
         check_units(self.reference, self.granularity)
 
@@ -73,19 +71,16 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
         removal = self.sweep.ranked(subject, saliency)
         ends = counts(removal.units.number, self.groups)  # (B, K + 1)
         group = torch.searchsorted(ends[:, 1:].contiguous(), removal.rank, right=True)  # K at what is never removed
-        size = subject.batch.size
         classes = subject.classes(explained)[:, :3]
-        before = subject.probabilities(subject.logits, classes)
-        drop = before.new_empty(size, self.groups, 3)
 
-        def make(jobs: Tensor) -> Batch:
-            samples = jobs // self.groups
-            return removal.change(group[samples] == (jobs % self.groups)[:, None], samples)
+        def change(samples: Tensor, number: Tensor) -> Batch:
+            return removal.change(group[samples] == number[:, None], samples)
 
-        for start, stop, logits in subject.run(size * self.groups, make, "groups"):
-            jobs = torch.arange(start, stop, device=subject.device)
-            samples = jobs // self.groups
-            drop[samples, jobs % self.groups] = before[samples] - subject.probabilities(logits, classes[samples])
+        def read(logits: Tensor, samples: Tensor) -> Tensor:
+            return subject.probabilities(logits, classes[samples])
+
+        after = subject.answers(self.groups, change, read, "groups")
+        drop = subject.probabilities(subject.logits, classes)[:, None] - after
         importance = _means(removal.units, group, self.groups)
         drop = drop.masked_fill(importance.isnan()[..., None], torch.nan)
         return GroupResult(tuple(subject.ids), importance, drop, runner=self)
@@ -134,10 +129,7 @@ def saco(result: GroupResult, scored: str = "predicted") -> Tensor:
     traps="Public code leaves groups and perturbation open: ten groups and the mean colour are our reading. Looks at "
     "values, not ranks alone: a gamma changes it, an offset or a factor does not. A constant map scores 0 and counts "
     "as `flat`.",
-    presets={
-        "default": GroupProtocol(),
-        "text": GroupProtocol("mask_token", granularity="token"),
-    },
+    presets={"default": GroupProtocol(), "text": GroupProtocol("mask_token", granularity="token")},
 )
 class SaCo(PerImage):
     """Salience-guided faithfulness (higher is better), and the share of constant maps."""
@@ -145,9 +137,6 @@ class SaCo(PerImage):
     columns = ("value", "flat")
     better = (True, None)
     protocol: GroupProtocol
-
-    def of(self, case: Case) -> tuple[Any, ...]:
-        return (case.passes(self.protocol.shared),)
 
     def score(self, result: GroupResult) -> Tensor:
         s = result.importance.nan_to_num(-torch.inf)

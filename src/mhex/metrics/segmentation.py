@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
 from mhex.metrics import JudgedMaps, Protocol, register_metric
 from mhex.metrics.pointing_game import LocationMetric, on_mask, skip_empty
 from mhex.perturb import generator_for, minmax
@@ -29,14 +29,9 @@ class SegmentationProtocol(Protocol):
         seed: Seed of the halves.
     """
 
-    threshold: str = "mean"
-    chosen_on: str = "half"
+    threshold: Literal["mean", "best"] = "mean"
+    chosen_on: Literal["half", "all"] = "half"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("threshold", self.threshold, ("mean", "best"))
-        check_choice("chosen_on", self.chosen_on, ("half", "all"))
 
 
 def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
@@ -52,12 +47,13 @@ def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
     """
     saliency, mask = on_mask(saliency, mask)
     scaled, mask = minmax(saliency).flatten(1), mask.flatten(1)
-    inside, seen = mask == 1, mask >= 0
-    two_classes = [torch.cat(pair, 1) for pair in ((1 - scaled, scaled), (mask == 0, inside), (seen, seen))]
+    inside, outside, seen = mask == 1, mask == 0, mask >= 0
+    two_classes = [torch.cat(pair, 1) for pair in ((1 - scaled, scaled), (outside, inside), (seen, seen))]
     precisions = torch.stack([average_precision(*two_classes), average_precision(scaled, inside, seen)], 1)
-    sizes = torch.stack([inside.sum(1), (mask == 0).sum(1)], 1)
-    counts = threshold_counts(scaled, mask)
-    return skip_empty(torch.cat([precisions, sizes.double(), counts.flatten(1).double()], 1), mask[:, None])
+    sizes = torch.stack([inside.sum(1), outside.sum(1)], 1)
+    levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
+    counts = [((scaled > level) & part).sum(1) for level in levels for part in (inside, outside)]
+    return skip_empty(torch.cat([precisions, sizes.double(), torch.stack(counts, 1).double()], 1), mask[:, None])
 
 
 def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None = None) -> Tensor:
@@ -82,26 +78,11 @@ def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None =
     return (precision.gather(1, end) * hit).sum(1) / hit.sum(1)
 
 
-def threshold_counts(scaled: Tensor, mask: Tensor) -> Tensor:
-    """Pixels above the mean of the map and above 0, 0.1 ... 0.9: of the object and of the rest, int64 (B, 11, 2).
-
-    Maps (B, P) are from 0 to 1, and masks (B, P) are 1, 0 or -1.
-    """
-    levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
-    above = [scaled > level for level in levels]  # strictly
-    return torch.stack([torch.stack([(a & (mask == 1)).sum(1), (a & (mask == 0)).sum(1)], 1) for a in above], 1)
-
-
 def agreement(true: Tensor, false: Tensor, foreground: Tensor, background: Tensor) -> tuple[Tensor, Tensor]:
     """Mean IoU of object and rest, and pixel accuracy, of pixel counts of a whole data set.
 
-    A class that neither has pixels nor is given any does not count in the mean.
-
-    Args:
-        true: Pixels above the threshold that are of the object.
-        false: Those that are not.
-        foreground: Pixels of the object.
-        background: All others that are labelled.
+    `true` and `false` count the pixels above the threshold that are of the object and that are not, `foreground` and
+    `background` all pixels of either kind. A class that neither has pixels nor is given any does not count in the mean.
     """
     outside = background - false
     union = background + foreground - true

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.average_drop import DropMetric, HiddenProtocol, average_drop
+from mhex.metrics import PerImage, register_metric
+from mhex.metrics.average_drop import HiddenProtocol, average_drop
 from mhex.perturb import MaskedResult
 
 
@@ -42,5 +42,5 @@ def soft_average_drop(result: MaskedResult, scored: str = "explained") -> Tensor
     modalities=("image",),
     presets={"default": SoftProtocol(), "mhex": SoftProtocol(scored="label")},
 )
-class SoftAverageDrop(DropMetric):
+class SoftAverageDrop(PerImage):
     """Mean relative drop under a soft mask; higher is better."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
-from mhex.errors import ArgumentError
+from mhex._settings import check_choice, check_that
 from mhex.inputs.masks import FORMS, marked_words
-from mhex.inputs.words import Pooling, Words, check_pooling, check_split
+from mhex.inputs.words import Pooling, Words
 from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.perturb import ranks, text_units
 
+Mode = Literal["signed", "clamp"]
 _K = (10, 20, 30, 40, 50, 60, 70, 80)
 
 
@@ -33,7 +33,7 @@ class TokenProtocol(Protocol):
     """
 
     k: tuple[int, ...] = _K
-    mode: str = "signed"
+    mode: Mode = "signed"
     seed: int = 0
     words: Words = "whitespace"
     pooling: Pooling = "max"
@@ -41,8 +41,6 @@ class TokenProtocol(Protocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check(self.k, self.mode)
-        check_split(self.words)
-        check_pooling(self.pooling)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +90,10 @@ def recall_bound(words: WordScores) -> Tensor:
 
 def _marked(words: WordScores) -> tuple[Tensor, Tensor]:
     """Bool (B, W), True at words that were marked and have a score; and how many were marked in all, (B,)."""
-    if len(words.rationale) != len(words.scores):
-        raise ArgumentError(
-            f"Expected marked words of {len(words.scores)} texts, but got those of {len(words.rationale)}."
-        )
-    if any(word < 0 for row in words.rationale for word in row):
-        raise ArgumentError("Expected numbers of marked words from 0 on, but got one below.")
+    texts, count = len(words.scores), len(words.rationale)
+    check_that(texts == count, f"marked words of {texts} texts", f"those of {count}")
+    lowest = min((word for row in words.rationale for word in row), default=0)
+    check_that(lowest >= 0, "numbers of marked words from 0 on", "one below")
     marked, size = torch.zeros_like(words.counted), []
     for place, row in enumerate(words.rationale):
         inside = [word for word in set(row) if word < marked.shape[1]]
@@ -107,9 +103,9 @@ def _marked(words: WordScores) -> tuple[Tensor, Tensor]:
 
 
 def _check(k: Sequence[int], mode: str) -> None:
-    if not k or any(not isinstance(number, int) or number < 1 for number in k):
-        raise ArgumentError(f"Expected k to be numbers of words from 1 on, but got {k!r}.")
-    check_choice("mode", mode, ("signed", "clamp"))
+    right = bool(k) and all(isinstance(number, int) and number >= 1 for number in k)
+    check_that(right, "k to be numbers of words from 1 on", k)
+    check_choice("mode", mode, get_args(Mode))
 
 
 @register_metric(
@@ -145,8 +141,7 @@ class TokenF1(PerImage):
     def of(self, case: Case) -> tuple[Any, ...]:
         marks = case.needs("rationale", f"the words that people marked as a rationale of each text: {FORMS}")
         count = len(case.ids)
-        if len(marks) != count:
-            raise ArgumentError(f"Expected a rationale for each of {count} texts, but got {len(marks)}.")
+        check_that(len(marks) == count, f"a rationale for each of {count} texts", len(marks))
         split = case.subject.prepared.texts if self.protocol.words == "whitespace" else None
         texts: Sequence[str | None] = split or [None] * count
         rows = zip(marks, case.ids, texts, strict=True)

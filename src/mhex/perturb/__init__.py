@@ -2,12 +2,12 @@
 
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
 from mhex.perturb.references import PIXELS, WORDS, gaussian_blur, imputed, reference
-from mhex.perturb.subject import PassResult, Runner, Subject, column_of, top_class
+from mhex.perturb.subject import PassResult, Runner, Subject, check_images, column_of, top_class
 from mhex.perturb.sweep import ORDERS, Order, PerturbationSweep, SweepResult, area
 from mhex.perturb.units import Units, at_size, check_map, check_maps, counts, generator_for, ranks, text_units
 
 __all__ = ["MaskedPass", "MaskedResult", "minmax"]
 __all__ += ["PIXELS", "WORDS", "gaussian_blur", "imputed", "reference"]
-__all__ += ["PassResult", "Runner", "Subject", "column_of", "top_class"]
+__all__ += ["PassResult", "Runner", "Subject", "check_images", "column_of", "top_class"]
 __all__ += ["ORDERS", "Order", "PerturbationSweep", "SweepResult", "area"]
 __all__ += ["Units", "at_size", "check_map", "check_maps", "counts", "generator_for", "ranks", "text_units"]

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
+from mhex._settings import check_choice, check_that
 from mhex.capture import Batch
-from mhex.errors import ArgumentError
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import PassResult, Runner, Subject, column_of
 from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_units
@@ -65,10 +64,8 @@ class MaskedPass(Runner[MaskedResult]):
         check_choice("mode", self.mode, ("remove", "soft-remove", "keep", "soft-keep"))
         check_choice("the reference", self.reference, (*PIXELS[:-1], *WORDS))
         check_choice("rounding", self.rounding, ("up", "down"))
-        if not 0 < self.fraction <= 1:
-            raise ArgumentError(f"Expected fraction to be above 0 and at most 1, but got {self.fraction!r}.")
-        if self.most is not None and self.most < 1:
-            raise ArgumentError(f"Expected most to be at least one token, or None, but got {self.most!r}.")
+        check_that(0 < self.fraction <= 1, "fraction to be above 0 and at most 1", self.fraction)
+        check_that(self.most is None or self.most >= 1, "most to be at least one token, or None", self.most)
 
     def ask(self, subject: Subject, saliency: Tensor, explained: Tensor | None = None) -> MaskedResult:
         """Hide and ask; arguments as for `PerturbationSweep`."""
@@ -76,7 +73,7 @@ class MaskedPass(Runner[MaskedResult]):
         image = subject.batch.modality == "image"
         scaled, change, empty = (self._image if image else self._text)(subject, saliency)
         chunks = subject.run(subject.batch.size, change)
-        after = torch.cat([subject.probabilities(logits, classes[start:stop]) for start, stop, logits in chunks])
+        after = torch.cat([subject.probabilities(logits, classes[samples]) for samples, logits in chunks])
         before, after = subject.probabilities(subject.logits, classes), after.masked_fill(empty[:, None], torch.nan)
         return MaskedResult(tuple(subject.ids), before, after, scaled, runner=self)
 
@@ -92,11 +89,9 @@ class MaskedPass(Runner[MaskedResult]):
         return scaled, lambda jobs: subject.variants(changed, jobs), nothing
 
     def _text(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
-        if self.reference not in WORDS or self.mode.startswith("soft"):
-            raise ArgumentError(
-                f"Expected a reference of texts ({', '.join(WORDS)}) and a mode that is not soft, but got "
-                f"{self.reference!r} and {self.mode!r}."
-            )
+        right = self.reference in WORDS and not self.mode.startswith("soft")
+        wanted = f"a reference of texts ({', '.join(WORDS)}) and a mode that is not soft"
+        check_that(right, wanted, f"{self.reference!r} and {self.mode!r}")
         units = text_units(subject, saliency, "token")
         counted = ~subject.batch.roles[1]
         place = ranks(units.scores, subject.ids, self.seed, "random", counted)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 
 Scale = tuple[Tensor, Tensor]
 PIXELS = ("black", "zero", "mean", "blur", "impute")
 WORDS = ("mask_token", "drop", "pad")
-ImageReference = Literal["black", "zero", "mean", "blur", "impute"]
 
 
 def reference(
@@ -55,11 +54,10 @@ def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Te
         sigma: Spread in pixels.
         radius: Radius of the kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
     """
-    if not sigma > 0:
-        raise ArgumentError(f"Expected sigma of the blur to be above 0, but got {sigma!r}.")
+    check_that(sigma > 0, "sigma of the blur to be above 0", sigma)
     radius = math.ceil(3 * sigma) if radius is None else radius
-    if not isinstance(radius, int) or radius < 1:
-        raise ArgumentError(f"Expected the radius of the blur to be a whole number from 1 on, but got {radius!r}.")
+    whole = isinstance(radius, int) and radius >= 1
+    check_that(whole, "the radius of the blur to be a whole number from 1 on", repr(radius))
     if radius >= min(pixels.shape[-2:]):
         raise ArgumentError(
             f"Expected a blur that fits images of {pixels.shape[-2]}x{pixels.shape[-1]}, but with sigma {sigma:g} it "

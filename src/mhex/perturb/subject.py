@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
+from mhex._settings import check_that
 from mhex.capture import Batch, Ending, Outputs, check_outputs, find_ending, has_sigmoids, logits_of, untouched, unwrap
 from mhex.capture.guard import model_failures
 from mhex.capture.replay import in_chunks
@@ -22,6 +23,7 @@ from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
 
 Result_co = TypeVar("Result_co", covariant=True)
+Change = Callable[[Tensor, Tensor], Batch]  # to inputs for the model
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,9 @@ class Subject:
             batch_size: The most samples in one pass; None for what is good for the device.
             progress: Draw progress bars.
         """
-        number = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-        if batch_size is not None and (not number or batch_size < 1):
-            raise ArgumentError(
-                "Expected the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole "
-                f"number from 1 on, but got {batch_size!r}."
-            )
+        number = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 1
+        wanted = "the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole number"
+        check_that(number or batch_size is None, f"{wanted} from 1 on", repr(batch_size))
         self.model = unwrap(model)
         numbers = None if ids is None else [int(i) for i in ids]
         ready = isinstance(inputs, Prepared)
@@ -140,8 +139,8 @@ class Subject:
         self._checked = False
         self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
-            if value is not None and len(value) != self.batch.size:
-                raise ArgumentError(f"Expected {name} of {self.batch.size} samples, but got {len(value)}.")
+            if value is not None:
+                check_that(len(value) == self.batch.size, f"{name} of {self.batch.size} samples", len(value))
 
     @property
     def device(self) -> torch.device:
@@ -200,7 +199,7 @@ class Subject:
 
     def _clean(self) -> Tensor:
         parts = self._run(self.batch.size, lambda jobs: self.variants(self.main, jobs))
-        return torch.cat([logits for _, _, logits in parts])
+        return torch.cat([logits for _, logits in parts])
 
     @property
     def predicted(self) -> Tensor:
@@ -216,19 +215,26 @@ class Subject:
         """Inputs for the model: of whole-batch values, those of some samples; or a value for each of them already."""
         return self.batch.variants(value[samples] if rows else value, samples)
 
-    def run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[int, int, Tensor]]:
-        """Logits of so many inputs, a few at a time: beginning, end, and (M, C) in float32 or better.
+    def answers(self, count: int, change: Change, read: Callable[[Tensor, Tensor], Tensor], words: str = "") -> Tensor:
+        """What is read of the logits of `count` changed inputs of each sample, (B, count, ...).
 
-        Args:
-            count: Number of inputs.
-            make: From their numbers (M,) to inputs for the model.
-            words: Words for the progress bar.
+        `change` makes inputs for the model of samples (M,) and numbers of their changes (M,), and `read` is given
+        logits (M, C) and samples (M,).
+        """
+        size = self.batch.size
+        parts = self.run(size * count, lambda jobs: change(jobs // count, jobs % count), words)
+        return torch.cat([read(logits, jobs // count) for jobs, logits in parts]).unflatten(0, (size, count))
+
+    def run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[Tensor, Tensor]]:
+        """Numbers (M,) and logits (M, C), in float32 or better, of so many inputs, a few at a time.
+
+        `make` turns their numbers into inputs for the model, and `words` are for the progress bar.
         """
         if self.outputs != "logits":
             _ = self.raw_logits  # it shows how the model ends
         yield from self._run(count, make, words)
 
-    def _run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[int, int, Tensor]]:
+    def _run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[Tensor, Tensor]]:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
             with torch.inference_mode():
@@ -238,7 +244,8 @@ class Subject:
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
         bar = track(range(count), words, self.progress and bool(words))
         with untouched(self.model):
-            yield from in_chunks(count, run, width, self.device, self.batch_size, bar)
+            for start, stop, logits in in_chunks(count, run, width, self.device, self.batch_size, bar):
+                yield torch.arange(start, stop, device=self.device), logits
         self.passes += count
 
     def reference(self, name: str, sigma: float | None = None, radius: int | None = None) -> Tensor:
@@ -253,11 +260,9 @@ class Subject:
         none = torch.full_like(self.predicted, -1)
         columns = [self.predicted if explained is None else explained, self.predicted, self.label, other_class]
         classes = torch.stack([none if column is None else column.to(self.device) for column in columns], 1)
-        if bool(((classes >= self.count).any(1) | (classes[:, 0] < 0)).any()):
-            raise ArgumentError(
-                f"Expected one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples, but "
-                f"got {classes[:, 0].tolist()}."
-            )
+        wrong = (classes >= self.count).any(1) | (classes[:, 0] < 0)
+        wanted = f"one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples"
+        check_that(not bool(wrong.any()), wanted, classes[:, 0].tolist())
         return classes
 
     def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
@@ -297,11 +302,15 @@ class Subject:
 OPTIONS = tuple(inspect.getfullargspec(Subject.__init__).kwonlyargs)
 
 
+def check_images(subject: Subject) -> None:
+    """Refuse texts, which have no pixels that could be moved or hidden."""
+    check_that(subject.batch.modality == "image", "images", "texts", ", which this is not defined for")
+
+
 def column_of(scored: str, defined: Tensor) -> int:
     """Place of the scored class among `ROLES`; `defined`, bool (B, J), says which samples have a class of each role."""
     roles = ROLES[: defined.shape[1]]
-    if scored not in roles:
-        raise ArgumentError(f"Expected scored to be one of {', '.join(roles)}, but got {scored!r}.")
+    check_that(scored in roles, f"scored to be one of {', '.join(roles)}", repr(scored))
     column = roles.index(scored)
     if scored == "label" and not bool(defined[:, column].all()):
         raise ArgumentError("Expected labels for what is scored by them; give label=.")

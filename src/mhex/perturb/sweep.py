@@ -9,12 +9,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
+from mhex._settings import check_choice, check_that
 from mhex.capture import Batch
-from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
 from mhex.perturb.references import PIXELS, WORDS, imputed
-from mhex.perturb.subject import PassResult, Runner, Subject, column_of, top_class
+from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of, top_class
 from mhex.perturb.units import Tie, Units, counts, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
@@ -61,11 +60,9 @@ class SweepResult(PassResult):
         """The same on a coarser grid, of every so many steps."""
         if stride == 1:
             return self
-        if stride < 1 or self.runner.steps % stride:
-            raise ArgumentError(
-                f"Expected a stride that divides the {self.runner.steps} steps of the sweep, but got {stride!r}."
-            )
-        sweep = replace(self.runner, steps=self.runner.steps // stride)
+        steps = self.runner.steps
+        check_that(stride >= 1 and steps % stride == 0, f"a stride that divides the {steps} steps of the sweep", stride)
+        sweep = replace(self.runner, steps=steps // stride)
         coarse = self._read(sweep, [table[:, :, ::stride] for table in self._tables])
         return replace(coarse, removed=self.removed[:, ::stride])
 
@@ -89,8 +86,7 @@ class SweepResult(PassResult):
             "centred-logit": lambda: z - self.mean[place],
             "hit": lambda: (self.top[place] == self.classes[:, column, None]).double(),
         }
-        if output not in readings:
-            raise ArgumentError(f"Expected output to be one of {', '.join(readings)}, but got {output!r}.")
+        check_that(output in readings, f"output to be one of {', '.join(readings)}", repr(output))
         return readings[output]().masked_fill(missing, torch.nan)
 
     def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
@@ -107,12 +103,10 @@ class SweepResult(PassResult):
         return SweepResult(self.ids, self.classes, self.removed, self.units, *tables, runner=sweep)
 
     def _place(self, order: str) -> int:
-        if order not in self.runner.orders:
-            raise ArgumentError(
-                f"Expected one of the orders of the sweep, {', '.join(self.runner.orders)}, but got {order!r}; make "
-                "the sweep with it."
-            )
-        return self.runner.orders.index(order)
+        orders: tuple[str, ...] = self.runner.orders
+        wanted = f"one of the orders of the sweep, {', '.join(orders)}"
+        check_that(order in orders, wanted, repr(order), "; make the sweep with it")
+        return orders.index(order)
 
 
 def area(curve: Tensor, rule: str = "unit") -> Tensor:
@@ -129,15 +123,12 @@ def area(curve: Tensor, rule: str = "unit") -> Tensor:
         return torch.trapezoid(curve, dx=1 / steps, dim=1) * (100 if rule == "percent" else 1)
     if rule == "left100":
         return curve[:, :-1].mean(1)
-    if rule not in ("che", "mean11"):
-        raise ArgumentError(f"Expected area 'unit', 'che', 'percent', 'left100' or 'mean11', but got {rule!r}.")
-    if steps % 10:
-        raise ArgumentError(f"Expected a multiple of 10 steps for the area {rule!r}, but got {steps}.")
+    check_that(rule in ("che", "mean11"), "area 'unit', 'che', 'percent', 'left100' or 'mean11'", repr(rule))
+    check_that(steps % 10 == 0, f"a multiple of 10 steps for the area {rule!r}", steps)
     tenths = curve[:, :: steps // 10]
     return tenths.mean(1) if rule == "mean11" else torch.trapezoid(tenths[:, :-1], dx=10.0, dim=1)
 
 
-Change = Callable[[Tensor, Tensor], Batch]
 Read = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
@@ -160,13 +151,9 @@ class Removal:
     def ask(self, number: Tensor, last: Tensor, read: Read) -> list[Tensor]:
         """What the model says when so many units are gone, each (R, B, ...). Every different pass is made once.
 
-        So a short text, of which several steps remove as many units, costs no pass twice; nothing removed is the clean
-        pass, and everything removed is the same from either end.
-
-        Args:
-            number: How many units are removed in each row, (R, B).
-            last: Whether these are the least important ones, bool (R,).
-            read: From logits (M, C) of samples (M,) to what is kept of them.
+        In each row `number` (R, B) units are removed, the least important ones where `last`, bool (R,), says so; `read`
+        makes what is kept of logits (M, C) of samples (M,). So a short text, of which several steps remove as many
+        units, costs no pass twice; nothing removed is the clean pass, and all removed is the same from either end.
         """
         subject, size = self.subject, self.subject.batch.size
         samples = torch.arange(size, device=subject.device)
@@ -192,8 +179,8 @@ class Removal:
             return self.change(removed, sample)
 
         parts = [read(subject.logits, samples)]
-        for start, stop, logits in subject.run(len(passes) - size, make, "perturbation"):
-            parts.append(read(logits, passes[size + start : size + stop] % size))
+        for jobs, logits in subject.run(len(passes) - size, make, "perturbation"):
+            parts.append(read(logits, passes[size + jobs] % size))
         return [torch.cat(column)[place[1:]] for column in zip(*parts, strict=True)]
 
 
@@ -237,10 +224,10 @@ class PerturbationSweep(Runner[SweepResult]):
         check_choice("the reference", self.reference, (*PIXELS, *WORDS))
         check_choice("granularity", self.granularity, ("pixel", "patch", "token", "word"))
         check_choice("tie", self.tie, get_args(Tie))
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise ArgumentError(f"Expected steps to be a whole number from 1 on, but got {self.steps!r}.")
-        if not self.orders or any(order not in ORDERS for order in self.orders):
-            raise ArgumentError(f"Expected orders 'mif' and 'lif', but got {self.orders!r}.")
+        whole = isinstance(self.steps, int) and self.steps >= 1
+        check_that(whole, "steps to be a whole number from 1 on", repr(self.steps))
+        known = bool(self.orders) and all(order in ORDERS for order in self.orders)
+        check_that(known, "orders 'mif' and 'lif'", repr(self.orders))
         check_split(self.words)
         check_pooling(self.pooling)
 
@@ -284,21 +271,15 @@ class PerturbationSweep(Runner[SweepResult]):
         if self.reference == "drop":
             # The position of each patch that stays is its own.
             return lambda removed, samples: replace(subject.variants(pixels, samples), patches=~removed)
-        if self.reference != "impute":
+        if self.reference == "impute":
+            draws = [torch.randn(pixels.shape[1:], generator=generator_for(self.seed, i, _NOISE)) for i in subject.ids]
+            noise = torch.stack(draws).to(pixels) * self.noise
+        else:
             stand_in = subject.reference(self.reference, self.sigma, self.radius)
 
-            def replaced(removed: Tensor, samples: Tensor) -> Batch:
-                mask = spread(removed, samples)[:, None]
-                return subject.variants(torch.where(mask, stand_in[samples], pixels[samples]), samples, rows=False)
+        def replaced(removed: Tensor, samples: Tensor) -> Batch:
+            mask, clean = spread(removed, samples), pixels[samples]
+            value = imputed(clean, mask) + noise[samples] if self.reference == "impute" else stand_in[samples]
+            return subject.variants(torch.where(mask[:, None], value, clean), samples, rows=False)
 
-            return replaced
-        draws = [torch.randn(pixels.shape[1:], generator=generator_for(self.seed, i, _NOISE)) for i in subject.ids]
-        noise = torch.stack(draws).to(pixels) * self.noise
-
-        def filled(removed: Tensor, samples: Tensor) -> Batch:
-            mask = spread(removed, samples)
-            value = imputed(pixels[samples], mask)
-            value = torch.where(mask[:, None], value + noise[samples], value)
-            return subject.variants(value, samples, rows=False)
-
-        return filled
+        return replaced

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._settings import check_choice
+from mhex._settings import check_choice, check_that
 from mhex.capture import Batch, plain_vit
 from mhex.errors import ArgumentError
 from mhex.inputs.words import Pooling, Words, pool, words_of
@@ -47,10 +47,8 @@ def ranks(
         counted: Bool (B, N), False at units that are never removed: they come last.
     """
     check_choice("tie", tie, get_args(Tie))
-    if scores.dim() != 2 or len(ids) != len(scores):
-        raise ArgumentError(
-            f"Expected scores (B, N) and a number for each sample, but got {tuple(scores.shape)} and {len(ids)}."
-        )
+    fits = scores.dim() == 2 and len(ids) == len(scores)
+    check_that(fits, "scores (B, N) and a number for each sample", f"{tuple(scores.shape)} and {len(ids)}")
     size, units = scores.shape
     if counted is not None:
         scores = scores.masked_fill(~counted, -torch.inf)
@@ -100,7 +98,7 @@ def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Ten
     """Inputs for the model without the tokens that are hidden, bool (M, T), of samples (M,).
 
     The reference `"mask_token"` puts the mask token's id there; with `"pad"` they are not attended to; with `"drop"`
-    they are deleted, and the rest moves up.
+    they are deleted, and the rest moves up, padded on the right to the longest.
     """
     batch = subject.batch.variants(subject.main[samples], samples)
     if reference == "mask_token":
@@ -110,31 +108,19 @@ def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Ten
                 "Expected token ids and a tokenizer with a mask token for 'mask_token'; choose 'drop' or 'pad'."
             )
         return replace(batch, kwargs={**batch.kwargs, "input_ids": ids[samples].masked_fill(hidden, token)})
-    tokens = subject.batch.roles[0][samples] & ~hidden
+    tokens, mask = subject.batch.roles[0][samples] & ~hidden, batch.kwargs.get("attention_mask")
+    kind = torch.long if mask is None else mask.dtype
     if reference == "pad":
-        mask = batch.kwargs.get("attention_mask")
-        kind = torch.long if mask is None else mask.dtype
         return replace(batch, kwargs={**batch.kwargs, "attention_mask": tokens.to(kind)})
-    return _shortened(batch, tokens, subject.batch.pad_id)
-
-
-def _shortened(batch: Batch, tokens: Tensor, pad: int | None) -> Batch:
-    """Rows with these tokens alone, bool (M, T), moved up, padded on the right to the longest."""
     order = (~tokens).long().argsort(dim=1, stable=True)[:, : int(tokens.sum(1).max())]
-    real = tokens.gather(1, order)
-
-    def cut(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.shape[:2] != tokens.shape:
-            return value
-        place = order if value.dim() == 2 else order[..., None].expand(-1, -1, value.shape[2])
-        return value.gather(1, place)
-
-    kwargs = {name: cut(value) for name, value in batch.kwargs.items()}
-    if pad is not None and kwargs.get("input_ids") is not None:
-        kwargs["input_ids"] = kwargs["input_ids"].masked_fill(~real, pad)
-    mask = kwargs.get("attention_mask")
-    kwargs["attention_mask"] = real.to(torch.long if mask is None else mask.dtype)
-    return replace(batch, kwargs=kwargs)
+    real, rows = tokens.gather(1, order), torch.arange(len(order), device=order.device)[:, None]
+    kwargs = {
+        name: value[rows, order] if isinstance(value, Tensor) and value.shape[:2] == tokens.shape else value
+        for name, value in batch.kwargs.items()
+    }
+    if subject.batch.pad_id is not None and kwargs.get("input_ids") is not None:
+        kwargs["input_ids"] = kwargs["input_ids"].masked_fill(~real, subject.batch.pad_id)
+    return replace(batch, kwargs={**kwargs, "attention_mask": real.to(kind)})
 
 
 @dataclass(frozen=True)
@@ -172,8 +158,7 @@ def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> T
     if image is not None and not all(1 <= side <= most for side, most in zip(saliency.shape[1:], image, strict=True)):
         size, grid = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
         raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {grid}.")
-    if not bool(torch.isfinite(saliency).all()):
-        raise ArgumentError("Expected finite maps, but got NaN or infinity.")
+    check_that(bool(torch.isfinite(saliency).all()), "finite maps", "NaN or infinity")
     return saliency.detach()
 
 
@@ -184,17 +169,31 @@ def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(saliency[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
 
 
-def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
-    """Pixels of checked maps brought to the size of the image; or the cells of their own grid, as patches."""
+def units_of(
+    subject: Subject, saliency: Tensor, reference: str, granularity: str, words: Words, pooling: Pooling
+) -> Units:
+    """What a sweep ranks; arguments as for `PerturbationSweep`.
+
+    Pixels of maps brought to the size of the image, the cells of their own grid, as patches, tokens or words.
+    """
+    if subject.batch.modality == "text":
+        check_choice("the reference of texts", reference, WORDS)
+        check_choice("granularity of texts", granularity, ("token", "word"))
+        return text_units(subject, saliency, granularity, words, pooling)
+    patches = reference != "drop" or granularity == "patch"
+    wanted = "granularity 'patch' for the reference 'drop' of images"
+    check_that(patches, wanted, repr(granularity), ": whole patches are dropped")
+    right = reference in (*PIXELS, "drop") and granularity in ("pixel", "patch")
+    check_that(right, "a reference and a granularity of images", f"{reference!r} and {granularity!r}")
+    saliency = check_map(subject, saliency)
     height, width = subject.batch.pixels.shape[-2:]
     if granularity == "pixel":
         saliency = at_size(saliency, (height, width))
+    elif reference == "drop":
+        saliency = _on_patches(subject, saliency)
     rows, columns = saliency.shape[-2:]
-    if height % rows or width % columns:
-        raise ArgumentError(
-            f"Expected a map whose grid divides images of {height}x{width} for granularity 'patch', but got "
-            f"{rows}x{columns}; choose 'pixel'."
-        )
+    wanted = f"a map whose grid divides images of {height}x{width} for granularity 'patch'"
+    check_that(height % rows == width % columns == 0, wanted, f"{rows}x{columns}", "; choose 'pixel'")
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
         cells = removed.view(-1, rows, columns)
@@ -206,36 +205,12 @@ def image_units(subject: Subject, saliency: Tensor, granularity: str) -> Units:
     return Units(saliency.flatten(1), number, None, spread)
 
 
-def units_of(
-    subject: Subject, saliency: Tensor, reference: str, granularity: str, words: Words, pooling: Pooling
-) -> Units:
-    """What a sweep ranks: pixels, patches, tokens or words; arguments as for `PerturbationSweep`."""
-    if subject.batch.modality == "text":
-        check_choice("the reference of texts", reference, WORDS)
-        check_choice("granularity of texts", granularity, ("token", "word"))
-        return text_units(subject, saliency, granularity, words, pooling)
-    if reference == "drop" and granularity != "patch":
-        raise ArgumentError(
-            f"Expected granularity 'patch' for the reference 'drop' of images, but got {granularity!r}: whole patches "
-            "are dropped."
-        )
-    if reference not in (*PIXELS, "drop") or granularity not in ("pixel", "patch"):
-        raise ArgumentError(
-            f"Expected a reference and a granularity of images, but got {reference!r} and {granularity!r}."
-        )
-    saliency = check_map(subject, saliency)
-    return image_units(subject, _on_patches(subject, saliency) if reference == "drop" else saliency, granularity)
-
-
 def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:
     """Maps (B, h, w) on the patches of a plain Vision Transformer; of a finer grid, the mean over each patch."""
     rows, columns = plain_vit(subject.model).grid(*subject.batch.pixels.shape[-2:])
     height, width = saliency.shape[-2:]
-    if height % rows or width % columns:
-        raise ArgumentError(
-            f"Expected maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
-            f"the reference 'drop', but got {height}x{width}."
-        )
+    wanted = f"maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
+    check_that(height % rows == width % columns == 0, f"{wanted}the reference 'drop'", f"{height}x{width}")
     return F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0]
 
 
@@ -248,15 +223,13 @@ def text_units(
     """
     saliency = check_map(subject, saliency)
     _, special = subject.batch.roles
-    if saliency.shape != special.shape:
-        raise ArgumentError(f"Expected maps of shape {tuple(special.shape)}, but got {tuple(saliency.shape)}.")
+    check_that(saliency.shape == special.shape, f"maps of shape {tuple(special.shape)}", tuple(saliency.shape))
     if granularity != "word":
         return Units(saliency, (~special).sum(1), ~special, lambda removed, samples: removed)
     key = f"words of {words}"
     if key not in subject.shared:
         subject.shared[key] = words_of(subject.prepared, words)
-    word_of: Tensor = subject.shared[key][0]  # (B, T, P)
-    most: int = subject.shared[key][1]
+    word_of, most = subject.shared[key]  # (B, T, P), and the most words of a text
     scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.stats.correlation import mean_ranks
 from mhex.stats.intervals import Summary, bootstrap, resampled
@@ -208,7 +209,7 @@ def all_pairs(
     columns = torch.stack([tested.difference, *ends, tested.p, tested.adjusted, *single], 1)
     keys = zip(tested.first.tolist(), tested.second.tolist(), strict=True)
     rows = zip(keys, columns.tolist(), tested.n.tolist(), strict=True)
-    return {key: Paired(*row, n, seed, tested.flips, resamples) for key, row, n in rows}
+    return {key: Paired(*row, n=n, seed=seed, flips=tested.flips, resamples=resamples) for key, row, n in rows}
 
 
 def _by_images(common: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -241,19 +242,17 @@ def paired(
     resamples: int = 2000,
 ) -> Paired:
     """Compare values (n,) of two methods on the same images; an image without a value of either does not count."""
-    if first.shape != second.shape or first.dim() != 1:
-        raise ArgumentError(
-            f"Expected values (n,) of the same images, but got {tuple(first.shape)} and {tuple(second.shape)}."
-        )
+    shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+    check_that(first.shape == second.shape and first.dim() == 1, "values (n,) of the same images", shapes)
     values = torch.stack([first.double().cpu(), second.double().cpu()], 1)
     return all_pairs(values, seed, flips, confidence, resamples)[0, 1]
 
 
 def present(values: Tensor, summary: Summary | None = None) -> Tensor:
     """Whether an image counts for a method, bool (n, M), of values (n, M), or (n, M, J) with a summary."""
-    if values.dim() != (2 if summary is None else 3) or not values.shape[1]:
-        wanted = "(n, M)" if summary is None else "(n, M, J)"
-        raise ArgumentError(f"Expected values per image and method, {wanted}, but got shape {tuple(values.shape)}.")
+    axes, wanted = (2, "(n, M)") if summary is None else (3, "(n, M, J)")
+    right = values.dim() == axes and values.shape[1] > 0
+    check_that(right, f"values per image and method, {wanted}", f"shape {tuple(values.shape)}")
     finite = values.detach().cpu().isfinite()
     return finite if summary is None else finite.all(2)
 
@@ -344,4 +343,4 @@ def ranking(
     value, place, rank = places(rows), slice(0, methods), slice(methods, 2 * methods)
     ends = [column[part] for part in (place, rank) for column in (value, low, high)]
     numbers = torch.stack([*ends, draws[:, 2 * methods :].nanmean(0)], 1).tolist()
-    return [Rank(*row, len(rows)) for row in numbers]
+    return [Rank(*row, n=len(rows)) for row in numbers]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 
 Values = Tensor | Sequence[float] | NDArray[Any]
@@ -101,11 +102,9 @@ class Correlation:
 
 def correlate(x: Values, y: Values, level: float, names: tuple[str, str]) -> tuple[Correlation, str | None]:
     """Pearson's correlation of values (N,) and (N,), and why there is none, in words; None if there is one."""
-    if not 0 < level < 1:
-        raise ArgumentError(f"Expected a level between 0 and 1, for instance 0.95, but got {level}.")
+    check_that(0 < level < 1, "a level between 0 and 1, for instance 0.95", level)
     a, b = _column(x, names[0]), _column(y, names[1])
-    if len(a) != len(b):
-        raise ArgumentError(f"Expected as many values of {names[1]} as of {names[0]}, {len(a)}, but got {len(b)}.")
+    check_that(len(a) == len(b), f"as many values of {names[1]} as of {names[0]}, {len(a)}", len(b))
     (r, p), n = pearson(a, b), len(a)
     low, high = r * 0 - 1, r * 0 + 1  # NaN stays
     if n > 3:
@@ -121,8 +120,7 @@ def correlate(x: Values, y: Values, level: float, names: tuple[str, str]) -> tup
 def _column(values: Values, name: str) -> Tensor:
     array = values.detach().cpu().double() if isinstance(values, Tensor) else np.array(values, np.float64, order="C")
     column = torch.as_tensor(array)
-    if column.dim() != 1:
-        raise ArgumentError(f"Expected one value of {name} per sample, (N,), but got the shape {tuple(column.shape)}.")
+    check_that(column.dim() == 1, f"one value of {name} per sample, (N,)", f"the shape {tuple(column.shape)}")
     if wrong := int((~column.isfinite()).sum()):
         raise ArgumentError(f"Expected finite values of {name}, but {wrong} of {len(column)} are not.")
     return column

@@ -9,8 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from mhex._settings import check_choice, check_kind
-from mhex.errors import ArgumentError
+from mhex._settings import check_choice, check_kind, check_that
 
 Summary = Callable[[Tensor], Tensor]
 IntervalKind = Literal["percentile", "bca"]
@@ -63,8 +62,7 @@ def check_interval(resamples: object, confidence: object, seed: object, kind: ob
     check_kind("confidence", confidence, (float,))
     check_kind("bootstrap_seed", seed, (int,))
     check_kind("interval", kind, (str,))
-    if not 0 < confidence < 1:  # type: ignore[operator]
-        raise ArgumentError(f"Expected confidence between 0 and 1, but got {confidence!r}.")
+    check_that(0 < confidence < 1, "confidence between 0 and 1", confidence)  # type: ignore[operator]
     check_choice("the kind of interval", kind, get_args(IntervalKind))
 
 
@@ -95,10 +93,9 @@ def interval_of(
 
 def resampled(rows: Tensor, summary: Summary, resamples: int = 2000, seed: int = 0) -> Tensor:
     """Outputs of a summary over images drawn with replacement, (resamples, O), on the CPU; see `bootstrap`."""
-    if rows.dim() != 2 or not len(rows):
-        raise ArgumentError(f"Expected numbers (n, J) of at least one image, but got shape {tuple(rows.shape)}.")
-    if resamples < 1:
-        raise ArgumentError(f"Expected at least one resample, but got {resamples}.")
+    right = rows.dim() == 2 and len(rows) > 0
+    check_that(right, "numbers (n, J) of at least one image", f"shape {tuple(rows.shape)}")
+    check_that(resamples >= 1, "at least one resample", resamples)
     rows, generator = rows.cpu(), torch.Generator().manual_seed(seed % 2**63)
     part = max(1, _AT_A_TIME // rows.numel())
     shapes = [(min(part, resamples - start), len(rows)) for start in range(0, resamples, part)]

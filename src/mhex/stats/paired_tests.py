@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.stats.intervals import Summary
 
 FLIPS = 10_000
@@ -19,24 +19,15 @@ _AT_A_TIME = 4_000_000  # numbers that a part of the flips may hold
 def sign_flip(d: Tensor, seed: int = 0, flips: int = FLIPS) -> Tensor:
     """Two-sided p of differences under flips of their signs: the share of flips whose sum is as far from 0.
 
-    Exact where few images differ; else of drawn flips, `(b + 1) / (m + 1)`. Flips are the same for all columns, which
-    `scipy.stats.permutation_test` cannot do, and depend on torch's generator alone.
-
-    Args:
-        d: Differences of images, (n,), or (n, P) for P pairs of methods; 0 where an image does not count.
-        seed: Seed of the flips.
-        flips: Number m of flips that are drawn.
-
-    Returns:
-        (), or (P,).
+    Exact where few images differ; else of m drawn flips, `(b + 1) / (m + 1)`. Flips are the same for all columns, which
+    `scipy.stats.permutation_test` cannot do, and depend on torch's generator alone. Differences are (n,), or (n, P) for
+    P pairs of methods, and 0 where an image does not count; the p are () or (P,).
     """
     if d.dim() == 1:
         return sign_flip(d[:, None], seed, flips)[0]
     d = d.double().cpu()
-    if not bool(d.isfinite().all()):
-        raise ArgumentError(
-            "Expected finite differences, but got NaN or infinity; give 0 where an image does not count."
-        )
+    advice = "; give 0 where an image does not count"
+    check_that(bool(d.isfinite().all()), "finite differences", "NaN or infinity", advice)
     # Sums in another order differ in their last digits, and equal ones must count as equal.
     least = d.sum(0).abs() - 1e-12 * d.abs().sum(0)
     p = torch.full((d.shape[1],), torch.nan, dtype=torch.float64)
@@ -58,14 +49,8 @@ def exchange(first: Tensor, second: Tensor, summary: Summary, seed: int = 0, fli
     """Two-sided p of the difference of two summaries, under images changing sides, (O,); NaN where there is none.
 
     The sign-flip test for values of a data set that are no means over images, such as a ratio of sums: all of it is
-    computed again each time. For a mean, both tests are the same.
-
-    Args:
-        first: Numbers per image of one method, (n, J), that all count.
-        second: Numbers of the second method on the same images.
-        summary: From numbers (..., n, J) to outputs (..., O).
-        seed: Seed of the changes.
-        flips: How many are drawn, where they are too many to try all.
+    computed again each time. For a mean, both tests are the same. Both methods have numbers (n, J) of the same images,
+    and the summary makes outputs (..., O) of numbers (..., n, J); `flips` are drawn where they are too many to try all.
     """
     first, second = first.double().cpu(), second.double().cpu()
     values = [summary(first), summary(second)]
