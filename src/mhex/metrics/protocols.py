@@ -30,7 +30,8 @@ class Protocol:
 
     def __post_init__(self) -> None:
         usual = {f.name: f.default for f in fields(self)}
-        for name, kinds in _kinds(type(self)).items():
+        protocol: Any = type(self)
+        for name, kinds in _kinds(protocol).items():
             if isinstance(getattr(self, name), list):  # a protocol is looked up by its parts
                 object.__setattr__(self, name, tuple(getattr(self, name)))
             check_kind(name, getattr(self, name), kinds)

@@ -223,7 +223,8 @@ class Subject:
         """
         size = self.batch.size
         parts = self.run(size * count, lambda jobs: change(jobs // count, jobs % count), words)
-        return torch.cat([read(logits, jobs // count) for jobs, logits in parts]).unflatten(0, (size, count))
+        answers = torch.cat([read(logits, jobs // count) for jobs, logits in parts])
+        return answers.view(size, count, *answers.shape[1:])
 
     def run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[Tensor, Tensor]]:
         """Numbers (M,) and logits (M, C), in float32 or better, of so many inputs, a few at a time.

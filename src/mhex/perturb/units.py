@@ -233,7 +233,7 @@ def text_units(
     scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
-        words = word_of[samples]
+        words: Tensor = word_of[samples]
         return (removed.gather(1, words.clamp_min(0).flatten(1)).view(words.shape) & (words >= 0)).any(2)
 
     return Units(scores, counted.sum(1), counted, spread)

@@ -209,7 +209,7 @@ def all_pairs(
     columns = torch.stack([tested.difference, *ends, tested.p, tested.adjusted, *single], 1)
     keys = zip(tested.first.tolist(), tested.second.tolist(), strict=True)
     rows = zip(keys, columns.tolist(), tested.n.tolist(), strict=True)
-    return {key: Paired(*row, n=n, seed=seed, flips=tested.flips, resamples=resamples) for key, row, n in rows}
+    return {key: Paired(*[*row, n, seed, tested.flips, resamples]) for key, row, n in rows}
 
 
 def _by_images(common: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -343,4 +343,4 @@ def ranking(
     value, place, rank = places(rows), slice(0, methods), slice(methods, 2 * methods)
     ends = [column[part] for part in (place, rank) for column in (value, low, high)]
     numbers = torch.stack([*ends, draws[:, 2 * methods :].nanmean(0)], 1).tolist()
-    return [Rank(*row, n=len(rows)) for row in numbers]
+    return [Rank(*[*row, len(rows)]) for row in numbers]
