@@ -27,18 +27,12 @@ class MaskedProtocol(Protocol):
 
 @dataclass(frozen=True)
 class HiddenProtocol(MaskedProtocol):
-    """Protocol of metrics of one pass over images with a part hidden.
-
-    Attributes:
-        reference: What hidden means: `"black"`, `"zero"`, `"mean"` or `"blur"`.
-        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        sigma: Spread of the blur.
-    """
+    """Protocol of metrics of one pass over images with a part hidden."""
 
     blur_parts = ("sigma",)
-    reference: str = "zero"
+    reference: str = "zero"  # what hidden means: black, zero, mean or blur
     scored: Scored = "explained"
-    sigma: float | None = None
+    sigma: float | None = None  # spread of the blur
 
     def __post_init__(self) -> None:
         texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
@@ -50,12 +44,7 @@ class HiddenProtocol(MaskedProtocol):
 
 @dataclass(frozen=True)
 class RegionProtocol(HiddenProtocol):
-    """Protocol of metrics that hide or keep a region.
-
-    Attributes:
-        mode: As for `MaskedPass`.
-        threshold: Above it a map scaled from 0 to 1 is salient; soft modes have none.
-    """
+    """Protocol of metrics that hide or keep a region; `mode` and `threshold` as for `MaskedPass`."""
 
     mode: str = "remove"
     threshold: float = 0.5
@@ -68,11 +57,7 @@ class RegionProtocol(HiddenProtocol):
 
 @dataclass(frozen=True)
 class DropProtocol(RegionProtocol):
-    """Protocol of the average drop of images.
-
-    Attributes:
-        relative: Whether the drop is a share of what was there, never below 0; else the plain difference.
-    """
+    """Protocol of the average drop of images: a share of what was there, never below 0, or the plain difference."""
 
     relative: bool = True
 

@@ -22,12 +22,7 @@ _STEADY = 6  # purpose of random numbers
 
 @dataclass(frozen=True)
 class SteadyResult(PassResult):
-    """How alike maps stay.
-
-    Attributes:
-        rho: Rank correlation of the map with that of each noisy copy, (B, n); 0 where a map is constant, since it has
-            no order to keep.
-    """
+    """Rank correlation of maps with those of noisy copies, (B, n); a constant map has no order to keep, and 0."""
 
     rho: Tensor
 

@@ -36,17 +36,11 @@ _UNNUMBERED = torch.iinfo(torch.long).min  # stands for the id of an image that 
 
 @dataclass(frozen=True, eq=False)
 class JudgedMaps:
-    """Maps, and what the data says of their places.
+    """Maps, and what the data says of their places."""
 
-    Attributes:
-        ids: Number of each sample in its data set.
-        saliency: Maps at their own resolution.
-        truth: Masks, classes of cells, or whether each unit counts; None where every unit does.
-    """
-
-    ids: tuple[int, ...]
-    saliency: Tensor
-    truth: Any = None
+    ids: tuple[int, ...]  # number of each sample in its data set
+    saliency: Tensor  # maps at their own resolution
+    truth: Any = None  # masks, classes of cells, or whether each unit counts; None where every unit does
 
 
 class PerImage(Metric):

@@ -23,21 +23,13 @@ _ROUNDING = 1e-15  # of each number in a sum
 
 @dataclass(frozen=True)
 class BoxResult(PassResult):
-    """What went with each box.
+    """What went with each box."""
 
-    Attributes:
-        image: Height and width of the images.
-        sizes: On the axis of the area, (S,): pixels, or cells of the grid.
-        sides: Sides of the boxes in pixels, (S,).
-        corners: Top and left of each, (B, S, n, 2).
-        drops: What the scores lost, with S n changes for each sample.
-    """
-
-    image: tuple[int, int]
-    sizes: tuple[int, ...]
-    sides: tuple[int, ...]
-    corners: Tensor
-    drops: Drops
+    image: tuple[int, int]  # height and width of the images
+    sizes: tuple[int, ...]  # on the axis of the area, (S,): pixels, or cells of the grid
+    sides: tuple[int, ...]  # of the boxes in pixels, (S,)
+    corners: Tensor  # top and left of each, (B, S, n, 2)
+    drops: Drops  # what the scores lost, with S n changes for each sample
 
     def lost(self, classes: Tensor | None = None) -> Tensor:
         """`z_c(x) - z_c(x without the box)` of one class of each sample, (B, S, n)."""

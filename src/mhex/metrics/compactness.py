@@ -17,12 +17,7 @@ Mode = Literal["abs", "paper", "code"]
 
 @dataclass(frozen=True)
 class CompactnessProtocol(Protocol):
-    """Protocol of compactness.
-
-    Attributes:
-        mode: As for `compactness`.
-        share: Share of the highest score; units up to it carry no weight.
-    """
+    """Protocol of compactness; its parts are as for the function."""
 
     mode: Mode = "abs"
     share: float = 0.05

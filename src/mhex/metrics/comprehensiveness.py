@@ -18,17 +18,11 @@ _OF_SWEEP = ("reference", "granularity", "tie", "seed", "words", "pooling")
 
 @dataclass(frozen=True)
 class ShareResult(PassResult):
-    """Probabilities of the explained class, the predicted one and the label; NaN where there is none.
+    """Probabilities of the explained class, the predicted one and the label; NaN where there is none."""
 
-    Attributes:
-        before: Probabilities of the samples as they are, (B, 3).
-        without: With each share removed, (B, K, 3); NaN where a sample has no unit at all.
-        alone: With each share kept alone, of the same shape.
-    """
-
-    before: Tensor
-    without: Tensor
-    alone: Tensor
+    before: Tensor  # of the samples as they are, (B, 3)
+    without: Tensor  # with each share removed, (B, K, 3); NaN where a sample has no unit at all
+    alone: Tensor  # with each share kept alone, of the same shape
 
     def of(self, scored: str) -> tuple[Tensor, Tensor, Tensor]:
         """All of one class: (B, 1), (B, K) and (B, K)."""

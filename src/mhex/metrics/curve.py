@@ -42,22 +42,14 @@ class SweepProtocol(Protocol):
 
 @dataclass(frozen=True)
 class ScoredProtocol(SweepProtocol):
-    """Protocol of metrics that read one class along a sweep.
-
-    Attributes:
-        scored: Whose output is read: that of the `"explained"` class, of the `"predicted"` one or of the `"label"`.
-    """
+    """Protocol of metrics that read one class along a sweep: the explained one, the predicted one or the label."""
 
     scored: Scored = "explained"
 
 
 @dataclass(frozen=True)
 class AreaProtocol(SweepProtocol):
-    """Protocol of metrics of areas along a sweep for which it is clear whose output is read.
-
-    Attributes:
-        area: How the area under a curve is taken; see `mhex.perturb.area`.
-    """
+    """Protocol of metrics of areas along a sweep, taken by a rule of `mhex.perturb.area`, where the class is clear."""
 
     area: str = "unit"
 
@@ -77,15 +69,10 @@ class CurveProtocol(AreaProtocol, ScoredProtocol):
 
 
 class CurveMetric(PerImage):
-    """A metric of the curves of one sweep.
+    """A metric of the curves of one sweep."""
 
-    Attributes:
-        orders: Those that it reads; no others are made for it.
-        inserted: True if it reads removal of the least important units backwards: as insertion of the most important.
-    """
-
-    orders: ClassVar[tuple[Order, ...]] = ORDERS
-    inserted: ClassVar[bool] = False
+    orders: ClassVar[tuple[Order, ...]] = ORDERS  # those that it reads; no others are made for it
+    inserted: ClassVar[bool] = False  # whether it reads removal of the least important backwards: the most are put in
     protocol: SweepProtocol
 
     @property

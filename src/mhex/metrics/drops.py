@@ -16,21 +16,13 @@ _ALL = 64  # so many classes are kept without being asked for
 
 @dataclass(frozen=True)
 class Drops:
-    """`z_c(x) - z_c(x')` for many changed inputs `x'` of each sample.
+    """`z_c(x) - z_c(x')` for many changed inputs `x'` of each sample."""
 
-    Attributes:
-        ids: Number of each sample in its data set.
-        predicted: Predicted class of each, (B,).
-        classes: Classes that are kept, (B, C); -1 where there is none.
-        values: (B, n, C), float64.
-        rounding: Differences below it are nothing but rounding, (B,).
-    """
-
-    ids: tuple[int, ...]
-    predicted: Tensor
-    classes: Tensor
-    values: Tensor
-    rounding: Tensor
+    ids: tuple[int, ...]  # number of each sample in its data set
+    predicted: Tensor  # predicted class of each, (B,)
+    classes: Tensor  # classes that are kept, (B, C); -1 where there is none
+    values: Tensor  # (B, n, C), float64
+    rounding: Tensor  # differences below it are nothing but rounding, (B,)
 
     def has(self, classes: Tensor) -> bool:
         """Whether all of these classes (B, J) are kept; -1 is none."""

@@ -15,12 +15,7 @@ from mhex.perturb import MaskedResult
 
 @dataclass(frozen=True)
 class WeightedDropProtocol(HiddenProtocol):
-    """Protocol of the effective average drop, which removes the salient region.
-
-    Attributes:
-        threshold: Above it a map scaled from 0 to 1 is removed.
-        area_threshold: Above it a map has area.
-    """
+    """Protocol of the effective average drop: above which values a map from 0 to 1 is removed, and has area."""
 
     mode: ClassVar[str] = "remove"
     threshold: float = 0.5

@@ -14,11 +14,7 @@ from mhex.perturb import SweepResult, area
 
 @dataclass(frozen=True)
 class FidelityProtocol(CurveProtocol):
-    """Protocol of areas under the logit.
-
-    Attributes:
-        centred: Whether the mean of all logits is taken off, so that models can be compared.
-    """
+    """Protocol of areas under the logit, `centred` if the mean of all is taken off: models can be compared then."""
 
     centred: bool = False
 

@@ -20,12 +20,7 @@ _NOISE = 2  # purpose of random numbers
 
 @dataclass(frozen=True)
 class NoiseResult(PassResult):
-    """What scores lost under each change.
-
-    Attributes:
-        shape: Channels, height and width of the images.
-        drops: `z_c(x) - z_c(x - I)`.
-    """
+    """What scores of images of a shape (C, H, W) lost under each change: `z_c(x) - z_c(x - I)`."""
 
     shape: tuple[int, int, int]
     drops: Drops

@@ -13,11 +13,7 @@ from mhex.perturb import SweepResult
 
 @dataclass(frozen=True)
 class LogOddsProtocol(ScoredProtocol):
-    """Protocol of the change of log-probabilities along a sweep.
-
-    Attributes:
-        true_odds: Whether `log(p / (1 - p))` is read in place of `log p`.
-    """
+    """Protocol of the change of `log p` along a sweep; with `true_odds`, of `log(p / (1 - p))`."""
 
     true_odds: bool = False
 

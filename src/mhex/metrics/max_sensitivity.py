@@ -20,17 +20,11 @@ _NEIGHBOURS = 3  # purpose of random numbers
 
 @dataclass(frozen=True)
 class NeighbourResult(PassResult):
-    """How maps and predictions of the neighbours differ.
+    """How maps and predictions of the neighbours differ."""
 
-    Attributes:
-        size: Norm of the map of each sample, (B,), float64.
-        change: Norm of the difference of its neighbours' maps, (B, n).
-        flipped: Whether they are predicted otherwise, bool (B, n).
-    """
-
-    size: Tensor
-    change: Tensor
-    flipped: Tensor
+    size: Tensor  # norm of the map of each sample, (B,), float64
+    change: Tensor  # norm of the difference of its neighbours' maps, (B, n)
+    flipped: Tensor  # whether they are predicted otherwise, bool (B, n)
 
 
 @dataclass(frozen=True)
@@ -107,9 +101,8 @@ def explain_again(
 ) -> Tensor:
     """Maps of other pixels of the samples, (B, N), float64; of another shape than `like` (B, ...) they are refused."""
     maps = again(image_inputs(subject, pixels), classes)
-    if not isinstance(maps, Tensor) or maps.shape != like.shape:
-        got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ArgumentError(f"Expected maps of shape {tuple(like.shape)} when explained again, but got {got}.")
+    got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+    check_that(got == tuple(like.shape), f"maps of shape {tuple(like.shape)} when explained again", got)
     return check_map(subject, maps).double().flatten(1)
 
 

@@ -57,11 +57,7 @@ def skip_empty(values: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PointingProtocol(Protocol):
-    """Protocol of the pointing game.
-
-    Attributes:
-        tolerance: Pixels of the mask by which the point may miss the object.
-    """
+    """Protocol of the pointing game: by how many pixels of the mask the point may miss the object."""
 
     tolerance: int = 0
 

@@ -21,12 +21,9 @@ class Protocol:
 
     A part that changes nothing beside the others is refused unless it has its usual value, so that nobody takes a
     number for what it is not. Seeds are the exception: a run has one for all of its metrics, whether they draw or not.
-
-    Attributes:
-        blur_parts: Parts that change nothing but the blur, where the reference is one.
     """
 
-    blur_parts: ClassVar[tuple[str, ...]] = ()
+    blur_parts: ClassVar[tuple[str, ...]] = ()  # parts of the blur, which change nothing with another reference
 
     def __post_init__(self) -> None:
         usual = {f.name: f.default for f in fields(self)}

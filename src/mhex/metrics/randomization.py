@@ -75,14 +75,11 @@ _SPREAD = 1_000_003  # seeds and layers do not meet
 class RandomizedResult(PassResult):
     """Rank correlations with the map of the model as it is, of maps and of their absolute values.
 
-    Attributes:
-        rho: (B, L, 2), L the number of layers renewed so far, or 1; NaN where a map is constant.
-        baseline: What two models that have nothing in common would reach by multiplying their gradients with this
-            input, (B, 2).
+    The baseline is what two models with nothing in common would reach by multiplying their gradients with this input.
     """
 
-    rho: Tensor
-    baseline: Tensor
+    rho: Tensor  # (B, L, 2), L the number of layers renewed so far, or 1; NaN where a map is constant
+    baseline: Tensor  # (B, 2)
 
     def of(self, sign: str) -> tuple[Tensor, Tensor]:
         """Correlations (B, L) and baseline (B,) of `"signed"` maps, or of their `"absolute"` values."""

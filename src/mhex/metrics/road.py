@@ -18,11 +18,7 @@ _TENTHS = tuple(f"{order}_{share}" for order in ("mif", "lif") for share in rang
 
 @dataclass(frozen=True)
 class RoadProtocol(ScoredProtocol):
-    """Protocol of curves under imputation.
-
-    Attributes:
-        hit: Whether accuracy means that the `"predicted"` class stays on top, or that the `"label"` is there.
-    """
+    """Protocol of curves under imputation; a `hit` is that the predicted class stays on top, or that the label is."""
 
     reference: str = "impute"
     steps: int = 10

@@ -18,15 +18,13 @@ from mhex.perturb import PassResult, PerturbationSweep, Runner, Subject, Units, 
 class GroupResult(PassResult):
     """Importance of each group, and what goes with it.
 
-    Attributes:
-        importance: Mean score of the units of each group, the most important group first, above that of the least
-            important unit; (B, K), NaN for a group without a unit.
-        drop: `p_c(x) - p_c(x without the group)` of the explained class, the predicted one and the label, (B, K, 3);
-            NaN where there is none.
+    Importance is the mean score of the units of each group, the most important group first, above that of the least
+    important unit; NaN for a group without a unit. What goes is `p_c(x) - p_c(x without the group)` of the explained
+    class, the predicted one and the label; NaN where there is none.
     """
 
-    importance: Tensor
-    drop: Tensor
+    importance: Tensor  # (B, K)
+    drop: Tensor  # (B, K, 3)
 
     def of(self, scored: str) -> Tensor:
         """What goes with each group, of one class, (B, K)."""

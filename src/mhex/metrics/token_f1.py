@@ -45,19 +45,12 @@ class TokenProtocol(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class WordScores:
-    """Words of texts, and those that people marked.
+    """Words of texts, and those that people marked."""
 
-    Attributes:
-        ids: Number of each text in its data set.
-        scores: Of words, (B, W).
-        counted: Bool (B, W), False where a text has no such word, or none that the model was given.
-        rationale: Numbers of the words that were marked, a list for each text; also of words that were cut off.
-    """
-
-    ids: tuple[int, ...]
-    scores: Tensor
-    counted: Tensor
-    rationale: Sequence[Sequence[int]]
+    ids: tuple[int, ...]  # number of each text in its data set
+    scores: Tensor  # of words, (B, W)
+    counted: Tensor  # bool (B, W), False where a text has no such word, or none that the model was given
+    rationale: Sequence[Sequence[int]]  # numbers of the words that were marked, also of words that were cut off
 
 
 def token_f1(words: WordScores, k: Sequence[int] = _K, mode: str = "signed", seed: int = 0) -> Tensor:

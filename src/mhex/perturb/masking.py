@@ -17,17 +17,11 @@ from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_un
 
 @dataclass(frozen=True)
 class MaskedResult(PassResult):
-    """Probabilities before and after.
+    """Probabilities before and after."""
 
-    Attributes:
-        before: Probabilities of the explained class, the predicted one and the label, (B, 3); NaN where there is none.
-        after: The same with a part hidden; NaN where a text has no token to hide.
-        scaled: Maps from 0 to 1, (B, H, W), or (B, T).
-    """
-
-    before: Tensor
-    after: Tensor
-    scaled: Tensor
+    before: Tensor  # of the explained class, the predicted one and the label, (B, 3); NaN where there is none
+    after: Tensor  # the same with a part hidden; NaN where a text has no token to hide
+    scaled: Tensor  # maps from 0 to 1, (B, H, W), or (B, T)
 
     def of(self, scored: str) -> tuple[Tensor, Tensor]:
         """Both of one class, (B,)."""

@@ -28,15 +28,10 @@ Change = Callable[[Tensor, Tensor], Batch]  # to inputs for the model
 
 @dataclass(frozen=True)
 class PassResult:
-    """What the model said of changed samples.
+    """What the model said of changed samples."""
 
-    Attributes:
-        ids: Number of each sample in its data set.
-        runner: How it was made; None where it is not known.
-    """
-
-    ids: tuple[int, ...]
-    runner: Any = field(default=None, kw_only=True)
+    ids: tuple[int, ...]  # number of each sample in its data set
+    runner: Any = field(default=None, kw_only=True)  # how it was made; None where it is not known
 
 
 class Runner(ABC, Generic[Result_co]):

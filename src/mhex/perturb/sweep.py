@@ -18,43 +18,34 @@ from mhex.perturb.units import Tie, Units, counts, generator_for, ranks, removed
 
 Order = Literal["mif", "lif"]
 ORDERS: tuple[Order, ...] = ("mif", "lif")
+_TABLES = ("z", "norm", "mean", "top", "complement")  # of a result, for each order
 
 
 @dataclass(frozen=True)
 class SweepResult(PassResult):
-    """Curves of a batch, over the steps 0 to T.
+    """Curves of a batch, over the steps 0 to T."""
 
-    Attributes:
-        classes: The explained class, the predicted one, the label and another one, (B, 4); -1 where there is none.
-        removed: Units removed at each step, (B, T + 1).
-        units: Units of each sample, (B,).
-        z: Scores of these classes, (orders, B, T + 1, 4), float64.
-        norm: What makes them log-probabilities, `log p = z - norm`, of the same shape.
-        mean: Mean score of all classes, (orders, B, T + 1).
-        top: The class with the highest score, (orders, B, T + 1).
-        complement: Scores of all other classes together, `log(p / (1 - p)) = z - complement`, of the shape of `z`.
-    """
-
-    classes: Tensor
-    removed: Tensor
-    units: Tensor
-    z: Tensor
-    norm: Tensor
-    mean: Tensor
-    top: Tensor
-    complement: Tensor
+    classes: Tensor  # the explained class, the predicted one, the label and another one, (B, 4); -1 where there is none
+    removed: Tensor  # units removed at each step, (B, T + 1)
+    units: Tensor  # units of each sample, (B,)
+    z: Tensor  # scores of these classes, (orders, B, T + 1, 4), float64
+    norm: Tensor  # what makes them log-probabilities, `log p = z - norm`, of the same shape
+    mean: Tensor  # mean score of all classes, (orders, B, T + 1)
+    top: Tensor  # the class with the highest score, (orders, B, T + 1)
+    complement: Tensor  # scores of all other classes together, `log(p / (1 - p)) = z - complement`, shaped like `z`
 
     @classmethod
     def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
         """Curves of the same samples on the same grid, of one sweep made in parts: some orders each."""
         orders = tuple(order for result in results for order in result.runner.orders)
-        tables = [torch.cat(parts) for parts in zip(*(result._tables for result in results), strict=True)]
-        return results[0]._read(replace(results[0].runner, orders=orders), tables)
+        tables = {name: torch.cat([getattr(result, name) for result in results]) for name in _TABLES}
+        return replace(results[0], runner=replace(results[0].runner, orders=orders), **tables)
 
     def along(self, order: Order) -> SweepResult:
         """The curves of one order alone."""
         place = self._place(order)
-        return self._read(replace(self.runner, orders=(order,)), [table[place : place + 1] for table in self._tables])
+        tables = {name: getattr(self, name)[place : place + 1] for name in _TABLES}
+        return replace(self, runner=replace(self.runner, orders=(order,)), **tables)
 
     def every(self, stride: int) -> SweepResult:
         """The same on a coarser grid, of every so many steps."""
@@ -62,9 +53,9 @@ class SweepResult(PassResult):
             return self
         steps = self.runner.steps
         check_that(stride >= 1 and steps % stride == 0, f"a stride that divides the {steps} steps of the sweep", stride)
+        tables = {name: getattr(self, name)[:, :, ::stride] for name in _TABLES}
         sweep = replace(self.runner, steps=steps // stride)
-        coarse = self._read(sweep, [table[:, :, ::stride] for table in self._tables])
-        return replace(coarse, removed=self.removed[:, ::stride])
+        return replace(self, removed=self.removed[:, ::stride], runner=sweep, **tables)
 
     def curve(self, order: str, output: str = "probability", scored: str = "explained") -> Tensor:
         """What is read along one order, (B, T + 1); NaN without such a class, and of a sample without a unit to remove.
@@ -92,15 +83,6 @@ class SweepResult(PassResult):
     def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
         """The same along insertion of the most important units into the reference: removal of the least, backwards."""
         return self.curve("lif", output, scored).flip(1)
-
-    @property
-    def _tables(self) -> tuple[Tensor, ...]:
-        """What there is for each order."""
-        return self.z, self.norm, self.mean, self.top, self.complement
-
-    def _read(self, sweep: PerturbationSweep, tables: Sequence[Tensor]) -> SweepResult:
-        """Other orders or steps of the same samples."""
-        return SweepResult(self.ids, self.classes, self.removed, self.units, *tables, runner=sweep)
 
     def _place(self, order: str) -> int:
         orders: tuple[str, ...] = self.runner.orders
@@ -134,19 +116,12 @@ Read = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Removal:
-    """Units in the order of a map.
-
-    Attributes:
-        subject: The samples.
-        units: Units of each sample.
-        rank: Place of each unit, the most important first, (B, N).
-        change: From removed units (M, N) of samples (M,) to inputs for the model.
-    """
+    """Units of samples in the order of a map."""
 
     subject: Subject
     units: Units
-    rank: Tensor
-    change: Change
+    rank: Tensor  # place of each unit, the most important first, (B, N)
+    change: Change  # from removed units (M, N) of samples (M,)
 
     def ask(self, number: Tensor, last: Tensor, read: Read) -> list[Tensor]:
         """What the model says when so many units are gone, each (R, B, ...). Every different pass is made once.

@@ -125,19 +125,12 @@ def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Ten
 
 @dataclass(frozen=True)
 class Units:
-    """Units of a batch.
+    """Units of a batch."""
 
-    Attributes:
-        scores: Importance, (B, N).
-        number: How many units each sample has, (B,).
-        counted: Bool (B, N), False at units that are never removed; None if all are.
-        spread: From removed units (M, N) of samples (M,) to removed pixels (M, H, W) or tokens (M, T).
-    """
-
-    scores: Tensor
-    number: Tensor
-    counted: Tensor | None
-    spread: Callable[[Tensor, Tensor], Tensor]
+    scores: Tensor  # importance, (B, N)
+    number: Tensor  # how many units each sample has, (B,)
+    counted: Tensor | None  # bool (B, N), False at units that are never removed; None if all are
+    spread: Callable[[Tensor, Tensor], Tensor]  # removed units (M, N) of samples (M,) -> pixels or tokens
 
 
 def check_map(subject: Subject, saliency: Tensor) -> Tensor:
@@ -152,9 +145,9 @@ def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> T
     Texts have no image, and maps (B, T).
     """
     axes, wanted = (2, "(B, T)") if image is None else (3, "(B, H, W)")
-    if not isinstance(saliency, Tensor) or saliency.dim() != axes or len(saliency) != count:
-        got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
-        raise ArgumentError(f"Expected one map for each of {count} samples, of shape {wanted}, but got {got}.")
+    got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
+    right = isinstance(got, tuple) and len(got) == axes and got[0] == count
+    check_that(right, f"one map for each of {count} samples, of shape {wanted}", got)
     if image is not None and not all(1 <= side <= most for side, most in zip(saliency.shape[1:], image, strict=True)):
         size, grid = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
         raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {grid}.")

@@ -68,26 +68,16 @@ class Paired:
 
 @dataclass(frozen=True, eq=False)
 class PairTests:
-    """Every pair of methods by one number, each on the images that both have.
+    """Every pair of methods by one number, each on the images that both have."""
 
-    Attributes:
-        counts: Images of each method, (M,).
-        first, second: The methods of each pair, (P,), the smaller number first.
-        difference: First minus second, (P,); NaN without a common image.
-        p: Two-sided, (P,).
-        adjusted: Corrected (Holm) for all pairs, (P,).
-        n: Images that both have, (P,).
-        flips: How many were drawn, unless all were tried.
-    """
-
-    counts: Tensor
-    first: Tensor
-    second: Tensor
-    difference: Tensor
-    p: Tensor
-    adjusted: Tensor
-    n: Tensor
-    flips: int
+    counts: Tensor  # images of each method, (M,)
+    first: Tensor  # the method of each pair with the smaller number, (P,)
+    second: Tensor  # the other one, (P,)
+    difference: Tensor  # first minus second, (P,); NaN without a common image
+    p: Tensor  # two-sided, (P,)
+    adjusted: Tensor  # the same corrected (Holm) for all pairs, (P,)
+    n: Tensor  # images that both have, (P,)
+    flips: int  # how many were drawn, unless all were tried
 
     def among(self, methods: Sequence[int]) -> PairTests:
         """The tests of some methods alone, numbered anew, and corrected for their pairs."""
