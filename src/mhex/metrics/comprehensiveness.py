@@ -36,17 +36,11 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
 
     As many units are kept alone as are removed: those of the sweep's grid at that share, and at least one. What is kept
     alone is what removal of the least important leaves, so that a sweep made for other metrics has these points too.
-
-    Attributes:
-        reference: What removed means: `"drop"`, `"mask_token"` or `"pad"`.
-        percent: The shares, whole numbers from 1 to 99, over which the mean is taken.
-        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        granularity: What is ranked: `"word"` or `"token"`.
-        tie, seed, words, pooling: As for `PerturbationSweep`.
+    Parts are as for `PerturbationSweep`, but for the shares and the class.
     """
 
     reference: Literal["mask_token", "drop", "pad"] = "drop"
-    percent: tuple[int, ...] = (1, 5, 10, 20, 50)
+    percent: tuple[int, ...] = (1, 5, 10, 20, 50)  # whole numbers from 1 to 99, over which the mean is taken
     scored: Scored = "predicted"
     granularity: Literal["word", "token"] = "word"
     tie: str = "random"

@@ -145,7 +145,6 @@ class GridPointingGame(PerImage):
     columns = ("value", "silent")
     better = (True, None)
     skips = "maps with nothing above 0"
-    protocol: Protocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """A map for the class of each cell; the one that is there already is taken for its cell."""

@@ -40,11 +40,9 @@ def on_mask(saliency: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         shapes = " and ".join(str(tuple(getattr(tensor, "shape", ()))) for tensor in pair)
         raise ArgumentError(f"Expected maps (B, h, w) and as many masks (B, H, W), but got {shapes}.")
     check_that(bool(saliency.isfinite().all()), "finite maps", "NaN or infinity")
-    allowed = (mask == 1) | (mask == 0) | (mask == -1)
-    if not bool(allowed.all()):
-        raise ArgumentError(
-            f"Expected {MASK}, but got the value {mask[~allowed][0].item():g}; write other values as one of these."
-        )
+    wrong = mask[(mask != 1) & (mask != 0) & (mask != -1)].tolist()
+    got = f"the value {wrong[0]:g}" if wrong else ""
+    check_that(not wrong, MASK, got, "; write other values as one of these")
     mask = mask.to(saliency.device)
     return at_size(saliency.double(), (mask.shape[-2], mask.shape[-1])), mask.to(torch.int8)
 

@@ -35,10 +35,8 @@ class Protocol:
             if get_origin(kinds[0]) is Literal:
                 check_choice(name, getattr(self, name), get_args(kinds[0]))
         for name, why in self.idle.items():
-            if getattr(self, name) != usual[name]:
-                raise ArgumentError(
-                    f"{name}={getattr(self, name)!r} would change nothing: {why}. Leave it at {usual[name]!r}."
-                )
+            if (value := getattr(self, name)) != usual[name]:
+                raise ArgumentError(f"{name}={value!r} would change nothing: {why}. Leave it at {usual[name]!r}.")
         _ = self.passes  # making runners refuses what they cannot do
 
     def __str__(self) -> str:

@@ -111,8 +111,8 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
 
     @property
     def idle(self) -> dict[str, str]:
-        weights = self.mode == "parameters"
-        return {} if weights else {"stages": f"no layer is renewed, because mode is {self.mode!r}"}
+        why = f"no layer is renewed, because mode is {self.mode!r}"
+        return {} if self.mode == "parameters" else {"stages": why}
 
     def ask(
         self,
@@ -163,11 +163,9 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
 
     def _another(self, subject: Subject, classes: Tensor) -> Tensor:
         """Another class for each sample, by (seed, id)."""
-        steps = [
-            int(torch.randint(1, subject.count, (1,), generator=generator_for(self.seed, number, _CLASS)))
-            for number in subject.ids
-        ]
-        return (classes + torch.tensor(steps, device=classes.device)) % subject.count
+        generators = [generator_for(self.seed, number, _CLASS) for number in subject.ids]
+        steps = torch.cat([torch.randint(1, subject.count, (1,), generator=g) for g in generators])
+        return (classes + steps.to(classes.device)) % subject.count
 
     def _baseline(self, subject: Subject, saliency: Tensor) -> Tensor:
         """Mean correlation of maps `x w` and `x v` at the size of the maps, `w` and `v` drawn apart; (B, 2)."""

@@ -34,18 +34,11 @@ class GroupResult(PassResult):
 
 @dataclass(frozen=True)
 class GroupProtocol(Protocol, Runner[GroupResult]):
-    """How units are grouped and hidden.
-
-    Attributes:
-        reference: What hidden means; see `PerturbationSweep`.
-        groups: K, of equal size, or as near to it as whole numbers allow.
-        scored: Whose probability is read: the `"explained"` class's, the `"predicted"` one's or the `"label"`'s.
-        granularity, tie, seed, sigma: As for `PerturbationSweep`.
-    """
+    """How units are grouped and hidden; parts are as for `PerturbationSweep`, but for the groups and the class."""
 
     blur_parts = ("sigma",)
     reference: str = "mean"
-    groups: int = 10
+    groups: int = 10  # K, of equal size, or as near to it as whole numbers allow
     scored: Scored = "predicted"
     granularity: str = "pixel"
     tie: str = "random"
@@ -134,9 +127,7 @@ class SaCo(PerImage):
 
     columns = ("value", "flat")
     better = (True, None)
-    protocol: GroupProtocol
 
     def score(self, result: GroupResult) -> Tensor:
-        s = result.importance.nan_to_num(-torch.inf)
-        least = result.importance.nan_to_num(torch.inf)
-        return torch.stack([super().score(result), (s.amax(1) <= least.amin(1)).double()], 1)
+        most, least = (result.importance.nan_to_num(empty) for empty in (-torch.inf, torch.inf))
+        return torch.stack([super().score(result), (most.amax(1) <= least.amin(1)).double()], 1)

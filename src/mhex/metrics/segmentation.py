@@ -52,7 +52,7 @@ def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
     precisions = torch.stack([average_precision(*two_classes), average_precision(scaled, inside, seen)], 1)
     sizes = torch.stack([inside.sum(1), outside.sum(1)], 1)
     levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
-    counts = [((scaled > level) & part).sum(1) for level in levels for part in (inside, outside)]
+    counts = [((scaled > level) & part).sum(1) for level in levels for part in (inside, outside)]  # strictly
     return skip_empty(torch.cat([precisions, sizes.double(), torch.stack(counts, 1).double()], 1), mask[:, None])
 
 

@@ -21,22 +21,13 @@ _K = (10, 20, 30, 40, 50, 60, 70, 80)
 
 @dataclass(frozen=True)
 class TokenProtocol(Protocol):
-    """Protocol of token F1.
-
-    Attributes:
-        k: How many words are taken.
-        mode: As for `token_f1`.
-        seed: Seed of ties.
-        words: Which words: those that people number, split at `"whitespace"`; or those of the `"tokenizer"`, for token
-            ids, where marks must be numbered likewise.
-        pooling: Of a word: the `"max"` of the scores of its tokens, as published, or their `"sum"`.
-    """
+    """Protocol of token F1; `k`, `mode` and `seed` are as for the function."""
 
     k: tuple[int, ...] = _K
     mode: Mode = "signed"
     seed: int = 0
-    words: Words = "whitespace"
-    pooling: Pooling = "max"
+    words: Words = "whitespace"  # as people number words; or the tokenizer's, for token ids and marks of these
+    pooling: Pooling = "max"  # of a word: the highest score of its tokens, as published, or their sum
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,12 +78,11 @@ def _marked(words: WordScores) -> tuple[Tensor, Tensor]:
     check_that(texts == count, f"marked words of {texts} texts", f"those of {count}")
     lowest = min((word for row in words.rationale for word in row), default=0)
     check_that(lowest >= 0, "numbers of marked words from 0 on", "one below")
-    marked, size = torch.zeros_like(words.counted), []
-    for place, row in enumerate(words.rationale):
-        inside = [word for word in set(row) if word < marked.shape[1]]
-        marked[place, inside] = True
-        size.append(len(set(row)))
-    return marked & words.counted, torch.tensor(size, dtype=torch.float64, device=marked.device)
+    marked, rows = torch.zeros_like(words.counted), [set(row) for row in words.rationale]
+    for place, row in enumerate(rows):
+        marked[place, [word for word in row if word < marked.shape[1]]] = True
+    size = torch.tensor([len(row) for row in rows], dtype=torch.float64, device=marked.device)
+    return marked & words.counted, size
 
 
 def _check(k: Sequence[int], mode: str) -> None:

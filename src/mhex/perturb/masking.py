@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from mhex._settings import check_choice, check_that
-from mhex.capture import Batch
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import PassResult, Runner, Subject, column_of
 from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_units
@@ -94,11 +93,8 @@ class MaskedPass(Runner[MaskedResult]):
         number = ((units.number * round(self.fraction * 10_000) + above) // 10_000).clamp(1, self.most)
         salient = place < number[:, None]
         hidden = (~salient if self.mode == "keep" else salient) & counted
-
-        def change(jobs: Tensor) -> Batch:
-            return removed_words(subject, self.reference, hidden[jobs], jobs)
-
-        return minmax(units.scores), change, units.number == 0
+        scaled, nothing = minmax(units.scores), units.number == 0
+        return scaled, lambda jobs: removed_words(subject, self.reference, hidden[jobs], jobs), nothing
 
 
 def minmax(saliency: Tensor) -> Tensor:

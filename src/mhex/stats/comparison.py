@@ -90,9 +90,8 @@ class PairTests:
 
     def against(self, method: int, methods: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Of each of the methods less one: difference, and p corrected for these pairs alone, (len(methods),) each."""
-        pairs = torch.tensor(
-            [int(((self.first == min(m, method)) & (self.second == max(m, method))).nonzero()) for m in methods]
-        ).long()
+        keys = list(zip(self.first.tolist(), self.second.tolist(), strict=True))
+        pairs = torch.tensor([keys.index((min(m, method), max(m, method))) for m in methods], dtype=torch.long)
         sign = torch.tensor([1.0 if m < method else -1.0 for m in methods], dtype=self.p.dtype)
         return sign * self.difference[pairs], _adjusted(self.p[pairs])
 
@@ -119,9 +118,8 @@ def pair_tests(
         outputs = summary(torch.zeros(1, table.shape[2], dtype=table.dtype)).shape[-1]
         difference, p = torch.full((2, len(first), outputs), torch.nan, dtype=table.dtype)
         for images, pairs in _by_images(common):
-            difference[pairs], p[pairs] = _summary_tests(
-                table[images], first[pairs], second[pairs], summary, seed, flips
-            )
+            numbers = first[pairs], second[pairs]
+            difference[pairs], p[pairs] = _summary_tests(table[images], *numbers, summary, seed, flips)
     columns = zip(difference.unbind(1), p.unbind(1), strict=True)
     return [PairTests(counted.sum(0), first, second, d, q, _adjusted(q), n, flips) for d, q in columns]
 
