@@ -22,7 +22,7 @@ _STEADY = 6  # purpose of random numbers
 
 @dataclass(frozen=True)
 class SteadyResult(PassResult):
-    """Rank correlation of maps with those of noisy copies, (B, n); a constant map has no order to keep, and 0."""
+    """Rank correlations of maps with those of noisy copies, (B, n); 0 for a constant map, which has no order."""
 
     rho: Tensor
 

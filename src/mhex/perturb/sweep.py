@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class SweepResult(PassResult):
     def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
         """Curves of the same samples on the same grid, of one sweep made in parts: some orders each."""
         orders = tuple(order for result in results for order in result.runner.orders)
-        tables = {name: torch.cat([getattr(result, name) for result in results]) for name in _TABLES}
+        tables: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in results]) for name in _TABLES}
         return replace(results[0], runner=replace(results[0].runner, orders=orders), **tables)
 
     def along(self, order: Order) -> SweepResult:
