@@ -85,7 +85,7 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("the reference", self.reference, PIXELS[:-1])  # whatever else is removed
+        check_choice("the reference", self.reference, PIXELS[:-1])  # imputed pixels depend on all that is removed
         if isinstance(self.sizes, int):
             if self.sizes < 1 or self.grid is not None:
                 raise ArgumentError("Expected at least one size, and the sizes themselves where a grid is given.")

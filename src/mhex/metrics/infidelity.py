@@ -69,7 +69,7 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
         super().__post_init__()
         check_that(self.draws >= 1, "draws to be a whole number from 1 on", self.draws)
         check_that(self.sigma > 0, "sigma of the noise to be above 0", self.sigma)
-        check_choice("the reference", self.reference, PIXELS[:-1])  # whatever else is removed
+        check_choice("the reference", self.reference, PIXELS[:-1])  # imputed pixels depend on all that is removed
 
     @property
     def idle(self) -> dict[str, str]:
