@@ -20,10 +20,16 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice, check_count
 from mhex.capture import Anatomy, Modality, Needs
 from mhex.capture.operations import Rules as RelevanceRules
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 
+# What options mean that several methods have in common.
+_COMMON_OPTIONS = {
+    "layer": "Submodule whose output is read, by name or itself; by default the last feature maps.",
+    "batch_size": "The most samples in one pass; None for what is good for the device. It does not change the result.",
+}
 _LARGEST = 1e30  # of a number with a fraction: float32 holds it, and a few of its multiples
 TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
@@ -107,13 +113,13 @@ class Method:
         function: The formula.
         title: One line on the idea.
         paper: Reference.
-        modalities: What it is defined for.
-        needs: What it reads of a forward pass.
         signed: True if scores below zero mean evidence against the target.
-        class_specific: True if the map depends on the target.
         passes: Cost in words of F (forward), B (backward) and t (forward and backward of the last block).
         use: When to use it, in a sentence or two for its page.
         avoid: When not to.
+        needs: What it reads of a forward pass beside the model's scores.
+        modalities: What it is defined for.
+        class_specific: True if the map depends on the target.
         max_tokens: The longest sequence it can be used on; None for any.
         budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
         target: Whether it explains any `"score"`, all `"scores"` at once, or the number of a `"class"` only.
@@ -127,13 +133,13 @@ class Method:
     function: Callable[..., Tensor]
     title: str
     paper: str
-    modalities: tuple[Modality, ...]
-    needs: Needs
     signed: bool
-    class_specific: bool
     passes: str
     use: str
     avoid: str
+    needs: Needs = field(default_factory=Needs)
+    modalities: tuple[Modality, ...] = ("image", "text")
+    class_specific: bool = True
     max_tokens: int | None = None
     budget: tuple[float, str] | None = None
     target: TargetKind = "score"
@@ -153,7 +159,7 @@ class Method:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Options and their defaults. `layer` is common to methods that read feature maps."""
+        """Options and their defaults. Methods that read feature maps have the option `layer` in common."""
         parameters = inspect.signature(self.function).parameters.values()
         options = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
         return {**options, "layer": None} if "features" in self.needs.keep else options
@@ -164,8 +170,7 @@ class Method:
         _, _, described = (inspect.getdoc(self.function) or "").partition("Args:\n")
         entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", described, flags=re.MULTILINE)
         texts = {name: " ".join(text.split()) for name, text in entries}
-        texts["layer"] = "Submodule whose output is read, by name or itself; by default the last feature maps."
-        return {name: texts.get(name, "") for name in self.options}
+        return {name: texts.get(name, _COMMON_OPTIONS.get(name, "")) for name in self.options}
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """All options with their values; an unknown one is refused with the list of those that exist."""
@@ -175,7 +180,9 @@ class Method:
                 raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {listed}.")
             if isinstance(self.options[name], bool) and not isinstance(options[name], bool):
                 raise ArgumentTypeError(f"Expected True or False for the option {name!r}, but got {options[name]!r}.")
-        return {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}
+        checked = {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}
+        check_count("batch_size", checked.get("batch_size"), or_none=True)
+        return checked
 
     def _plain(self, name: str, value: Any) -> Any:
         """The value of an option; numbers, numpy's too, become the kind that it is annotated with."""
@@ -187,6 +194,9 @@ class Method:
         if not isinstance(value, (str, Number, NoneType)):
             kind = type(value).__name__
             raise ArgumentTypeError(f"Expected {name} to be a number, a text or None, but got {kind}.")
+        if all(kind is NoneType or get_origin(kind) is Literal for kind in kinds):
+            choices = [choice for kind in kinds for choice in get_args(kind)]
+            check_choice(name, value, [None, *choices] if NoneType in kinds else choices)
         if isinstance(value, Integral) and int in kinds:
             return int(value)
         number: Any = value

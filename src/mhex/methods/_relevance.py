@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice, check_number
+from mhex._settings import check_number
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, warn
 from mhex.relevance import Box, Composite, Separate, relevance_rules
@@ -16,10 +16,8 @@ from mhex.relevance import Box, Composite, Separate, relevance_rules
 INPUT = Needs(keep={"input": "last"}, graph="input")
 # What methods of one modified backward pass down to the input register with.
 ONE_BACKWARD: dict[str, Any] = {
-    "modalities": ("image", "text"),
     "needs": INPUT,
     "signed": True,
-    "class_specific": True,
     "passes": "F + B",
     "budget": (2.0, "F+B"),
 }
@@ -38,7 +36,6 @@ def published_baseline(boxed: bool = False) -> Composite:
 def where_read(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     """Reads the tokens that enter the first block, or the input where there are no blocks or the user says so."""
     level = options["level"]
-    check_choice("level", level, ("auto", "tokens", "input"))
     if level == "tokens" and not anatomy.blocks:
         raise ArgumentError(f"Expected level='input' for this {anatomy.family}, because it has no blocks of tokens.")
     return TOKENS if level != "input" and anatomy.blocks else INPUT

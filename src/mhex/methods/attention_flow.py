@@ -20,7 +20,6 @@ _UNIT = 10**6  # SciPy's solver takes whole numbers: capacities are counted in m
     "attention-flow",
     title="Maximum flow from the read-out to each token in the graph of attentions.",
     paper="Abnar & Zuidema, ACL 2020, arXiv:2005.00928",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "all"}),
     signed=False,
     class_specific=False,

@@ -32,8 +32,6 @@ def cdam_integrated(
     Over all tokens the scores add up to `y(T) - y(0)`, up to the error of the rule.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         steps: Number of nodes (`"trapezoid"`: of intervals).
         rule: `"gauss"` (Gauss-Legendre, the most accurate), `"midpoint"`, `"trapezoid"`, `"right"` (the published
             sum) or `"left"`.

@@ -31,8 +31,6 @@ def cdam_smooth(
     sample and repeat with the seed.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         n: Number of draws.
         sigma: Standard deviation of the noise, relative to that of a sample's tokens.
         site: As for `cdam`.

@@ -14,7 +14,6 @@ CAM: dict[str, Any] = {
     "modalities": ("image",),
     "needs": Needs(keep={"features": "last"}, graph="features"),
     "signed": False,
-    "class_specific": True,
     "passes": "F + gradient of the layers above",
     "budget": (1.15, "F"),
 }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
 from mhex.methods._shared import detach_float32, through_heads
 from mhex.registry import register
@@ -30,10 +29,8 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     "gradtoken",
     title="Keys of the last block against the class gradient of the query, spread by the attention below.",
     paper="Cheng, Liang, Lu & Cheung, GradToken, Neural Networks 181, 2025, doi:10.1016/j.neunet.2024.106837",
-    modalities=("image", "text"),
     needs=_ALL,
     signed=False,
-    class_specific=True,
     passes="F + t",
     budget=(1.6, "F"),
     adapt=_reads,
@@ -59,8 +56,6 @@ def gradtoken(
     product of `I + A(b)` (`"rollout"`), multiplied as a matrix or element by element with its read-out row.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         aggregation: `"average"`, `"rollout"`, or `"none"` for `M` as it is.
         propagation: `"matrix"` (in a rollout the lowest block is applied last) or `"elementwise"`.
         head_integration: `"relu_average"`, or `"average"`, which keeps signs.
@@ -69,9 +64,6 @@ def gradtoken(
             `M` by the same amount everywhere.
         per_head: Also give the map of each head, as `Explanation.layers`.
     """
-    check_choice("aggregation", aggregation, get_args(Aggregation))
-    check_choice("propagation", propagation, get_args(Propagation))
-    check_choice("head_integration", head_integration, get_args(HeadIntegration))
     record = trace.blocks[-1].attention_record
     (query_gradient,) = trace.gradient(y, record.query)
     keys = detach_float32(record.keys())

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mhex._settings import check_count
-from mhex.capture import Needs, Trace
+from mhex.capture import Trace
 from mhex.errors import ArgumentError, require
 from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens, words_kept
 from mhex.registry import register
@@ -31,11 +31,8 @@ _ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generato
     "shap",
     title="Owen values of pixels or tokens: their mean share in the class probability, over orders of hiding them.",
     paper="Lundberg & Lee, NeurIPS 2017, arXiv:1705.07874; partition explainer of the package shap",
-    modalities=("image", "text"),
-    needs=Needs(),
     adapt=words_kept,
     signed=True,
-    class_specific=True,
     passes="F (1 + K max_evals), K targets",
     target="scores",
     use="When scores must be fair shares that add up to the probability, on any model that can be asked for one; on "
@@ -61,14 +58,11 @@ def shap(
     seed breaks ties between parts alone.
 
     Args:
-        trace: The observed pass.
         target: What is explained: the probability of a class, or the score itself where a target has no probability.
         max_evals: The most inputs that are run for one sample and target; 1000 and more for fine maps.
         fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
-        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("max_evals", max_evals)
-    check_count("batch_size", batch_size, or_none=True)
     if max_evals < 4:
         raise ArgumentError(
             f"Expected max_evals to be at least 4, but got {max_evals}: for the whole, nothing and two halves."
