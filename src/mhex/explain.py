@@ -223,13 +223,7 @@ def _chosen(question: _Question) -> Explanation:
 
 
 def _explained(question: _Question, spec: Method, settings: dict[str, Any]) -> Explanation:
-    """Explain by one method.
-
-    Args:
-        question: What is asked.
-        spec: The method.
-        settings: All its options; filled with what the pass decided.
-    """
+    """Explain by one method; the settings, all its options, are filled with what the pass decided."""
     model, batch, target = question.model, question.prepared.batch, question.target
     anatomy, needs = _anatomy(question, spec, settings)
     headless = not spec.class_specific and target is None and _is_headless(model, anatomy)

@@ -40,11 +40,7 @@ Facts = ParamSpec("Facts")
 
 
 class Registry(Generic[Entry]):
-    """Entries of one kind by name.
-
-    Args:
-        kind: What an entry is called in messages, such as `"method"`.
-    """
+    """Entries by name of one kind, such as `"method"`, as messages call it."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -71,11 +67,7 @@ class Registry(Generic[Entry]):
     def decorator(
         self, build: Callable[Concatenate[str, Callable[..., Tensor], Facts], Entry]
     ) -> Callable[Concatenate[str, Facts], Callable[[MethodFunction], MethodFunction]]:
-        """A decorator of functions that registers them.
-
-        Args:
-            build: Makes an entry of a name, a function, and the further arguments of the decorator.
-        """
+        """A decorator that registers functions; `build` makes an entry of a name, a function, and further arguments."""
 
         def register(
             name: str, /, *args: Facts.args, **facts: Facts.kwargs
@@ -209,10 +201,8 @@ class Method:
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
         """Why this method cannot serve a model, in words that follow the method's name; empty if it can.
 
-        Args:
-            anatomy: Of the model.
-            tokens: How many the inputs will have, if known.
-            needs: What it reads with the options given; with the default ones if None.
+        `tokens` is how many the inputs will have, if known, and `needs` what the method reads with the options given;
+        None for the default ones.
         """
         needs, keep = needs or self.needs, self.needs.keep
         if anatomy.modality not in self.modalities:
@@ -254,13 +244,9 @@ class Method:
     def check_serves(
         self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
     ) -> None:
-        """Refuse a model that the method cannot serve, naming methods that can.
+        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`.
 
-        Args:
-            anatomy: Of the model.
-            tokens: As for `refusal`.
-            needs: As for `refusal`.
-            classes: Whether the target is a class; if not, methods that explain nothing else are not named.
+        Where the target is no class, methods that explain nothing else are not named.
         """
         if reason := self.refusal(anatomy, tokens, needs):
             if anatomy.no_scores and classes:  # nor can any other method

@@ -20,10 +20,8 @@ FORMS = "numbers of words, (start, end) spans with end exclusive, or a bool for 
 def marked_words(marks: Any, owner: str, text: str | None = None) -> list[int]:
     """Numbers of the words that were marked in one text, sorted; none for None.
 
-    Args:
-        marks: Numbers from 0 on, pairs of a first word and the one after the last, or a bool for each word.
-        owner: Whose they are, for errors.
-        text: Words are split at white space; None if it is not known, as of token ids.
+    Marks are numbers from 0 on, pairs of a first word and the one after the last, or a bool for each word of the text,
+    split at white space; the text is None if it is not known, as of token ids. The owner is named in errors.
     """
 
     def refused(reason: str) -> ArgumentError:

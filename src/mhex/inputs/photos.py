@@ -30,13 +30,7 @@ _CHUNKS = 1000  # of a PNG file are looked at, at most
 
 
 class UnknownWindowError(ArgumentError):
-    """Photos do not say which of their grey values are black and white.
-
-    Args:
-        names: Of the photos.
-        low: The lowest value of all of them.
-        high: The highest value.
-    """
+    """Photos of these names, with values from `low` to `high`, do not say which are black and white."""
 
     def __init__(self, names: Sequence[str], low: float, high: float) -> None:
         self.names, self.low, self.high = tuple(names), low, high
@@ -69,11 +63,7 @@ def claims_too_much(photo: Image, size: int) -> bool:
 
 
 def check_window(window: Any) -> Window | None:
-    """A range, two numbers of which the first becomes black and the second white; None stays None.
-
-    Raises:
-        ArgumentError: It is not two finite numbers of which the second is larger.
-    """
+    """A range of two finite numbers, of which the first becomes black and the larger one white; None stays None."""
     if window is None:
         return None
     ends = list(window) if isinstance(window, (tuple, list)) else []
@@ -89,16 +79,10 @@ def check_window(window: Any) -> Window | None:
 
 
 def upright_rgb(photo: Image, window: Window | None = None, name: str = "The photo") -> Image:
-    """The photo turned by its EXIF orientation, in 8-bit RGB, transparency over white.
+    """The photo, of any mode, turned by its EXIF orientation, in 8-bit RGB, transparency over white.
 
-    Args:
-        photo: Of any mode. Of one that is not decoded yet, the file is asked for the range of its values.
-        window: Values that become black and white; those outside are clipped. None for what the file or the mode
-            says.
-        name: What messages call it.
-
-    Raises:
-        ArgumentError: It is not known which values are black and white, or the range does not fit the photo.
+    The window has the values that become black and white, and those outside are clipped; None for what the mode says,
+    or the file, if the photo is not decoded yet. Without a known range, or with one that does not fit, it is refused.
     """
     from PIL import ImageOps
 
@@ -142,21 +126,13 @@ def _stretched_tensor(picture: Any) -> Image:
 
 @dataclass(frozen=True)
 class _Depth:
-    """What a file says of its values; decoding forgets most of it.
+    """What a file says of its values; decoding forgets most of it."""
 
-    Attributes:
-        sixteen: Whether samples are whole numbers from 0 to 65535 by their type.
-        significant: PNG: how many bits are significant.
-        stated: TIFF and PGM: values that are black and white.
-        inverted: TIFF: whether black and white change places.
-        narrowed: Whether PIL reads the upper 8 bits of colours of 16.
-    """
-
-    sixteen: bool = False
-    significant: int | None = None
-    stated: Window | None = None
-    inverted: bool = False
-    narrowed: bool = False
+    sixteen: bool = False  # samples are whole numbers from 0 to 65535 by their type
+    significant: int | None = None  # PNG: how many bits are significant
+    stated: Window | None = None  # TIFF and PGM: values that are black and white
+    inverted: bool = False  # TIFF: black and white change places
+    narrowed: bool = False  # PIL reads the upper 8 bits of colours of 16
 
 
 def _depth(photo: Any) -> _Depth:

@@ -11,6 +11,11 @@ from torch import Tensor, nn
 from mhex.capture import Batch
 from mhex.errors import ArgumentError, ArgumentTypeError
 
+WHOLE_NUMBERS = (
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
+
 
 @dataclass(frozen=True)
 class Prepared:

@@ -89,15 +89,7 @@ def per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def squash(pixels: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize images with bicubic interpolation, smoothed when shrinking as PIL does it.
-
-    Args:
-        pixels: (N, 3, H, W), floating point in 0..1.
-        size: Height and width.
-
-    Returns:
-        (N, 3, height, width), in 0..1.
-    """
+    """Images (N, 3, H, W) in 0..1 resized by bicubic interpolation, smoothed when shrinking as PIL does it."""
     if pixels.shape[-2:] == size:
         return pixels
     resized = F.interpolate(pixels, size=size, mode="bicubic", antialias=True, align_corners=False)

@@ -74,11 +74,7 @@ class Samples:
         return replace(self, ids=tuple(select(self.ids, places)), names=select(self.names, places), **parts)
 
     def numbered(self, numbers: Callable[[Sequence[int | str]], Tensor]) -> Samples:
-        """The same with numbers in the place of class names.
-
-        Args:
-            numbers: From classes by name or number to their numbers.
-        """
+        """The same with numbers in the place of class names; `numbers` goes from names or numbers to numbers."""
         columns: dict[str, Any] = {}
         for name, classes in self.names.items():
             places = [place for place, label in enumerate(classes) if label is not None]
@@ -136,13 +132,9 @@ def losses_in_words(lost: Mapping[int, str]) -> str:
 
 
 def look_for(name: str, reader: str, batches: list[Samples], following: Iterator[Samples]) -> None:
-    """Read batches until one has what is needed; data without it is refused.
+    """Move batches from those that follow to those read until one has what the reader needs; else refuse the data.
 
-    Args:
-        name: What is needed, a part of `Samples`.
-        reader: What needs it, for the message.
-        batches: The first batches, one at least; added to.
-        following: The batches after them.
+    `name` is what is needed, a part of `Samples`. At least one batch was read already.
     """
     noun, form = FORMS[name]
     while not any(samples.has(name) for samples in batches):
@@ -174,8 +166,8 @@ def _rationales(rationales: Any, ids: tuple[int, ...], inputs: Any) -> list[list
     """Numbers of marked words; where texts are strings, they are looked for in these."""
     if rationales is None or all(words is None for words in rationales):
         return None
-    listed = isinstance(inputs, (list, tuple))
-    texts = [text if isinstance(text, str) else None for text in inputs] if listed else [None] * len(ids)
+    values = inputs if isinstance(inputs, (list, tuple)) else [None] * len(ids)
+    texts = [text if isinstance(text, str) else None for text in values]
     return [marked_words(words, f"sample {i}", text) for words, i, text in zip(rationales, ids, texts, strict=True)]
 
 
@@ -210,12 +202,12 @@ def _tiles(column: Any) -> Tensor | None:
     if column is None or isinstance(column, Tensor):
         return column
     rows = [row for row in column if row is not None]
-    if rows and len(rows) < len(column):
-        raise ArgumentError(
-            f"Expected the classes of the cells (tiles) of every mosaic, but {len(column) - len(rows)} have none."
-        )
+    if not rows:
+        return None
+    if lacking := len(column) - len(rows):
+        raise ArgumentError(f"Expected the classes of the cells (tiles) of every mosaic, but {lacking} have none.")
     try:
-        return torch.tensor([torch.as_tensor(row).tolist() for row in rows]) if rows else None
+        return torch.tensor([torch.as_tensor(row).tolist() for row in rows])
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"Expected as many class numbers of cells (tiles) for every mosaic, but they are not so: {error}."
@@ -223,15 +215,10 @@ def _tiles(column: Any) -> Tensor | None:
 
 
 def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
-    """The same samples in another order, where that can be had without reading them; else as they come.
+    """Samples, as for `mhex.evaluate`, in another order, and the number of each in the data.
 
-    Args:
-        data: As for `mhex.evaluate`. Tensors, dictionaries of columns and sequences of items are shuffled; loaders,
-            generators and sequences of batches stay in their order.
-        seed: Of the order.
-
-    Returns:
-        The samples, and the number in the data of each; None if they are as they come.
+    Tensors, dictionaries of columns and sequences of items are shuffled; loaders, generators and sequences of batches
+    stay in their order, with None for the numbers.
     """
     draw = torch.Generator().manual_seed(seed)
     if isinstance(data, (Tensor, Mapping)) or (isinstance(data, tuple) and data and isinstance(data[0], Tensor)):
@@ -246,12 +233,8 @@ def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
 class Pieces:
     """Samples in pieces: one image first, by which costs are learnt, and then a few at a time.
 
-    Args:
-        data: As for `mhex.evaluate`.
-        limit: The most images.
-        order: Number of each sample in the data, if they were shuffled.
-
     Attributes:
+        order: Number of each sample in the data, if they were shuffled.
         unread: Samples that cannot be read, and why, by their place in the race.
     """
 

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, warn
-from mhex.inputs.prepared import Prepared, check_batch, finite, place_of
+from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, finite, place_of
 
 # How whole numbers come to the model: embeddings look up those of 32 and 64 bits alone.
-_SMALL = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.uint64)
-_INDEX = {**dict.fromkeys(_SMALL, torch.int64), torch.int32: torch.int32, torch.int64: torch.int64}
+_INDEX = {**dict.fromkeys(WHOLE_NUMBERS, torch.int64), torch.int32: torch.int32}
 # Tokenizers say some of these; of labels Hugging Face models compute a loss, and note what kind of task they have.
 _NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
 
