@@ -43,16 +43,7 @@ from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.methods import get_method
 from mhex.registry import Method
-from mhex.targets import (
-    ResolvedTarget,
-    Target,
-    Task,
-    names_of,
-    no_target,
-    probabilities,
-    resolve_target,
-    usual_task,
-)
+from mhex.targets import ResolvedTarget, Target, Task, names_of, no_target, probabilities, resolve_target, usual_task
 
 AUTO = "auto"
 Kind = Literal["answering heads", "heads", "convolutions", "blocks", "text", "other", "concept", "headless"]

@@ -266,14 +266,11 @@ class Explanation:
         suffix = path.suffix.lower()
         if suffix == ".safetensors":
             _write(self, path)
-        elif suffix == ".html":
-            from mhex.viz import save_html
+        elif suffix in (".html", *_PICTURES):
+            from mhex import viz
 
-            save_html(self, path)
-        elif suffix in _PICTURES:
-            from mhex.viz import save_figure
-
-            save_figure(self, path)
+            save = viz.save_html if suffix == ".html" else viz.save_figure
+            save(self, path)
         else:
             raise ArgumentError(
                 f"Expected a file ending in {', '.join((*_PICTURES, '.html', '.safetensors'))}, but got {path.name!r}."

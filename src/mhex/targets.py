@@ -25,19 +25,12 @@ _MOST_OUTPUTS = 16  # of a regression that are explained unasked
 
 @dataclass(frozen=True)
 class ResolvedTarget:
-    """Targets of a batch: K classes or outputs per sample, or scores given in another way.
+    """Targets of a batch: K classes or outputs per sample, or scores given in another way."""
 
-    Attributes:
-        index: Numbers of classes or outputs, (B, K); None for concepts and functions.
-        several: True if the user asked for several targets, so results keep the axis K.
-        task: What the model's outputs are.
-        functions: For each target that is no class, from a pass, and a sample as for `scores`, to scores (B,).
-        names: What these are called.
-    """
-
-    index: Tensor | None
-    several: bool
+    index: Tensor | None  # numbers of classes or outputs, (B, K); None for concepts and functions
+    several: bool  # the user asked for several targets, so results keep the axis K
     task: Task = "classification"
+    # For each target that is no class, from a pass, and a sample as for `scores`, to scores (B,); and their names.
     functions: tuple[Callable[[Outcome, Samples], Tensor], ...] = ()
     names: tuple[str, ...] = ()
 
@@ -132,7 +125,12 @@ def resolve_target(
     if callable(target) and not isinstance(target, Tensor):
         return ResolvedTarget(None, False, task, (partial(_own_score, target, batch),))
     if target is None and task == "regression":
-        return _every_output(logits)
+        if count > _MOST_OUTPUTS:
+            raise ArgumentError(
+                f"Expected a target, because the model has {count} outputs: a number, a name (with class_names=) or a "
+                "list."
+            )
+        return ResolvedTarget(torch.arange(count, device=logits.device).expand(batch, -1), count > 1, task)
     if target is None:
         return ResolvedTarget(probabilities(logits).argmax(1, keepdim=True), False, task)
     if isinstance(target, str) and (top := re.fullmatch(r"top(\d{1,9})", target)) and target not in (class_names or ()):
@@ -143,16 +141,6 @@ def resolve_target(
         raise ArgumentError("Expected at least one class in the list given as target, but it is empty.")
     classes = [_class_index(item, count, class_names) for item in items]
     return ResolvedTarget(torch.tensor(classes, device=logits.device).expand(batch, -1), several, task)
-
-
-def _every_output(logits: Tensor) -> ResolvedTarget:
-    count = logits.shape[1]
-    if count > _MOST_OUTPUTS:
-        raise ArgumentError(
-            f"Expected a target, because the model has {count} outputs: a number, a name (with class_names=) or a list."
-        )
-    index = torch.arange(count, device=logits.device).expand(logits.shape[0], -1)
-    return ResolvedTarget(index, count > 1, "regression")
 
 
 def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:

@@ -23,6 +23,7 @@ BROKEN = (
 LARGEST = 640  # pixels of the longer side of a photo in pictures and files of explanations
 MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
 _USUAL, _DENSEST = 4_000_000, 20_000  # pixels of any file, and pixels for each byte of a larger one
+_DEEP = ("I", "F")  # how PIL's modes of grey values with more than 8 bits begin
 _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
 _LITTLE = 0.1  # share of the pixels between black and white below which a window is warned of
@@ -136,7 +137,7 @@ class _Depth:
 
 
 def _depth(photo: Any) -> _Depth:
-    deep, kind = _is_deep(photo), getattr(photo, "format", None)
+    deep, kind = photo.mode.startswith(_DEEP), getattr(photo, "format", None)
     sixteen = photo.mode.startswith("I;16")
     undecoded = getattr(photo, "tile", None) or [("", None, 0, "")]
     raw = undecoded[0][3]
@@ -153,10 +154,6 @@ def _depth(photo: Any) -> _Depth:
         # PIL scales to 16 bits unless the file says that they are 16 bits already, as it does of many that are not.
         return _Depth(True, stated=_SIXTEEN if isinstance(raw, tuple) and raw[-1] != 65535 else None)
     return _Depth(sixteen)
-
-
-def _is_deep(photo: Image) -> bool:
-    return photo.mode.startswith(("I", "F"))
 
 
 def _significant_bits(file: Any) -> int | None:
@@ -194,7 +191,7 @@ def _tiff_range(tags: Any, bits: int) -> Window | None:
 def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transparency: bool = True) -> Image:
     from PIL import Image
 
-    if _is_deep(photo):
+    if photo.mode.startswith(_DEEP):
         return _grey(photo, depth, window, name).convert("RGB")
     if transparency and photo.has_transparency_data:
         clear = photo.convert("RGBA")
@@ -228,21 +225,17 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
         raise UnknownWindowError([name], low, high)
     light = scaled(values, ends)
     if window is not None:
-        _check_clipping(light, low, high, window, name)
+        text = f"{name} holds values from {low:g} to {high:g}"
+        clipping = f"window=({window[0]:g}, {window[1]:g})"
+        if high < window[0] or low > window[1]:
+            raise ArgumentError(f"{text}, all of them outside of {clipping}; give a window that fits.")
+        inside = float(((light > 0) & (light < 1)).mean())
+        if inside < _LITTLE and high > low:
+            warn(
+                f"{text}, and only {inside:.0%} of its pixels lie between the ends of {clipping}: the others are black "
+                "or white."
+            )
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
-
-
-def _check_clipping(light: Any, low: float, high: float, window: Window, name: str) -> None:
-    """Refuse a window with nothing of the photo between its ends, and warn of one with little."""
-    inside = float(((light > 0) & (light < 1)).mean())
-    ends, values = f"window=({window[0]:g}, {window[1]:g})", f"from {low:g} to {high:g}"
-    if high < window[0] or low > window[1]:
-        raise ArgumentError(f"{name} holds values {values}, all of them outside of {ends}; give a window that fits.")
-    if inside < _LITTLE and high > low:
-        warn(
-            f"{name} holds values {values}, and only {inside:.0%} of its pixels lie between the ends of {ends}: the "
-            "others are black or white."
-        )
 
 
 def window_hint(low: float, high: float) -> str:

@@ -32,30 +32,20 @@ _MOST_SEARCHED = 1000  # samples among which one must have what is needed
 
 @dataclass(frozen=True)
 class Samples:
-    """A batch of samples.
+    """A batch of samples; what the data does not say of any of them is None.
 
-    Attributes:
-        inputs: As for `mhex.explain`.
-        ids: Number of each in the data set.
-        label: Classes (B,), -1 where one is not known; None if none is.
-        mask: Segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored; None where
-            there is none.
-        rationale: Of texts: numbers of the words that people marked, a sorted list for each; None if there is none.
-        other: Another class that is in each image, (B,), -1 where there is none; None if not known.
-        tiles: Of mosaics: the class of each cell, (B, n * n); see `mhex.metrics.grid_pointing_game`.
-        names: Labels and other classes that were given by name, and have no number yet.
-        items: Whether the batch was made here of single items.
+    Masks are segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored.
     """
 
-    inputs: Any
-    ids: tuple[int, ...]
-    label: Tensor | None = None
+    inputs: Any  # as for `mhex.explain`
+    ids: tuple[int, ...]  # number of each in the data set
+    label: Tensor | None = None  # classes (B,), -1 where one is not known
     mask: list[Tensor | None] | None = None
-    rationale: list[list[int]] | None = None
-    other: Tensor | None = None
-    tiles: Tensor | None = None
-    names: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    items: bool = False
+    rationale: list[list[int]] | None = None  # of texts: numbers of the words that people marked, sorted
+    other: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none
+    tiles: Tensor | None = None  # of mosaics: the class of each cell, (B, n * n); see the metric grid-pointing-game
+    names: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # labels and others by name, without number yet
+    items: bool = False  # the batch was made here of single items
 
     def has(self, name: str) -> bool:
         """Whether the data says it of at least one of these samples."""

@@ -15,12 +15,7 @@ from mhex.relevance import Box, Composite, Separate, relevance_rules
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
 # What methods of one modified backward pass down to the input register with.
-ONE_BACKWARD: dict[str, Any] = {
-    "needs": INPUT,
-    "signed": True,
-    "passes": "F + B",
-    "budget": (2.0, "F+B"),
-}
+ONE_BACKWARD: dict[str, Any] = {"needs": INPUT, "signed": True, "passes": "F + B", "budget": (2.0, "F+B")}
 _WORTH_TELLING = 0.5  # of the relevance
 TOKENS = Needs(keep={"block_input": "all"}, graph="block_input")
 FLOOR = 0.05  # of the sizes of terms, for what their sum is divided by

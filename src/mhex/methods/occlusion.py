@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from mhex.capture import Outcome, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import all_scores, filled, hidden_pixels, hidden_tokens, run_hidden, words_kept
+from mhex.methods._hiding import Run, all_scores, filled, hidden_pixels, hidden_tokens, run_hidden, words_kept
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -100,13 +100,7 @@ def _dropped(trace: Trace, target: ResolvedTarget, batch_size: int | None) -> Te
     return losses.permute(1, 2, 0).reshape(*losses.shape[1:], rows, columns)
 
 
-def _losses(
-    trace: Trace,
-    target: ResolvedTarget,
-    masks: Tensor,
-    again: Callable[[Tensor, Tensor], Outcome],
-    batch_size: int | None,
-) -> Tensor:
+def _losses(trace: Trace, target: ResolvedTarget, masks: Tensor, again: Run, batch_size: int | None) -> Tensor:
     """`y(x) - y(x without j)` for every mask, (S, B, K)."""
     clean = target.scores(trace.outcome).detach()
     return clean - all_scores(trace, target, masks, again, "occlusion", batch_size)
