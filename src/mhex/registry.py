@@ -99,45 +99,26 @@ class Method:
     all targets, as `function(trace, index, **options)` with class numbers (B, K); it returns (B, K, N) or
     (B, K, h, w). So does one with `target="scores"`, which runs the model again and is given a function from the
     `Outcome` of a pass to the scores of all targets, (B, K).
-
-    Attributes:
-        name: What users type.
-        function: The formula.
-        title: One line on the idea.
-        paper: Reference.
-        signed: True if scores below zero mean evidence against the target.
-        passes: Cost in words of F (forward), B (backward) and t (forward and backward of the last block).
-        use: When to use it, in a sentence or two for its page.
-        avoid: When not to.
-        needs: What it reads of a forward pass beside the model's scores.
-        modalities: What it is defined for.
-        class_specific: True if the map depends on the target.
-        max_tokens: The longest sequence it can be used on; None for any.
-        budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
-        target: Whether it explains any `"score"`, all `"scores"` at once, or the number of a `"class"` only.
-        adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
-        relu: True if it is defined for ReLU networks alone.
-        rules: From options and the model's anatomy to the relevance rules of its pass; None for plain gradients.
-        quick: By modality, options of fewer passes for a first look; empty for a method that is quick anyway.
     """
 
-    name: str
-    function: Callable[..., Tensor]
-    title: str
-    paper: str
-    signed: bool
-    passes: str
-    use: str
-    avoid: str
-    needs: Needs = field(default_factory=Needs)
-    modalities: tuple[Modality, ...] = ("image", "text")
-    class_specific: bool = True
-    max_tokens: int | None = None
-    budget: tuple[float, str] | None = None
-    target: TargetKind = "score"
-    adapt: Adapt | None = None
-    relu: bool = False
-    rules: Rules | None = None
+    name: str  # what users type
+    function: Callable[..., Tensor]  # the formula
+    title: str  # one line on the idea
+    paper: str  # reference
+    signed: bool  # scores below zero mean evidence against the target
+    passes: str  # cost in words of F (forward), B (backward) and t (forward and backward of the last block)
+    use: str  # when to use it, in a sentence or two for its page
+    avoid: str  # when not to
+    needs: Needs = field(default_factory=Needs)  # what it reads of a forward pass beside the model's scores
+    modalities: tuple[Modality, ...] = ("image", "text")  # what it is defined for
+    class_specific: bool = True  # the map depends on the target
+    max_tokens: int | None = None  # the longest sequence it can be used on; None for any
+    budget: tuple[float, str] | None = None  # the most it may cost in `make speed`, as a factor and "F" or "F+B"
+    target: TargetKind = "score"  # it explains any score, all scores at once, or the number of a class only
+    adapt: Adapt | None = None  # from options and the model's anatomy to what it reads then; None if always the same
+    relu: bool = False  # it is defined for ReLU networks alone
+    rules: Rules | None = None  # from options and anatomy to the relevance rules of its pass; None for plain gradients
+    # By modality, options of fewer passes for a first look; empty for a method that is quick anyway.
     quick: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def needs_with(self, options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
