@@ -193,21 +193,18 @@ def kind_of(model: nn.Module, anatomy: Anatomy, target: Any) -> Kind:
 def _chosen(question: _Question) -> Explanation:
     """Explain by the first method of the model's row in the table that can."""
     anatomy = find_anatomy(question.model, question.prepared.batch)
-    *names, last = TABLE[kind_of(question.model, anatomy, question.target)]
+    names = TABLE[kind_of(question.model, anatomy, question.target)]
     reason = ""
     for name in names:
         spec = get_method(name)
         try:
             explanation = _explained(question, spec, dict(spec.options))
             break
-        except (NotFiniteOutputError, ModelInUseError):
-            raise  # no other method would do better
         except (UnsupportedModelError, CaptureError) as error:
+            if name == names[-1] or isinstance(error, (NotFiniteOutputError, ModelInUseError)):
+                raise  # no other method would do better
             why = error.reason if isinstance(error, UnsupportedModelError) else str(error)
             reason = reason or f"{name!r} cannot explain this model: {why.rstrip('.')}"
-    else:
-        spec = get_method(last)
-        explanation = _explained(question, spec, dict(spec.options))
     if reason:
         warn(f"method='auto' took {explanation.method!r}, because {reason}.")
     return replace(explanation, auto=True)

@@ -299,8 +299,7 @@ class Explanation:
 
         return to_html(self)
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    _repr_html_ = to_html  # what notebooks display
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.scores.shape))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Number, Real
 from types import NoneType, UnionType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -36,7 +36,6 @@ Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
 Rules = Callable[[Mapping[str, Any], Anatomy], RelevanceRules]
 MethodFunction = TypeVar("MethodFunction", bound=Callable[..., Tensor])
 Entry = TypeVar("Entry")
-Facts = ParamSpec("Facts")
 
 
 class Registry(Generic[Entry]):
@@ -63,22 +62,6 @@ class Registry(Generic[Entry]):
     def sorted(self) -> dict[str, Entry]:
         """All entries, in the order of their names."""
         return dict(sorted(self.entries.items()))
-
-    def decorator(
-        self, build: Callable[Concatenate[str, Callable[..., Tensor], Facts], Entry]
-    ) -> Callable[Concatenate[str, Facts], Callable[[MethodFunction], MethodFunction]]:
-        """A decorator that registers functions; `build` makes an entry of a name, a function, and further arguments."""
-
-        def register(
-            name: str, /, *args: Facts.args, **facts: Facts.kwargs
-        ) -> Callable[[MethodFunction], MethodFunction]:
-            def decorate(function: MethodFunction) -> MethodFunction:
-                self.add(name, build(name, function, *args, **facts))
-                return function
-
-            return decorate
-
-        return register
 
 
 def import_modules(package: str, path: Iterable[str]) -> None:
@@ -275,4 +258,13 @@ def _plain_kinds(function: Callable[..., Tensor]) -> dict[str, tuple[Any, ...]]:
 
 
 METHODS: Registry[Method] = Registry("method")
-register = METHODS.decorator(Method)  # registers the decorated function; the arguments are the fields of `Method`
+
+
+def register(name: str, **facts: Any) -> Callable[[MethodFunction], MethodFunction]:
+    """Register the decorated function as a method; the facts are the fields of `Method`."""
+
+    def decorate(function: MethodFunction) -> MethodFunction:
+        METHODS.add(name, Method(name, function, **facts))
+        return function
+
+    return decorate

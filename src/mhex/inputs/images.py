@@ -17,7 +17,7 @@ from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, finite, p
 
 @dataclass(frozen=True)
 class Ranged:
-    """A preprocessing that is given photos in 8-bit RGB, made with a range."""
+    """A preprocessing, and the range with which the photos in 8-bit RGB are made that it is given."""
 
     preprocess: Callable[[Any], Tensor] | None  # from a PIL image to a tensor (C, H, W); None where tensors are given
     window: Window  # values that become black and white
@@ -27,15 +27,11 @@ class Ranged:
         """Whether nothing is cropped."""
         return bool(getattr(self.preprocess, "whole_photo", False))
 
-    def __call__(self, photo: Any) -> Tensor:
-        """Prepare a PIL image of any depth."""
-        return _checked_preprocess(self.preprocess)(upright_rgb(photo, self.window))
 
+def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: Any) -> Any:
+    """What `prepare` takes as preprocessing: with the range that the user asks for, and as it is without one.
 
-def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: Any) -> Callable[[Any], Tensor] | None:
-    """A preprocessing with the range that the user asks for, and as it is without one; all as for `mhex.explain`.
-
-    A range is refused beside inputs that none can be applied to.
+    All are as for `mhex.explain`. A range is refused beside inputs that none can be applied to.
     """
     ends = check_window(window)
     if ends is None:
@@ -88,15 +84,19 @@ def image_batch(
     return Prepared(batch, pictures=x if pictures is None else pictures)
 
 
-def photo_batch(
-    model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None, ids: Sequence[int]
-) -> Prepared:
+def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Sequence[int]) -> Prepared:
     """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W).
 
     With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
     """
-    window = preprocess.window if isinstance(preprocess, Ranged) else None
-    prepare = _checked_preprocess(preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess)
+    ranged = isinstance(preprocess, Ranged)
+    window, prepare = (preprocess.window, preprocess.preprocess) if ranged else (None, preprocess)
+    if prepare is None:
+        raise ArgumentError(
+            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
+        )
+    if not callable(prepare):
+        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(prepare).__name__}.")
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
     uncropped = getattr(prepare, "whole_photo", False)
     names = [f"Photo {number}" for number in ids]
@@ -115,16 +115,6 @@ def photo_batch(
         )
     x = torch.stack(tensors)
     return image_batch(model, x, {}, photos if uncropped else x, preprocess if x.is_floating_point() else None)
-
-
-def _checked_preprocess(preprocess: Callable[[Any], Tensor] | None) -> Callable[[Any], Tensor]:
-    if preprocess is None:
-        raise ArgumentError(
-            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
-        )
-    if not callable(preprocess):
-        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(preprocess).__name__}.")
-    return preprocess
 
 
 def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) -> Any:
