@@ -94,18 +94,17 @@ def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
 
 def is_watched(progress: bool | None) -> bool:
     """Whether to draw progress bars: as asked, or, for None, if somebody looks at a terminal or a notebook."""
-    return progress if progress is not None else sys.stderr.isatty() or _in_notebook()
+    if progress is not None:
+        return progress
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    # The kernel of a notebook can show bars if it has ipywidgets.
+    notebook = type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
+    return sys.stderr.isatty() or notebook
 
 
 def watched() -> bool:
     """True inside an open display, so that long work should say how far it is."""
     return _OPEN.get() is not None
-
-
-def _in_notebook() -> bool:
-    """Whether this is the kernel of a notebook that can show bars, which takes ipywidgets."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
 
 
 def _display(console: Console | None) -> Progress:

@@ -117,11 +117,7 @@ class Concept:
         return replace(self, similarity=similarity)
 
     def score(self, outcome: Outcome) -> Tensor:
-        """`g(l, l_c)` of each sample, (B,), in at least float32.
-
-        Args:
-            outcome: Of a pass in which the latent vector was kept.
-        """
+        """`g(l, l_c)` of each sample, (B,), in at least float32, after a pass in which the latent vector was kept."""
         if outcome.latent is None:
             raise ArgumentError("Expected a pass in which the latent vector was kept; add it to the method's Needs.")
         if outcome.latent.shape[1:] != self.latent.shape:

@@ -102,16 +102,10 @@ def no_target(task: Task) -> ResolvedTarget:
 def resolve_target(
     target: Any, logits: Tensor, class_names: Sequence[str] | None = None, task: Task = "classification"
 ) -> ResolvedTarget:
-    """Turn what the user gave as `target` into classes per sample.
+    """Turn what the user gave as `target` of `mhex.explain` into classes per sample, given logits (B, C).
 
-    Args:
-        target: None (the predicted class, or all outputs of a regression), an int or a name (the same for all
-            samples), a tensor (B,) (one class per sample) or (B, K), a list of classes (each for all samples),
-            `"top5"` (the five most probable of each sample), a `Concept` or a list of them, or a function from logits
-            (B, C) to scores (B,).
-        logits: (B, C).
-        class_names: Names of the classes or outputs, if the model has them.
-        task: What the outputs are.
+    A number or a name stands for all samples, and so does each of a list; a tensor has a class of every sample, (B,),
+    or several, (B, K); `"top5"` stands for the five most probable of each sample.
     """
     batch = logits.shape[0]
     count = logits.shape[1] if task == "regression" else max(2, logits.shape[1])

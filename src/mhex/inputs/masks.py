@@ -83,12 +83,10 @@ class MaskReader:
     def __call__(self, value: Any, number: int) -> Tensor | None:
         """The mask of a sample, (H, W), int8: 1 at the object, 0 elsewhere, -1 to be ignored; None if it has none.
 
-        Args:
-            value: A tensor, an array, or a PIL image of mode `1`, `L`, `P` or `I`; (H, W) or (1, H, W); of bools, or
-                of whole numbers. 0 is background and -1 is ignored. 255 is the object if there is nothing else beside
-                these, and else is ignored. All other numbers are of objects; where some masks have these and others
-                255 alone, it is not known what 255 is, and they are refused.
-            number: Of the sample in the data set.
+        The value is a tensor, an array, or a PIL image of mode `1`, `L`, `P` or `I`, (H, W) or (1, H, W), of bools or
+        of whole numbers. 0 is background and -1 is ignored. 255 is the object if there is nothing else beside these,
+        and else is ignored. All other numbers are of objects; where some masks have these and others 255 alone, it is
+        not known what 255 is, and they are refused.
         """
         if value is None:
             return None

@@ -109,20 +109,16 @@ def drawn_photo(picture: Any) -> Image:
     """
     from PIL import Image
 
-    photo = picture.convert("RGB") if isinstance(picture, Image.Image) else _stretched_tensor(picture)
+    if isinstance(picture, Image.Image):
+        photo = picture.convert("RGB")
+    else:
+        x = picture.detach().float().cpu()
+        x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
+        span = x.amax() - x.amin()
+        x = (x - x.amin()) / span if span > 0 else x.new_full(x.shape, 0.5)
+        photo = Image.fromarray((255 * x).round().byte().permute(1, 2, 0).contiguous().numpy())
     width, height = (max(1, round(side * LARGEST / max(photo.size))) for side in photo.size)
     return photo if max(photo.size) <= LARGEST else photo.resize((width, height), Image.Resampling.LANCZOS)
-
-
-def _stretched_tensor(picture: Any) -> Image:
-    import torch
-    from PIL import Image
-
-    x = picture.detach().float().cpu()
-    x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
-    span = x.amax() - x.amin()
-    x = (x - x.amin()) / span if span > 0 else torch.full_like(x, 0.5)
-    return Image.fromarray((255 * x).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ def text_batch(
             "Strings were given without tokenizer=, which turns them into the model's inputs; "
             "a photo is given as PIL.Image.open(path), not by its path."
         )
-    if blank := [number for number, text in zip(ids, texts, strict=True) if not text.strip()]:
-        raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
     if not callable(tokenizer):
         raise ArgumentTypeError(f"Expected tokenizer to be a function, but got {type(tokenizer).__name__}.")
     for number, text in zip(ids, texts, strict=True):
+        if not text.strip():
+            raise ArgumentError(f"Expected some text in every sample, but sample {number} is blank.")
         if any("\ud800" <= sign <= "\udfff" for sign in text):
             raise ArgumentError(
                 f"Expected texts of whole characters, but sample {number} holds half of a surrogate pair, which no "
@@ -107,9 +107,13 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
             check_batch(value, name)
         if name not in _NOT_FOR_THE_MODEL:
             kwargs[name] = _brought(value, name, device, dtype) if isinstance(value, Tensor) else value
-    ids = kwargs.get("input_ids")
-    _check_vocabulary(model, ids)
-    mask = kwargs.get("attention_mask")
+    config, ids, mask = getattr(model, "config", None), kwargs.get("input_ids"), kwargs.get("attention_mask")
+    size = getattr(config, "vocab_size", None)
+    if ids is not None and isinstance(size, int) and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise ArgumentError(
+            f"Expected token ids from 0 to {size - 1}, but got {int(ids.min())} to {int(ids.max())}; "
+            "the tokenizer does not belong to this model."
+        )
     for name, value in (("attention_mask", mask), ("special_tokens_mask", inputs.get("special_tokens_mask"))):
         if value is not None and (not isinstance(value, Tensor) or value.shape != main.shape[:2]):
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -119,7 +123,6 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
         raise ArgumentError(
             "Expected at least one real token in every sample, but the attention mask of one is all zero."
         )
-    config = getattr(model, "config", None)
     special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer, config)
     batch = Batch(
         "text",
@@ -129,7 +132,7 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
         real=real,
         special=special,
         mask_id=next(iter(_token_ids(tokenizer, "mask")), None),
-        alone=_takes_one(model),
+        alone=_takes_one(config),
         pad_id=next(iter([*_token_ids(tokenizer, "pad"), *_token_ids(config, "pad")]), None),
     )
     return Prepared(
@@ -148,21 +151,11 @@ def _brought(value: Tensor, name: str, device: torch.device, dtype: torch.dtype)
     return finite(finite(value, name).to(device, kind), f"{name} in the model's {kind}")
 
 
-def _takes_one(model: nn.Module) -> bool:
+def _takes_one(config: Any) -> bool:
     """True of a classifier on a decoder that knows no padding, and refuses more than one text at a time."""
-    config = getattr(model, "config", None)
     if config is None or not hasattr(config, "pad_token_id") or getattr(config, "is_encoder_decoder", False):
         return False
     return config.pad_token_id is None and getattr(config, "num_labels", None) is not None
-
-
-def _check_vocabulary(model: nn.Module, ids: Tensor | None) -> None:
-    size = getattr(getattr(model, "config", None), "vocab_size", None)
-    if ids is not None and isinstance(size, int) and (int(ids.min()) < 0 or int(ids.max()) >= size):
-        raise ArgumentError(
-            f"Expected token ids from 0 to {size - 1}, but got {int(ids.min())} to {int(ids.max())}; "
-            "the tokenizer does not belong to this model."
-        )
 
 
 def _token_ids(owner: Any, *roles: str) -> list[int]:

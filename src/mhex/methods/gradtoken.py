@@ -12,10 +12,7 @@ from mhex.capture import Anatomy, BlockTrace, Needs, Trace
 from mhex.methods._shared import detach_float32, through_heads
 from mhex.registry import register
 
-Aggregation = Literal["average", "rollout", "none"]
 Propagation = Literal["matrix", "elementwise"]
-HeadIntegration = Literal["relu_average", "average"]
-
 _ALL = Needs(keep={"attention": "all"}, graph="query", start="last")
 _LAST = Needs(keep={"attention": "last"}, graph="query")
 
@@ -41,9 +38,9 @@ def gradtoken(
     trace: Trace,
     y: Tensor,
     *,
-    aggregation: Aggregation = "average",
+    aggregation: Literal["average", "rollout", "none"] = "average",
     propagation: Propagation = "matrix",
-    head_integration: HeadIntegration = "relu_average",
+    head_integration: Literal["relu_average", "average"] = "relu_average",
     start_block: int = 1,
     center_keys: bool = False,
     per_head: bool = False,

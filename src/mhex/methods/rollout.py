@@ -14,11 +14,7 @@ from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
 
 Fusion = Literal["mean", "max", "min"]
-_FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": lambda attention: attention.mean(1),
-    "max": lambda attention: attention.amax(1),
-    "min": lambda attention: attention.amin(1),
-}
+_FUSIONS: dict[str, Callable[..., Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
 
 
 @register(
@@ -51,7 +47,7 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
         if head_fusion == "mean" and not discard_ratio:
             row, share = (through_heads(row, block.attention()) + row) / 2, share / 2
             continue
-        fused = _FUSIONS[head_fusion](block.attention())
+        fused = _FUSIONS[head_fusion](block.attention(), 1)
         matrix = (_discard(fused, trace.real, discard_ratio) + torch.eye(fused.shape[-1]).to(fused)) / 2
         total = matrix.sum(-1)
         row, share = (row[:, None] @ (matrix / total[..., None]))[:, 0], share / (2 * total)

@@ -153,20 +153,18 @@ def _halves(rows: int, columns: int) -> Any:
     """A grid cut in two again and again, across its longer side, as a tree in the format of scipy's linkage."""
     merges: list[tuple[int, int, int, int]] = []
 
-    def join(top: int, bottom: int, start: int, end: int) -> int:
-        height, width = bottom - top, end - start
+    def join(down: range, across: range) -> int:
+        height, width = len(down), len(across)
         if height == width == 1:
-            return top * columns + start
+            return down[0] * columns + across[0]
         if height >= width:
-            middle = top + height // 2
-            first, second = join(top, middle, start, end), join(middle, bottom, start, end)
+            first, second = join(down[: height // 2], across), join(down[height // 2 :], across)
         else:
-            middle = start + width // 2
-            first, second = join(top, bottom, start, middle), join(top, bottom, middle, end)
+            first, second = join(down, across[: width // 2]), join(down, across[width // 2 :])
         merges.append((first, second, 0, height * width))
         return rows * columns + len(merges) - 1
 
-    join(0, rows, 0, columns)
+    join(range(rows), range(columns))
     return np.array(merges, dtype=float).reshape(-1, 4)
 
 
