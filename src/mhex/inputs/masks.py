@@ -103,7 +103,12 @@ class MaskReader:
     def _read(self, mask: Tensor, values: set[int], number: int) -> Tensor:
         objects = values - {0, -1}
         if _WHITE in objects:
-            self._note("the object" if objects == {_WHITE} else "ignored", number)
+            self._white.setdefault("the object" if objects == {_WHITE} else "ignored", number)
+        if len(self._white) > 1:
+            meanings = " and ".join(f"{meaning} in that of sample {first}" for meaning, first in self._white.items())
+            raise ArgumentError(
+                f"Expected 255 to mean one thing in all masks, but by the values beside it it is {meanings}; {_WRITE}."
+            )
         if _WHITE in objects and len(objects) > 1:
             mask = mask.masked_fill(mask == _WHITE, -1)
             objects -= {_WHITE}
@@ -119,15 +124,6 @@ class MaskReader:
         if len(objects) > 1:
             self._several(sorted(objects), 0 in values, number)
         return mask.clamp(-1, 1).to(torch.int8)
-
-    def _note(self, meaning: str, number: int) -> None:
-        """Remember what 255 stands for; a second meaning is refused."""
-        self._white.setdefault(meaning, number)
-        if len(self._white) > 1:
-            meanings = " and ".join(f"{meaning} in that of sample {first}" for meaning, first in self._white.items())
-            raise ArgumentError(
-                f"Expected 255 to mean one thing in all masks, but by the values beside it it is {meanings}; {_WRITE}."
-            )
 
     def _several(self, objects: list[int], background: bool, number: int) -> None:
         listed = ", ".join(map(str, objects[:6])) + (" ..." if len(objects) > 6 else "")

@@ -65,9 +65,7 @@ def text_batch(
             lengths = [len(ids) for ids in tokenizer(texts, **quiet)["input_ids"]]
         if max(lengths) > longest:
             warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.")
-    return replace(
-        prepared, texts=texts, offsets=_real_rows(encoded, prepared.batch.roles[0], "offsets"), lengths=lengths
-    )
+    return replace(prepared, texts=texts, lengths=lengths)
 
 
 def _longest_text(model: nn.Module) -> int | None:
@@ -135,12 +133,11 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
         alone=_takes_one(config),
         pad_id=next(iter([*_token_ids(tokenizer, "pad"), *_token_ids(config, "pad")]), None),
     )
-    return Prepared(
-        batch,
-        tokens=_token_strings(inputs, ids, real, tokenizer),
-        words=_real_rows(inputs, real, "word_ids"),
-        lengths=_lengths(inputs, real),
-    )
+    facts = _facts_of_tokens(inputs, real)
+    if not facts and ids is not None and hasattr(tokenizer, "convert_ids_to_tokens"):
+        rows = zip(ids, real, strict=True)
+        facts["tokens"] = [tokenizer.convert_ids_to_tokens(row[mask].tolist()) for row, mask in rows]
+    return Prepared(batch, **facts)
 
 
 def _brought(value: Tensor, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -181,28 +178,16 @@ def _special(ids: Tensor | None, real: Tensor, mask: Any, tokenizer: Any, config
     return torch.isin(ids, torch.tensor(numbers, device=ids.device, dtype=ids.dtype)) | ~real
 
 
-def _token_strings(inputs: Any, ids: Tensor | None, real: Tensor, tokenizer: Any) -> list[list[str]] | None:
-    if getattr(inputs, "is_fast", False):  # outputs of a fast tokenizer know their tokens
-        return _real_rows(inputs, real, "tokens")
-    if ids is None or not hasattr(tokenizer, "convert_ids_to_tokens"):
-        return None
-    return [tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(ids, real, strict=True)]
-
-
-def _lengths(inputs: Any, real: Tensor) -> list[int] | None:
-    """Tokens of each text with those that were cut off, which a fast tokenizer keeps beside the others."""
-    if not getattr(inputs, "is_fast", False) or len(inputs.encodings) != len(real):
-        return None
-    cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding in inputs.encodings]
-    return [seen + hidden for seen, hidden in zip(real.sum(1).tolist(), cut, strict=True)]
-
-
-def _real_rows(inputs: Any, real: Tensor, attribute: str) -> list[list[Any]] | None:
-    """What the outputs of a fast tokenizer say of each token, padding left out: `tokens`, `word_ids` or `offsets`."""
+def _facts_of_tokens(inputs: Any, real: Tensor) -> dict[str, Any]:
+    """What the outputs of a fast tokenizer say of each real token, and how many tokens each text had before any cut."""
     if not getattr(inputs, "is_fast", False):
-        return None
-    rows = [getattr(inputs.encodings[n], attribute) for n in range(len(real))]
-    return [
-        [value for value, keep in zip(row, mask, strict=True) if keep]
-        for row, mask in zip(rows, real.tolist(), strict=True)
-    ]
+        return {}
+    rows = list(zip(inputs.encodings, real.tolist(), strict=False))
+    facts: dict[str, Any] = {}
+    for name, attribute in (("tokens", "tokens"), ("words", "word_ids"), ("offsets", "offsets")):
+        columns = [zip(getattr(encoding, attribute), mask, strict=True) for encoding, mask in rows]
+        facts[name] = [[value for value, keep in column if keep] for column in columns]
+    if len(inputs.encodings) == len(real):  # what was cut off stands beside the tokens that were not
+        cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding, _ in rows]
+        facts["lengths"] = [seen + hidden for seen, hidden in zip(real.sum(1).tolist(), cut, strict=True)]
+    return facts

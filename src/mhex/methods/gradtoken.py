@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -87,14 +88,8 @@ def _averaged(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: Pr
     if how == "elementwise":
         rows = trace.once("row", lambda: torch.stack([through_heads(trace.readout, b.attention()) for b in blocks]))
         return rows.mean(0)[:, None] * relevance
-
-    def mean() -> Tensor:
-        total = blocks[0].attention().mean(1)
-        for block in blocks[1:]:
-            total += block.attention().mean(1)
-        return total / len(blocks)
-
-    return relevance @ trace.once("mean", mean).mT
+    means = (block.attention().mean(1) for block in blocks)  # one after the other: all at once take much memory
+    return relevance @ trace.once("mean", lambda: reduce(torch.add, means) / len(blocks)).mT
 
 
 def _rolled_out(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: Propagation) -> Tensor:
