@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from numbers import Integral
 from typing import Any
 
@@ -187,8 +187,7 @@ def count_batches(data: Any, size: int, limit: int | None = None) -> int | None:
 
 def _checked_parts(batch: Any) -> Parts:
     """Parts of a batch; more or fewer labels, masks or arguments than inputs are refused, and tensors not dense."""
-    parts = parts_of(batch)
-    _check_tensors(parts)
+    parts = _dense(parts_of(batch))
     count = length(parts["inputs"])
     arguments = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()
     for name, value in (*((name, parts[name]) for name in BESIDE), *arguments):
@@ -344,11 +343,13 @@ def _check_batches(unread: Mapping[int, str]) -> None:
         raise ArgumentError(f"Expected batches that can be read, but batch {place} cannot: {reason}.")
 
 
-def _check_tensors(parts: Parts) -> None:
+def _dense(parts: Parts) -> Parts:
+    """The same parts; tensors that are not dense are refused."""
     for name, value in parts.items():
         for part in value.values() if isinstance(value, Mapping) else [value]:
             if isinstance(part, Tensor):
                 check_dense(part, name)
+    return parts
 
 
 def _even(batch: Parts) -> Iterator[Parts]:
@@ -363,15 +364,9 @@ def _even(batch: Parts) -> Iterator[Parts]:
 
 def _gathered(items: Iterable[Parts], size: int) -> Iterator[Parts]:
     """Items in batches; an item whose tensors have another shape begins a new batch."""
-    batch: list[Parts] = []
-    for parts in items:
-        _check_tensors(parts)
-        if batch and (len(batch) == size or _shapes(parts["inputs"]) != _shapes(batch[0]["inputs"])):
+    for _, alike in groupby(map(_dense, items), key=lambda parts: _shapes(parts["inputs"])):
+        while batch := list(islice(alike, size)):
             yield _joined(batch)
-            batch = []
-        batch.append(parts)
-    if batch:
-        yield _joined(batch)
 
 
 def _shapes(inputs: Any) -> Any:
