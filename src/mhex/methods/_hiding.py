@@ -1,7 +1,5 @@
 """Inputs with parts hidden, and the scores of many of them: what the perturbation methods share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

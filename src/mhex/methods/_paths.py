@@ -1,7 +1,5 @@
 """Gradients summed over changed inputs or tokens, quadrature, and whether scores add up: what path methods share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What the methods of relevance propagation share: where they read, their checks, and the conservation of relevance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

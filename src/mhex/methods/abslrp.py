@@ -1,7 +1,5 @@
 """absLRP: positive contributions over the absolute output of neurons, contrasted with all other classes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Gradients run through skip connections and MLPs only, not through attention.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """AttCAT: gradient times token at every block's input, weighted by the attention that the token receives."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Raw attention: what the read-out attends to in the last block."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Needs, Trace

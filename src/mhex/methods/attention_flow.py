@@ -1,7 +1,5 @@
 """Attention flow: the maximum flow from the read-out to each input token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

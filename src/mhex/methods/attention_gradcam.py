@@ -1,7 +1,5 @@
 """Attention Grad-CAM: Grad-CAM with heads as channels, on the read-out row of the last block."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

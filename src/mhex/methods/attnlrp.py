@@ -1,7 +1,5 @@
 """AttnLRP: relevance flows through softmax and both factors of matrix products, by modified gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

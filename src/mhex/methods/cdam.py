@@ -5,8 +5,6 @@ the model needs no classifier. `closed_form=True` gives the same numbers from at
 gradient through the attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

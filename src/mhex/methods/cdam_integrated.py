@@ -4,8 +4,6 @@ Only the last block and the head are run for each step. `Explanation.diagnostics
 scores of all tokens are from adding up to what the score changes by.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

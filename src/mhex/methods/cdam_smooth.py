@@ -1,7 +1,5 @@
 """Smooth CDAM: CDAM averaged over noisy tokens. Only the last block and the head are run for each draw."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Conservative LRP: attention weights and the scales of LayerNorm are constants, so that relevance is conserved."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor

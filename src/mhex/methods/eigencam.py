@@ -1,7 +1,5 @@
 """Eigen-CAM: the first principal component of the feature maps."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

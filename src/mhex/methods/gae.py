@@ -1,7 +1,5 @@
 """Generic attention explainability (GAE), also called relevance propagation."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Needs, Trace

@@ -1,7 +1,5 @@
 """Grad-CAM: feature maps weighted by their mean gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

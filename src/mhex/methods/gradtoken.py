@@ -1,7 +1,5 @@
 """GradToken: keys of the last block against the class gradient of the query, spread by the attention below."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any, Literal

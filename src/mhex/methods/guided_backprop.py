@@ -1,7 +1,5 @@
 """Guided backpropagation: negative gradients stop at every ReLU."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Trace

@@ -1,7 +1,5 @@
 """Input x gradient, on pixels or word embeddings."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Needs, Trace

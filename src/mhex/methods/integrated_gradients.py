@@ -3,8 +3,6 @@
 `Explanation.diagnostics["completeness_gap"]` says how far the scores are from adding up to what the score changes by.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Layer-wise relevance propagation, with a fixed rule for every operation, down to pixels or word embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 The model carries heads (`mhex.attach(model, num_classes)`) that were trained with it or fitted to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Literal

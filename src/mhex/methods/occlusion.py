@@ -1,7 +1,5 @@
 """Occlusion: what the score loses when a window of the image, or a token, is hidden."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Partial LRP: relevance of the attention probabilities of the last block."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

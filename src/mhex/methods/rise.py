@@ -1,7 +1,5 @@
 """RISE: the class probability of the input seen through random masks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Attention rollout: head-averaged attention composed over blocks, with the skip connection as identity."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

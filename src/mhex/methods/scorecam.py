@@ -1,7 +1,5 @@
 """Score-CAM: feature maps weighted by the score of the image seen through them."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -3,8 +3,6 @@
 `Explanation.diagnostics["completeness_gap"]` says how far the scores are from adding up to `f(x) - f(hidden x)`.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import threading

@@ -1,7 +1,5 @@
 """SmoothGrad: the gradient of the input, averaged over noise."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

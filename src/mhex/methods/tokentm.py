@@ -6,8 +6,6 @@ attention and transformation are aggregated over all blocks. Everything more spe
 is an option, and the defaults are what we take the paper to mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

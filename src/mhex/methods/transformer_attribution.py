@@ -1,7 +1,5 @@
 """Transformer attribution: rollout of class gradients times the LRP relevance of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """ViT-CX: the class probability of the image seen through masks, which are clusters of patch-embedding channels."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
