@@ -12,40 +12,24 @@ from typing import TYPE_CHECKING, Any
 from mhex.errors import MhexError
 
 if TYPE_CHECKING:
-    from mhex.bundle import Bundle
-    from mhex.concept import Concept
-    from mhex.explain import explain
-    from mhex.explanation import Explanation
-    from mhex.heads import Scaffold, attach
-    from mhex.judge.evaluation import evaluate
-    from mhex.judge.report import Report
-    from mhex.methods import list_methods
-    from mhex.metrics import list_metrics
-    from mhex.recommend.answer import Recommendation, recommend
-    from mhex.zoo import load
+    from mhex.bundle import Bundle as Bundle
+    from mhex.concept import Concept as Concept
+    from mhex.explain import explain as explain
+    from mhex.explanation import Explanation as Explanation
+    from mhex.heads import Scaffold as Scaffold
+    from mhex.heads import attach as attach
+    from mhex.judge.evaluation import evaluate as evaluate
+    from mhex.judge.report import Report as Report
+    from mhex.methods import list_methods as list_methods
+    from mhex.metrics import list_metrics as list_metrics
+    from mhex.recommend.answer import Recommendation as Recommendation
+    from mhex.recommend.answer import recommend as recommend
+    from mhex.zoo import load as load
 
 try:
     __version__ = version("mhex")
 except PackageNotFoundError:  # running from a source tree that was not installed
     __version__ = "0+unknown"
-
-__all__ = [
-    "Bundle",
-    "Concept",
-    "Explanation",
-    "MhexError",
-    "Recommendation",
-    "Report",
-    "Scaffold",
-    "__version__",
-    "attach",
-    "evaluate",
-    "explain",
-    "list_methods",
-    "list_metrics",
-    "load",
-    "recommend",
-]
 
 _HOMES = {
     "Bundle": "mhex.bundle",
@@ -62,6 +46,7 @@ _HOMES = {
     "load": "mhex.zoo",
     "recommend": "mhex.recommend",
 }
+__all__ = ["MhexError", "__version__", *_HOMES]
 _ROOMS = ("data", "metrics", "perturb", "tuning", "viz")  # of use to users, and loaded on first use too
 
 

@@ -24,15 +24,7 @@ _DEEPEST = 64  # levels of JSON; Python gives up at about a thousand, in whateve
 
 @contextmanager
 def writing(path: str | PathLike[str], advice: str = "make room, or choose another place") -> Iterator[None]:
-    """Turn the system's refusal to write into one sentence.
-
-    Args:
-        path: What is written.
-        advice: What to do about it.
-
-    Raises:
-        ArgumentError: The system refused.
-    """
+    """Turn the system's refusal to write a path into an `ArgumentError` of one sentence, with advice."""
     try:
         yield
     except OSError as error:
@@ -43,14 +35,9 @@ def writing(path: str | PathLike[str], advice: str = "make room, or choose anoth
 def replacing(path: str | PathLike[str], durable: bool = False) -> Iterator[Path]:
     """A place to write a file to, which takes the name `path` at the end.
 
-    After an error, or Ctrl-C, what was there before is unchanged, and nothing is left of the new file.
-
-    Args:
-        path: The file, in a folder that exists. A link is followed.
-        durable: Have the system put the file on the disk before it takes its name, as checkpoints need it.
-
-    Raises:
-        ArgumentError: The system refused to write, for example because the disk is full.
+    The file is in a folder that exists, and links are followed. After an error, or Ctrl-C, what was there before is
+    unchanged, and nothing is left of the new file. A durable file is put on the disk by the system before it takes its
+    name, as checkpoints need it. Where the system refuses to write, an `ArgumentError` is raised.
     """
     final = Path(os.path.realpath(path))
     with writing(path):
@@ -73,13 +60,9 @@ def replacing(path: str | PathLike[str], durable: bool = False) -> Iterator[Path
 
 @contextmanager
 def folder_aside(aside: Path) -> Iterator[Path]:
-    """A new folder for files that are put into their places at the end; whatever is in it then is removed.
+    """A new folder for files that are put into their places, beside it, at the end; then it is removed.
 
-    Args:
-        aside: The folder, beside those places. One that an ended process left there is removed.
-
-    Raises:
-        ArgumentError: The system refused to write.
+    One of the same name that an ended process left there is removed first.
     """
     with writing(aside.parent):
         shutil.rmtree(aside, ignore_errors=True)
@@ -107,14 +90,7 @@ def write_tensors(
     facts: Mapping[str, str] | None = None,
     durable: bool = False,
 ) -> None:
-    """Write a safetensors file whole or not at all; see `replacing`.
-
-    Args:
-        tensors: By name; they are copied to the CPU.
-        path: The file.
-        facts: Text entries for the header.
-        durable: As for `replacing`.
-    """
+    """Write tensors by name, and facts as its header, to a safetensors file, whole or not at all; see `replacing`."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -129,6 +105,21 @@ def write_tensors(
         aside.chmod(0o644)
 
 
+def read_tensors(path: str | PathLike[str], writer: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and header of a safetensors file; errors name the function that writes such files."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise ArgumentError(f"There is no file {path}; check the path.") from error
+    except (OSError, SafetensorError) as error:
+        raise ArgumentError(
+            f"Expected a safetensors file written by {writer}, but {path} is not one: {error}."
+        ) from error
+
+
 def sync(path: Path) -> None:
     """Have the system put a file, or the entries of a folder, on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -139,14 +130,7 @@ def sync(path: Path) -> None:
 
 
 def read_json(text: str) -> Any:
-    """Plain values from JSON.
-
-    Args:
-        text: Of a whole file.
-
-    Raises:
-        json.JSONDecodeError: It is not JSON, or its lists and objects are nested too deeply. It is a `ValueError`.
-    """
+    """Plain values from JSON; text that is none, or nested too deeply, raises `JSONDecodeError`, a `ValueError`."""
     too_deep = json.JSONDecodeError(f"lists and objects are nested more than {_DEEPEST} levels deep", text[:1], 0)
     try:
         value = json.loads(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mhex._printable import one_line
 
@@ -21,30 +21,27 @@ _OPEN: ContextVar[Progress | None] = ContextVar("open display", default=None)
 
 
 class Bar:
-    """A line of a progress display.
-
-    Args:
-        display: The display; None for a line that nobody sees.
-        line: Its number in the display.
-    """
+    """A line of a progress display; without one, a line that nobody sees."""
 
     def __init__(self, display: Progress | None = None, line: TaskID | None = None) -> None:
         self._display, self._line = display, line
 
     def say(self, words: str) -> None:
         """Show what is being done."""
-        if self._display is not None and self._line is not None:
-            self._display.update(self._line, description=_unmarked(words))
+        if self._display is not None:
+            self._update(description=_unmarked(words))
 
     def advance(self, count: float = 1) -> None:
         """Move on."""
-        if self._display is not None and self._line is not None:
-            self._display.advance(self._line, count)
+        self._update(advance=count)
 
     def reach(self, place: float) -> None:
         """Move to a place."""
+        self._update(completed=place)
+
+    def _update(self, **changes: Any) -> None:
         if self._display is not None and self._line is not None:
-            self._display.update(self._line, completed=place)
+            self._display.update(self._line, **changes)
 
 
 def _unmarked(description: str) -> str:
@@ -62,12 +59,7 @@ def progress_bar(
 ) -> Iterator[Bar]:
     """A line of the open display, or of a new one on standard error, into which long work inside draws its own lines.
 
-    Args:
-        total: Where it ends; None if that is not known.
-        enabled: Whether to draw at all.
-        words: What is being done.
-        unit: Of the numbers, behind them.
-        console: Of a new display; None for standard error.
+    The total is where it ends, None if that is not known. The words say what is being done.
     """
     if not enabled:
         yield Bar()
@@ -102,7 +94,12 @@ def track(steps: Iterable[T], description: str, enabled: bool) -> Iterator[T]:
 
 def is_watched(progress: bool | None) -> bool:
     """Whether to draw progress bars: as asked, or, for None, if somebody looks at a terminal or a notebook."""
-    return progress if progress is not None else sys.stderr.isatty() or _in_notebook()
+    if progress is not None:
+        return progress
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    # The kernel of a notebook can show bars if it has ipywidgets.
+    notebook = type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
+    return sys.stderr.isatty() or notebook
 
 
 def watched() -> bool:
@@ -110,35 +107,21 @@ def watched() -> bool:
     return _OPEN.get() is not None
 
 
-def _in_notebook() -> bool:
-    """Whether this is the kernel of a notebook that can show bars, which takes ipywidgets."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
-
-
 def _display(console: Console | None) -> Progress:
     state = random.getstate()  # loading rich draws from it
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        SpinnerColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
     from rich.table import Column
 
     random.setstate(state)
     # What is being done comes last, because it is cut off in narrow terminals.
     words = Column(ratio=1, no_wrap=True, overflow="ellipsis")
-    columns: list[ProgressColumn] = [
-        SpinnerColumn(),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.description}", table_column=words),
+    columns: list[progress.ProgressColumn] = [
+        progress.SpinnerColumn(),
+        progress.BarColumn(bar_width=12),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[unit]}"),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+        progress.TextColumn("{task.description}", table_column=words),
     ]
-    return Progress(*columns, console=console or Console(stderr=True), transient=True, expand=True)
+    return progress.Progress(*columns, console=console or Console(stderr=True), transient=True, expand=True)

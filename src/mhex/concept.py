@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mhex._files import write_tensors
+from mhex._files import read_tensors, write_tensors
 from mhex._progress import track
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Needs, Outcome, find_anatomy, full, observe, unwrap
@@ -117,11 +117,7 @@ class Concept:
         return replace(self, similarity=similarity)
 
     def score(self, outcome: Outcome) -> Tensor:
-        """`g(l, l_c)` of each sample, (B,), in at least float32.
-
-        Args:
-            outcome: Of a pass in which the latent vector was kept.
-        """
+        """`g(l, l_c)` of each sample, (B,), in at least float32, after a pass in which the latent vector was kept."""
         if outcome.latent is None:
             raise ArgumentError("Expected a pass in which the latent vector was kept; add it to the method's Needs.")
         if outcome.latent.shape[1:] != self.latent.shape:
@@ -148,23 +144,15 @@ class Concept:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Concept:
         """Read what `save` wrote."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                if header.get("format") != _FORMAT:
-                    raise ArgumentError(f"Expected a file written by Concept.save, but {path} is another one.")
-                latent = file.get_tensor("latent")
-        except FileNotFoundError as error:
-            raise ArgumentError(f"There is no file {path}; check the path.") from error
-        except (OSError, SafetensorError) as error:
-            raise ArgumentError(f"Expected a file written by Concept.save, but {path} is not one: {error}.") from error
-        missing = [name for name in ("name", "similarity", "examples") if name not in header]
+        tensors, header = read_tensors(path, "Concept.save")
+        if header.get("format") != _FORMAT or "latent" not in tensors:
+            raise ArgumentError(f"Expected a file written by Concept.save, but {path} is another one.")
+        latent = tensors["latent"]
+        missing = not {"name", "similarity", "examples"} <= header.keys()
         if missing or not header["examples"].isdecimal() or latent.dim() != 1 or not latent.is_floating_point():
             raise ArgumentError(
                 f"Expected the name, the similarity, the number of examples and the latent vector of a concept in "
-                f"{path}, but got {dict(header)} and a tensor of shape {tuple(latent.shape)}; make it again."
+                f"{path}, but got {header} and a tensor of shape {tuple(latent.shape)}; make it again."
             )
         similarity: Any = header["similarity"]
         return cls(latent, header["name"], similarity, int(header["examples"][:18]))

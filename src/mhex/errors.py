@@ -108,13 +108,7 @@ class MissingExtraError(MhexError, ImportError):
 
 
 def unknown_name(kind: str, name: str, names: Iterable[str]) -> ArgumentError:
-    """Build the error for a name that is not in a list, offering near names.
-
-    Args:
-        kind: What the name stands for, e.g. `"method"`.
-        name: What the user wrote.
-        names: The names that exist.
-    """
+    """The error for a name of a kind, such as `"method"`, that is not among the names; it offers near ones."""
     names = list(names)
     lowered = {candidate.lower(): candidate for candidate in reversed(names)}
     near = [lowered[hit] for hit in difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.6)]
@@ -133,12 +127,7 @@ def some_of(names: Sequence[Any], most: int = 20, between: str = ", ") -> str:
 
 
 def require(module: str, extra: str | None = None) -> ModuleType:
-    """Import `module`, or say how to install it.
-
-    Args:
-        module: Dotted name of the module to import.
-        extra: The mhex extra that brings it; None when it is a plain dependency.
-    """
+    """Import a module by its dotted name, or say how to install it: by the extra of mhex that brings it, if any."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -149,12 +138,7 @@ def require(module: str, extra: str | None = None) -> ModuleType:
 
 
 def check_count(name: str, value: Any) -> int:
-    """Refuse a number of things that is not a whole number from 1 on.
-
-    Args:
-        name: Of the argument.
-        value: What the user gave for it.
-    """
+    """Refuse an argument that is not a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
     return value

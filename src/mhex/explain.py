@@ -43,16 +43,7 @@ from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.methods import get_method
 from mhex.registry import Method
-from mhex.targets import (
-    ResolvedTarget,
-    Target,
-    Task,
-    names_of,
-    no_target,
-    probabilities,
-    resolve_target,
-    usual_task,
-)
+from mhex.targets import ResolvedTarget, Target, Task, names_of, no_target, probabilities, resolve_target, usual_task
 
 AUTO = "auto"
 Kind = Literal["answering heads", "heads", "convolutions", "blocks", "text", "other", "concept", "headless"]
@@ -202,34 +193,25 @@ def kind_of(model: nn.Module, anatomy: Anatomy, target: Any) -> Kind:
 def _chosen(question: _Question) -> Explanation:
     """Explain by the first method of the model's row in the table that can."""
     anatomy = find_anatomy(question.model, question.prepared.batch)
-    *names, last = TABLE[kind_of(question.model, anatomy, question.target)]
+    names = TABLE[kind_of(question.model, anatomy, question.target)]
     reason = ""
     for name in names:
         spec = get_method(name)
         try:
             explanation = _explained(question, spec, dict(spec.options))
             break
-        except (NotFiniteOutputError, ModelInUseError):
-            raise  # no other method would do better
         except (UnsupportedModelError, CaptureError) as error:
+            if name == names[-1] or isinstance(error, (NotFiniteOutputError, ModelInUseError)):
+                raise  # no other method would do better
             why = error.reason if isinstance(error, UnsupportedModelError) else str(error)
             reason = reason or f"{name!r} cannot explain this model: {why.rstrip('.')}"
-    else:
-        spec = get_method(last)
-        explanation = _explained(question, spec, dict(spec.options))
     if reason:
         warn(f"method='auto' took {explanation.method!r}, because {reason}.")
     return replace(explanation, auto=True)
 
 
 def _explained(question: _Question, spec: Method, settings: dict[str, Any]) -> Explanation:
-    """Explain by one method.
-
-    Args:
-        question: What is asked.
-        spec: The method.
-        settings: All its options; filled with what the pass decided.
-    """
+    """Explain by one method; the settings, all its options, are filled with what the pass decided."""
     model, batch, target = question.model, question.prepared.batch, question.target
     anatomy, needs = _anatomy(question, spec, settings)
     headless = not spec.class_specific and target is None and _is_headless(model, anatomy)

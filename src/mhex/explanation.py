@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._files import write_tensors
+from mhex._files import read_tensors, write_tensors
 from mhex.capture import Modality
 from mhex.errors import ArgumentError, unknown_name
 from mhex.inputs.photos import LARGEST, drawn_photo
@@ -28,13 +28,9 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".svg", ".webp")
 
 
 def normalize(scores: Tensor, how: Normalisation, signed: bool, counted: Tensor | None = None) -> Tensor:
-    """Each row scaled by itself; rows without any spread become zero.
+    """Each row of scores (..., P) scaled by itself as `Explanation.normalized` says; rows without spread become zero.
 
-    Args:
-        scores: (..., P), P pixels or tokens.
-        how: See `Explanation.normalized`.
-        signed: Whether scores below zero mean something, for `"auto"`.
-        counted: Bool (..., P), for texts: where the scores count. Elsewhere the result is 0.
+    Of texts, `counted` (..., P) is True where scores count; elsewhere the result is 0.
     """
     if how not in get_args(Normalisation):
         raise unknown_name("normalisation", str(how), get_args(Normalisation))
@@ -270,14 +266,11 @@ class Explanation:
         suffix = path.suffix.lower()
         if suffix == ".safetensors":
             _write(self, path)
-        elif suffix == ".html":
-            from mhex.viz import save_html
+        elif suffix in (".html", *_PICTURES):
+            from mhex import viz
 
-            save_html(self, path)
-        elif suffix in _PICTURES:
-            from mhex.viz import save_figure
-
-            save_figure(self, path)
+            save = viz.save_html if suffix == ".html" else viz.save_figure
+            save(self, path)
         else:
             raise ArgumentError(
                 f"Expected a file ending in {', '.join((*_PICTURES, '.html', '.safetensors'))}, but got {path.name!r}."
@@ -306,8 +299,7 @@ class Explanation:
 
         return to_html(self)
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    _repr_html_ = to_html  # what notebooks display
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.scores.shape))
@@ -333,18 +325,7 @@ def _write(explanation: Explanation, path: Path) -> None:
 
 def _read(path: str | PathLike[str]) -> dict[str, Any]:
     """The fields of an explanation, as `_write` wrote them."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-            metadata = file.metadata() or {}
-    except FileNotFoundError as error:
-        raise ArgumentError(f"There is no file {path}; check the path.") from error
-    except (OSError, SafetensorError) as error:
-        raise ArgumentError(
-            f"Expected a safetensors file written by Explanation.save, but {path} is not one: {error}."
-        ) from error
+    tensors, metadata = read_tensors(path, "Explanation.save")
     if "scores" not in tensors or "method" not in metadata:
         raise ArgumentError(f"Expected a file written by Explanation.save, but {path} holds {sorted(tensors)}.")
     fields = _read_header(metadata, path)

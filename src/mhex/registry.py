@@ -20,10 +20,16 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union
 import torch
 from torch import Tensor
 
+from mhex._settings import check_choice, check_count
 from mhex.capture import Anatomy, Modality, Needs
 from mhex.capture.operations import Rules as RelevanceRules
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
 
+# What options mean that several methods have in common.
+_COMMON_OPTIONS = {
+    "layer": "Submodule whose output is read, by name or itself; by default the last feature maps.",
+    "batch_size": "The most samples in one pass; None for what is good for the device. It does not change the result.",
+}
 _LARGEST = 1e30  # of a number with a fraction: float32 holds it, and a few of its multiples
 TargetKind = Literal["score", "scores", "class"]
 Adapt = Callable[[Mapping[str, Any], Anatomy], Needs]
@@ -34,11 +40,7 @@ Facts = ParamSpec("Facts")
 
 
 class Registry(Generic[Entry]):
-    """Entries of one kind by name.
-
-    Args:
-        kind: What an entry is called in messages, such as `"method"`.
-    """
+    """Entries by name of one kind, such as `"method"`, as messages call it."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -99,45 +101,26 @@ class Method:
     all targets, as `function(trace, index, **options)` with class numbers (B, K); it returns (B, K, N) or
     (B, K, h, w). So does one with `target="scores"`, which runs the model again and is given a function from the
     `Outcome` of a pass to the scores of all targets, (B, K).
-
-    Attributes:
-        name: What users type.
-        function: The formula.
-        title: One line on the idea.
-        paper: Reference.
-        modalities: What it is defined for.
-        needs: What it reads of a forward pass.
-        signed: True if scores below zero mean evidence against the target.
-        class_specific: True if the map depends on the target.
-        passes: Cost in words of F (forward), B (backward) and t (forward and backward of the last block).
-        use: When to use it, in a sentence or two for its page.
-        avoid: When not to.
-        max_tokens: The longest sequence it can be used on; None for any.
-        budget: The most it may cost in `make speed`, as a factor and `"F"` or `"F+B"`.
-        target: Whether it explains any `"score"`, all `"scores"` at once, or the number of a `"class"` only.
-        adapt: From options and the model's anatomy to what it reads then; None if that is always the same.
-        relu: True if it is defined for ReLU networks alone.
-        rules: From options and the model's anatomy to the relevance rules of its pass; None for plain gradients.
-        quick: By modality, options of fewer passes for a first look; empty for a method that is quick anyway.
     """
 
-    name: str
-    function: Callable[..., Tensor]
-    title: str
-    paper: str
-    modalities: tuple[Modality, ...]
-    needs: Needs
-    signed: bool
-    class_specific: bool
-    passes: str
-    use: str
-    avoid: str
-    max_tokens: int | None = None
-    budget: tuple[float, str] | None = None
-    target: TargetKind = "score"
-    adapt: Adapt | None = None
-    relu: bool = False
-    rules: Rules | None = None
+    name: str  # what users type
+    function: Callable[..., Tensor]  # the formula
+    title: str  # one line on the idea
+    paper: str  # reference
+    signed: bool  # scores below zero mean evidence against the target
+    passes: str  # cost in words of F (forward), B (backward) and t (forward and backward of the last block)
+    use: str  # when to use it, in a sentence or two for its page
+    avoid: str  # when not to
+    needs: Needs = field(default_factory=Needs)  # what it reads of a forward pass beside the model's scores
+    modalities: tuple[Modality, ...] = ("image", "text")  # what it is defined for
+    class_specific: bool = True  # the map depends on the target
+    max_tokens: int | None = None  # the longest sequence it can be used on; None for any
+    budget: tuple[float, str] | None = None  # the most it may cost in `make speed`, as a factor and "F" or "F+B"
+    target: TargetKind = "score"  # it explains any score, all scores at once, or the number of a class only
+    adapt: Adapt | None = None  # from options and the model's anatomy to what it reads then; None if always the same
+    relu: bool = False  # it is defined for ReLU networks alone
+    rules: Rules | None = None  # from options and anatomy to the relevance rules of its pass; None for plain gradients
+    # By modality, options of fewer passes for a first look; empty for a method that is quick anyway.
     quick: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def needs_with(self, options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
@@ -151,7 +134,7 @@ class Method:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Options and their defaults. `layer` is common to methods that read feature maps."""
+        """Options and their defaults. Methods that read feature maps have the option `layer` in common."""
         parameters = inspect.signature(self.function).parameters.values()
         options = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
         return {**options, "layer": None} if "features" in self.needs.keep else options
@@ -162,8 +145,7 @@ class Method:
         _, _, described = (inspect.getdoc(self.function) or "").partition("Args:\n")
         entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", described, flags=re.MULTILINE)
         texts = {name: " ".join(text.split()) for name, text in entries}
-        texts["layer"] = "Submodule whose output is read, by name or itself; by default the last feature maps."
-        return {name: texts.get(name, "") for name in self.options}
+        return {name: texts.get(name, _COMMON_OPTIONS.get(name, "")) for name in self.options}
 
     def check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """All options with their values; an unknown one is refused with the list of those that exist."""
@@ -173,7 +155,9 @@ class Method:
                 raise ArgumentError(f"Method {self.name!r} has no option {name!r}. Its options: {listed}.")
             if isinstance(self.options[name], bool) and not isinstance(options[name], bool):
                 raise ArgumentTypeError(f"Expected True or False for the option {name!r}, but got {options[name]!r}.")
-        return {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}
+        checked = {**self.options, **{name: self._plain(name, value) for name, value in options.items()}}
+        check_count("batch_size", checked.get("batch_size"), or_none=True)
+        return checked
 
     def _plain(self, name: str, value: Any) -> Any:
         """The value of an option; numbers, numpy's too, become the kind that it is annotated with."""
@@ -185,6 +169,9 @@ class Method:
         if not isinstance(value, (str, Number, NoneType)):
             kind = type(value).__name__
             raise ArgumentTypeError(f"Expected {name} to be a number, a text or None, but got {kind}.")
+        if all(kind is NoneType or get_origin(kind) is Literal for kind in kinds):
+            choices = [choice for kind in kinds for choice in get_args(kind)]
+            check_choice(name, value, [None, *choices] if NoneType in kinds else choices)
         if isinstance(value, Integral) and int in kinds:
             return int(value)
         number: Any = value
@@ -197,10 +184,8 @@ class Method:
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
         """Why this method cannot serve a model, in words that follow the method's name; empty if it can.
 
-        Args:
-            anatomy: Of the model.
-            tokens: How many the inputs will have, if known.
-            needs: What it reads with the options given; with the default ones if None.
+        `tokens` is how many the inputs will have, if known, and `needs` what the method reads with the options given;
+        None for the default ones.
         """
         needs, keep = needs or self.needs, self.needs.keep
         if anatomy.modality not in self.modalities:
@@ -242,13 +227,9 @@ class Method:
     def check_serves(
         self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
     ) -> None:
-        """Refuse a model that the method cannot serve, naming methods that can.
+        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`.
 
-        Args:
-            anatomy: Of the model.
-            tokens: As for `refusal`.
-            needs: As for `refusal`.
-            classes: Whether the target is a class; if not, methods that explain nothing else are not named.
+        Where the target is no class, methods that explain nothing else are not named.
         """
         if reason := self.refusal(anatomy, tokens, needs):
             if anatomy.no_scores and classes:  # nor can any other method

@@ -15,29 +15,22 @@ from torch import Tensor, nn
 from mhex.capture import Outcome, full
 from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
+from mhex.inputs.prepared import WHOLE_NUMBERS
 
 Target = None | int | str | Tensor | Concept | Sequence[int | str] | Sequence[Concept] | Callable[[Tensor], Tensor]
 Task = Literal["classification", "multi-label", "regression"]
 Samples = int | Tensor | None
 _MOST_OUTPUTS = 16  # of a regression that are explained unasked
-_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 @dataclass(frozen=True)
 class ResolvedTarget:
-    """Targets of a batch: K classes or outputs per sample, or scores given in another way.
+    """Targets of a batch: K classes or outputs per sample, or scores given in another way."""
 
-    Attributes:
-        index: Numbers of classes or outputs, (B, K); None for concepts and functions.
-        several: True if the user asked for several targets, so results keep the axis K.
-        task: What the model's outputs are.
-        functions: For each target that is no class, from a pass, and a sample as for `scores`, to scores (B,).
-        names: What these are called.
-    """
-
-    index: Tensor | None
-    several: bool
+    index: Tensor | None  # numbers of classes or outputs, (B, K); None for concepts and functions
+    several: bool  # the user asked for several targets, so results keep the axis K
     task: Task = "classification"
+    # For each target that is no class, from a pass, and a sample as for `scores`, to scores (B,); and their names.
     functions: tuple[Callable[[Outcome, Samples], Tensor], ...] = ()
     names: tuple[str, ...] = ()
 
@@ -55,11 +48,9 @@ class ResolvedTarget:
     def scores(self, outcome: Outcome, sample: Samples = None) -> Tensor:
         """Scores of all targets, (B, K), in at least float32: logits of classes, outputs, values of functions.
 
-        A single-output binary classifier has classes 0 and 1 with scores `-logit` and `+logit`.
-
-        Args:
-            outcome: Of a pass over the batch, or over several copies of it one after the other.
-            sample: If given, of a pass over variants of this sample alone; or the sample of each row, (M,).
+        A single-output binary classifier has classes 0 and 1 with scores `-logit` and `+logit`. The outcome is of a
+        pass over the batch, or several copies of it one after the other; or over variants of one sample, whose number
+        is given, or of several, with the sample of each row, (M,).
         """
         if self.index is None:
             return torch.stack([function(outcome, sample) for function in self.functions], 1)
@@ -75,12 +66,7 @@ class ResolvedTarget:
         return self.index is not None and self.task != "regression"
 
     def shares(self, outcome: Outcome, sample: Samples = None) -> Tensor:
-        """Probabilities of all targets, (B, K); the scores themselves where a target has none.
-
-        Args:
-            outcome: Of a pass.
-            sample: As for `scores`.
-        """
+        """Probabilities of all targets, (B, K); the scores themselves where a target has none. As for `scores`."""
         if self.index is None or not self.probable:
             return self.scores(outcome, sample)
         shares = probabilities(outcome.logits, self.task == "multi-label")
@@ -97,11 +83,9 @@ def _rows(index: Tensor, size: int, sample: Samples) -> Tensor:
 
 
 def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
-    """Class probabilities (B, C), in at least float32; a single output becomes the two classes 0 and 1.
+    """Class probabilities (B, C) of logits (B, C), in at least float32; a single output becomes two classes, 0 and 1.
 
-    Args:
-        logits: (B, C).
-        multi_label: Whether classes are judged one by one, so that each has its own sigmoid.
+    Multi-label classes are judged one by one: each has its own sigmoid.
     """
     logits = full(logits.detach())
     if multi_label and logits.shape[1] > 1:
@@ -118,16 +102,10 @@ def no_target(task: Task) -> ResolvedTarget:
 def resolve_target(
     target: Any, logits: Tensor, class_names: Sequence[str] | None = None, task: Task = "classification"
 ) -> ResolvedTarget:
-    """Turn what the user gave as `target` into classes per sample.
+    """Turn what the user gave as `target` of `mhex.explain` into classes per sample, given logits (B, C).
 
-    Args:
-        target: None (the predicted class, or all outputs of a regression), an int or a name (the same for all
-            samples), a tensor (B,) (one class per sample) or (B, K), a list of classes (each for all samples),
-            `"top5"` (the five most probable of each sample), a `Concept` or a list of them, or a function from logits
-            (B, C) to scores (B,).
-        logits: (B, C).
-        class_names: Names of the classes or outputs, if the model has them.
-        task: What the outputs are.
+    A number or a name stands for all samples, and so does each of a list; a tensor has a class of every sample, (B,),
+    or several, (B, K); `"top5"` stands for the five most probable of each sample.
     """
     batch = logits.shape[0]
     count = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
@@ -136,12 +114,17 @@ def resolve_target(
     if any(isinstance(item, Concept) for item in items):
         if not all(isinstance(item, Concept) for item in items):
             raise ArgumentTypeError("Expected concepts alone, or classes alone, in the list given as target, not both.")
-        functions = tuple(partial(_likeness, concept) for concept in items)
+        functions = tuple(lambda outcome, _, concept=concept: concept.score(outcome) for concept in items)
         return ResolvedTarget(None, several, task, functions, tuple(concept.label for concept in items))
     if callable(target) and not isinstance(target, Tensor):
         return ResolvedTarget(None, False, task, (partial(_own_score, target, batch),))
     if target is None and task == "regression":
-        return _every_output(logits)
+        if count > _MOST_OUTPUTS:
+            raise ArgumentError(
+                f"Expected a target, because the model has {count} outputs: a number, a name (with class_names=) or a "
+                "list."
+            )
+        return ResolvedTarget(torch.arange(count, device=logits.device).expand(batch, -1), count > 1, task)
     if target is None:
         return ResolvedTarget(probabilities(logits).argmax(1, keepdim=True), False, task)
     if isinstance(target, str) and (top := re.fullmatch(r"top(\d{1,9})", target)) and target not in (class_names or ()):
@@ -154,20 +137,6 @@ def resolve_target(
     return ResolvedTarget(torch.tensor(classes, device=logits.device).expand(batch, -1), several, task)
 
 
-def _likeness(concept: Concept, outcome: Outcome, sample: Samples) -> Tensor:
-    return concept.score(outcome)
-
-
-def _every_output(logits: Tensor) -> ResolvedTarget:
-    count = logits.shape[1]
-    if count > _MOST_OUTPUTS:
-        raise ArgumentError(
-            f"Expected a target, because the model has {count} outputs: a number, a name (with class_names=) or a list."
-        )
-    index = torch.arange(count, device=logits.device).expand(logits.shape[0], -1)
-    return ResolvedTarget(index, count > 1, "regression")
-
-
 def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:
     if task == "regression":
         raise ArgumentError(f"Expected an output by number or name, but got 'top{k}': regressions rank no classes.")
@@ -177,7 +146,7 @@ def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:
 
 
 def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device, task: Task) -> ResolvedTarget:
-    if target.dtype not in _WHOLE:
+    if target.dtype not in WHOLE_NUMBERS:
         raise ArgumentTypeError(f"Expected whole numbers in the target tensor, but got {target.dtype}.")
     if target.is_meta or target.layout is not torch.strided:
         kind = "meta" if target.is_meta else str(target.layout)
@@ -228,11 +197,7 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
 def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcome, sample: Samples) -> Tensor:
     """Scores by a function of the user's, which is always given the logits of a whole batch, each sample in its place.
 
-    Args:
-        function: From logits (B, C) to scores (B,).
-        batch: B.
-        outcome: Of the batch, of several copies of it, or of variants of some samples.
-        sample: Which one, or whose variant each row is, (M,).
+    The outcome and the sample are as for `ResolvedTarget.scores`.
     """
     logits = full(outcome.logits)
     if sample is not None:
@@ -272,14 +237,7 @@ def usual_task(model: nn.Module, several: bool) -> Task:
 
 
 def names_of(model: nn.Module, names: Any, logits: Tensor, task: Task) -> list[str] | None:
-    """Names of classes or outputs.
-
-    Args:
-        model: Whose Hugging Face configuration may carry them.
-        names: As the user gave them: a list, a mapping from numbers, or None.
-        logits: (B, C).
-        task: What the outputs are.
-    """
+    """Names of classes or outputs: those the user gave, a list or a mapping from numbers, or the configuration's."""
     classes = logits.shape[1] if task == "regression" else max(2, logits.shape[1])
     if names is None:
         labels = getattr(getattr(model, "config", None), "id2label", None)

@@ -18,6 +18,7 @@ from mhex.errors import ArgumentError, check_count, warn
 from mhex.explain import explain
 from mhex.explanation import Explanation
 from mhex.inputs import in_batches, prepare, with_window
+from mhex.perturb.references import gaussian_blur
 from mhex.targets import ResolvedTarget, Task
 
 _POINTS = 21  # of a curve, from nothing removed to everything
@@ -151,10 +152,4 @@ def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, classe
 def _blur(images: Tensor) -> Tensor:
     """Gaussian blur with a standard deviation of a sixteenth of the height, cut off at three of them."""
     sigma = images.shape[-2] / 16
-    radius = min(math.ceil(3 * sigma), min(images.shape[-2:]) - 1)
-    place = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
-    kernel = torch.exp(-(place**2) / (2 * sigma**2))
-    kernel = (kernel / kernel.sum()).to(images.dtype).expand(images.shape[1], 1, -1)
-    padded = F.pad(images, (radius,) * 4, mode="reflect")
-    across = F.conv2d(padded, kernel[:, :, None], groups=images.shape[1])
-    return F.conv2d(across, kernel[..., None], groups=images.shape[1])
+    return gaussian_blur(images, sigma, min(math.ceil(3 * sigma), min(images.shape[-2:]) - 1))

@@ -6,7 +6,7 @@ import functools
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -50,8 +50,9 @@ def model_of(name: str) -> nn.Module:
 
 def known_values(method: str, option: str) -> list[Any]:
     """The default, and names that stand in the annotation, which are right or beside the others' values."""
-    annotation = str(METHODS[method].function.__annotations__.get(option, ""))
-    return [METHODS[method].options[option], *(part for part in annotation.split('"')[1::2])]
+    hint = get_type_hints(METHODS[method].function).get(option)
+    names = [name for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal for name in get_args(kind)]
+    return [METHODS[method].options[option], *names]
 
 
 def values_for(method: str, option: str) -> st.SearchStrategy[Any]:

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "targets": BELOW | {"concept"},
     "explanation": BELOW | {"viz", "targets"},
     "explain": BELOW | {"relevance", "methods", "heads"} | SCORES | RESULTS,
-    "tuning": BELOW | {"methods", "heads"} | SCORES | RESULTS | CALLS,
+    "tuning": BELOW | {"perturb", "methods", "heads"} | SCORES | RESULTS | CALLS,
     "data": {"lab"},
     "registry": {"capture"},
     "__main__": {"cli"},

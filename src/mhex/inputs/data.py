@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import chain
+from itertools import chain, groupby, islice
 from numbers import Integral
 from typing import Any
 
@@ -96,13 +96,10 @@ def length(inputs: Any) -> int:
 
 
 def select(value: Any, places: slice | Sequence[int] | Tensor, count: int | None = None) -> Any:
-    """Some samples of a batch of inputs, or of what is known of them; what all samples share is passed on.
+    """Some samples of a tensor, an array, a list, or a dictionary of these; None stays None.
 
-    Args:
-        value: A tensor, an array, a list, a dictionary of these, or None.
-        places: Which samples.
-        count: Of a dictionary: how many samples there are. Values with another number of rows are shared by all. None
-            if everything that has rows has one for each sample.
+    Values of a dictionary that have no rows are shared by all samples and passed on, and so are those with another
+    number of rows than `count`, the number of samples, where it is given.
     """
     if isinstance(value, Mapping):
         return {
@@ -118,9 +115,9 @@ def select(value: Any, places: slice | Sequence[int] | Tensor, count: int | None
     return [value[place] for place in places]
 
 
-def readable(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
-    """Items of a sequence with their places; `unread` is filled with those that cannot be read, and why."""
-    for place in range(len(data)):
+def readable(data: Any, unread: dict[int, str], limit: int | None = None) -> Iterator[tuple[int, Any]]:
+    """The first items of a sequence with their places; `unread` is filled with those that cannot be read, and why."""
+    for place in range(len(data))[:limit]:
         try:
             element = data[place]
             values = element if isinstance(element, (tuple, list)) else [element]
@@ -136,20 +133,14 @@ def readable(data: Any, unread: dict[int, str]) -> Iterator[tuple[int, Any]]:
 def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str]) -> Iterator[Parts]:
     """Batches, each a dictionary of `inputs` and what is known beside them, None where nothing is.
 
-    Items of a list or data set that cannot be read are left out. A loader or generator ends with its first error, so
-    that such an error is raised.
-
-    Args:
-        data: As for `mhex.inputs.samples.in_samples`.
-        size: The most samples of a batch that is made here; those of loaders stay as they are.
-        limit: No more items are read than this.
-        unread: Filled with the places of items that cannot be read, and why.
+    The data, and the most samples of a batch that is made here, are as for `mhex.inputs.samples.in_samples`. No more
+    items are read than the limit. Those of a list or data set that cannot be read are left out, and `unread` is filled
+    with their places and the reason. A loader or generator ends with its first error, so that such an error is raised.
     """
     if isinstance(data, (str, bytes)):
         raise ArgumentTypeError("Expected a collection of samples, but got one string; give a list.")
     if is_columns(data):
-        parts = parts_of(data)
-        _check_lengths(parts)
+        parts = _checked_parts(data)
         yield from ({name: select(value, cut) for name, value in parts.items()} for cut in _cuts(parts["inputs"], size))
         return
     if not is_sequence(data) and not isinstance(data, Iterable):
@@ -157,19 +148,17 @@ def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str])
         raise ArgumentTypeError(
             f"Expected a loader, a data set, a list, a generator, a tensor or a dictionary, but got {kind}."
         )
-    elements = readable(data, unread) if is_sequence(data) else enumerate(data)
+    elements = readable(data, unread, limit) if is_sequence(data) else enumerate(islice(data, limit))
     first = next(elements, None)
     if first is None:
         return
     elements = chain([first], elements)
     if not is_batch(first[1]):
-        yield from _gathered(({**parts_of(item), "place": place} for place, item in _first(elements, limit)), size)
+        yield from _gathered(({**parts_of(item), "place": place} for place, item in elements), size)
         return
     for _, batch in elements:
         _check_batches(unread)
-        parts = parts_of(batch)
-        _check_lengths(parts)
-        yield from _even(parts)
+        yield from _even(_checked_parts(batch))
     _check_batches(unread)
 
 
@@ -196,9 +185,9 @@ def count_batches(data: Any, size: int, limit: int | None = None) -> int | None:
     return -(-(count if limit is None else min(count, limit)) // size)
 
 
-def _check_lengths(parts: Parts) -> None:
-    """Refuse a batch with more or fewer labels, masks or arguments than inputs, or with tensors that are not dense."""
-    _check_tensors(parts)
+def _checked_parts(batch: Any) -> Parts:
+    """Parts of a batch; more or fewer labels, masks or arguments than inputs are refused, and tensors not dense."""
+    parts = _dense(parts_of(batch))
     count = length(parts["inputs"])
     arguments = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()
     for name, value in (*((name, parts[name]) for name in BESIDE), *arguments):
@@ -207,15 +196,13 @@ def _check_lengths(parts: Parts) -> None:
         if not _is_column(value) or len(value) != count:
             came = len(value) if _is_column(value) else f"1 {type(value).__name__}"
             raise ArgumentError(f"Expected a {name} for each of {count} samples, but got {came}.")
+    return parts
 
 
 def in_batches(inputs: Any, size: int) -> Iterator[Any]:
-    """What `mhex.explain` takes, in pieces of at most `size` samples.
+    """What `mhex.explain` takes, of any length, in pieces of at most `size` samples.
 
-    Args:
-        inputs: A batch as for `mhex.explain`, of any length; or a loader, whose batches are given as they come, without
-            labels: alone, first in tuples, or in dictionaries.
-        size: The most samples of a piece that is cut here.
+    Batches of a loader are given as they come, without labels: alone, first in tuples, or in dictionaries.
     """
     if isinstance(inputs, (Tensor, Mapping, list, tuple)):
         yield from (select(inputs, cut) for cut in _cuts(inputs, size))
@@ -226,22 +213,14 @@ def in_batches(inputs: Any, size: int) -> Iterator[Any]:
 
 
 def unlabelled(data: Any) -> Iterator[Any]:
-    """Inputs of one batch, or of each batch of a loader, without labels.
-
-    Args:
-        data: A tensor or a dictionary of arguments; or a loader of these, or of tuples that begin with them.
-    """
+    """Inputs without labels: of one tensor or dictionary, or of a loader of these, alone or first in tuples."""
     for batch in [data] if isinstance(data, (Tensor, Mapping)) else _batches(data):
         inputs = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
         yield {k: v for k, v in inputs.items() if k not in _LABELS} if isinstance(inputs, Mapping) else inputs
 
 
 def labelled(loader: Any) -> Iterator[tuple[Any, Tensor]]:
-    """Inputs and labels of each batch of a loader.
-
-    Args:
-        loader: Gives `(inputs, labels)`, or dictionaries with `labels` (or `label`) among the model's arguments.
-    """
+    """Inputs and labels of a loader of pairs, or of dictionaries with `labels` (or `label`) among the arguments."""
     for batch in loader:
         if isinstance(batch, (tuple, list)) and len(batch) == 2:
             inputs, labels = batch
@@ -256,25 +235,17 @@ def labelled(loader: Any) -> Iterator[tuple[Any, Tensor]]:
 
 
 def loader_of(data: Any, batch_size: int) -> Iterable[Any]:
-    """A loader as it is; `(inputs, labels)` given directly, cut into batches.
-
-    Args:
-        data: A loader, or a pair of inputs (a tensor, or a dictionary of tensors) and labels.
-        batch_size: Of the batches made here.
-    """
-    if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], Tensor):
-        inputs, labels = data
-        if isinstance(inputs, (Tensor, Mapping)):
-            if labels.dim() == 0:
-                raise ArgumentError("Expected one label per sample, (B,), but got a single number; add a batch axis.")
-            lengths = sorted(set(_row_counts(inputs)))
-            if lengths != [len(labels)]:
-                came = " or ".join(map(str, lengths)) or "no"
-                raise ArgumentError(
-                    f"Expected as many labels as inputs, but got {len(labels)} labels and {came} inputs."
-                )
-            return _pieces(inputs, labels, batch_size)
-    return _batches(data)
+    """A loader as it is; a pair of inputs (a tensor, or a dictionary of tensors) and labels, cut into batches."""
+    inputs, labels = data if isinstance(data, (tuple, list)) and len(data) == 2 else (None, None)
+    if not isinstance(inputs, (Tensor, Mapping)) or not isinstance(labels, Tensor):
+        return _batches(data)
+    if labels.dim() == 0:
+        raise ArgumentError("Expected one label per sample, (B,), but got a single number; add a batch axis.")
+    lengths = sorted(set(_row_counts(inputs)))
+    if lengths != [len(labels)]:
+        came = " or ".join(map(str, lengths)) or "no"
+        raise ArgumentError(f"Expected as many labels as inputs, but got {len(labels)} labels and {came} inputs.")
+    return _pieces(inputs, labels, batch_size)
 
 
 def labelled_pieces(
@@ -282,13 +253,8 @@ def labelled_pieces(
 ) -> Iterator[tuple[Any, Tensor]]:
     """Inputs and checked labels of at most `size` samples at a time.
 
-    Args:
-        inputs: A batch (a tensor, or a dictionary of arguments), a loader of labelled batches, or one pair of tensors
-            `(inputs, labels)`.
-        labels: Of a batch; None for a loader or a pair, or if they are in the dictionary.
-        check: Gives labels in the form that losses take.
-        size: The most samples at once.
-        progress: Whether to draw a progress bar.
+    The inputs are a batch (a tensor, or a dictionary of arguments) with its labels beside it or in the dictionary; or a
+    loader of labelled batches, or one pair of tensors `(inputs, labels)`.
     """
     if isinstance(inputs, (Tensor, Mapping)):
         yield from track(_pieces(*labelled_batch(inputs, labels, check), size), "Collaboration", progress)
@@ -371,26 +337,19 @@ def _load(photo: Any) -> None:
         raise ArgumentError(f"the photo cannot be read ({error})") from error
 
 
-def _first(elements: Iterable[tuple[int, Any]], limit: int | None) -> Iterator[tuple[int, Any]]:
-    """Elements with places below a limit; no more are read."""
-    for place, element in elements:
-        if limit is None or place < limit:
-            yield place, element
-        if limit is not None and place + 1 >= limit:
-            return
-
-
 def _check_batches(unread: Mapping[int, str]) -> None:
     """Refuse a batch that cannot be read: nobody knows how many samples it has."""
     for place, reason in unread.items():
         raise ArgumentError(f"Expected batches that can be read, but batch {place} cannot: {reason}.")
 
 
-def _check_tensors(parts: Parts) -> None:
+def _dense(parts: Parts) -> Parts:
+    """The same parts; tensors that are not dense are refused."""
     for name, value in parts.items():
         for part in value.values() if isinstance(value, Mapping) else [value]:
             if isinstance(part, Tensor):
                 check_dense(part, name)
+    return parts
 
 
 def _even(batch: Parts) -> Iterator[Parts]:
@@ -405,15 +364,9 @@ def _even(batch: Parts) -> Iterator[Parts]:
 
 def _gathered(items: Iterable[Parts], size: int) -> Iterator[Parts]:
     """Items in batches; an item whose tensors have another shape begins a new batch."""
-    batch: list[Parts] = []
-    for parts in items:
-        _check_tensors(parts)
-        if batch and (len(batch) == size or _shapes(parts["inputs"]) != _shapes(batch[0]["inputs"])):
+    for _, alike in groupby(map(_dense, items), key=lambda parts: _shapes(parts["inputs"])):
+        while batch := list(islice(alike, size)):
             yield _joined(batch)
-            batch = []
-        batch.append(parts)
-    if batch:
-        yield _joined(batch)
 
 
 def _shapes(inputs: Any) -> Any:

@@ -12,46 +12,26 @@ from torch import Tensor, nn
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.photos import BROKEN, Window, check_window, scaled, upright_rgb, window_hint
-from mhex.inputs.prepared import Prepared, check_batch, finite, place_of
-
-_WHOLE_NUMBERS = {
-    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
-}
+from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, finite, place_of
 
 
 @dataclass(frozen=True)
 class Ranged:
-    """A preprocessing that is given photos in 8-bit RGB, made with a range.
+    """A preprocessing, and the range with which the photos in 8-bit RGB are made that it is given."""
 
-    Attributes:
-        preprocess: From a PIL image to a tensor (C, H, W); None where tensors are given.
-        window: Values that become black and white.
-    """
-
-    preprocess: Callable[[Any], Tensor] | None
-    window: Window
+    preprocess: Callable[[Any], Tensor] | None  # from a PIL image to a tensor (C, H, W); None where tensors are given
+    window: Window  # values that become black and white
 
     @property
     def whole_photo(self) -> bool:
         """Whether nothing is cropped."""
         return bool(getattr(self.preprocess, "whole_photo", False))
 
-    def __call__(self, photo: Any) -> Tensor:
-        """Prepare a PIL image of any depth."""
-        return _checked_preprocess(self.preprocess)(upright_rgb(photo, self.window))
 
+def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: Any) -> Any:
+    """What `prepare` takes as preprocessing: with the range that the user asks for, and as it is without one.
 
-def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs: Any) -> Callable[[Any], Tensor] | None:
-    """A preprocessing with the range that the user asks for, and as it is without one.
-
-    Args:
-        preprocess: As for `mhex.explain`.
-        window: As for `mhex.explain`.
-        inputs: As for `mhex.explain`; those of them that no range can be applied to are refused.
-
-    Raises:
-        ArgumentError: The range is not two numbers of which the second is larger, or is of no use.
+    All are as for `mhex.explain`. A range is refused beside inputs that none can be applied to.
     """
     ends = check_window(window)
     if ends is None:
@@ -71,13 +51,9 @@ def image_batch(
 ) -> Prepared:
     """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
 
-    Args:
-        model: Whose device and dtype the batch gets.
-        x: The images.
-        kwargs: Handed on to the model.
-        pictures: What is drawn; None for the images.
-        preprocess: Has `mean` and `std` for colours from 0 to 1, as those of mhex and torchvision's presets have, or
-            is a sequence of `transforms` of which one has them, where it is known how colours were normalised.
+    `kwargs` are handed on to the model, and `pictures` are drawn; None for the images. Where it is known how colours
+    from 0 to 1 were normalised, `preprocess` has `mean` and `std`, as those of mhex and torchvision's presets have, or
+    is a sequence of `transforms` of which one has them.
     """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
@@ -108,15 +84,19 @@ def image_batch(
     return Prepared(batch, pictures=x if pictures is None else pictures)
 
 
-def photo_batch(
-    model: nn.Module, pictures: list[Any], preprocess: Callable[[Any], Tensor] | None, ids: Sequence[int]
-) -> Prepared:
+def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Sequence[int]) -> Prepared:
     """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W).
 
     With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
     """
-    window = preprocess.window if isinstance(preprocess, Ranged) else None
-    prepare = _checked_preprocess(preprocess.preprocess if isinstance(preprocess, Ranged) else preprocess)
+    ranged = isinstance(preprocess, Ranged)
+    window, prepare = (preprocess.window, preprocess.preprocess) if ranged else (None, preprocess)
+    if prepare is None:
+        raise ArgumentError(
+            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
+        )
+    if not callable(prepare):
+        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(prepare).__name__}.")
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
     uncropped = getattr(prepare, "whole_photo", False)
     names = [f"Photo {number}" for number in ids]
@@ -137,16 +117,6 @@ def photo_batch(
     return image_batch(model, x, {}, photos if uncropped else x, preprocess if x.is_floating_point() else None)
 
 
-def _checked_preprocess(preprocess: Callable[[Any], Tensor] | None) -> Callable[[Any], Tensor]:
-    if preprocess is None:
-        raise ArgumentError(
-            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
-        )
-    if not callable(preprocess):
-        raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(preprocess).__name__}.")
-    return preprocess
-
-
 def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) -> Any:
     """A photo that is read completely; as people see it where mhex or a range decides how it is seen."""
     if 0 in picture.size:
@@ -165,7 +135,7 @@ def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) ->
 
 def _normalised(x: Tensor, preprocess: Any) -> Tensor:
     """Whole numbers (B, C, H, W) as the network wants them: scaled by the range, then normalised."""
-    if x.dtype not in _WHOLE_NUMBERS:
+    if x.dtype not in (torch.bool, *WHOLE_NUMBERS):
         raise ArgumentTypeError(f"Expected images of real numbers, but got {x.dtype}; convert them to float32.")
     values, scale = x.double(), _scale(preprocess, x.shape[1], x.device)
     low, high = float(values.min()), float(values.max())

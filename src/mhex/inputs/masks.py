@@ -20,10 +20,8 @@ FORMS = "numbers of words, (start, end) spans with end exclusive, or a bool for 
 def marked_words(marks: Any, owner: str, text: str | None = None) -> list[int]:
     """Numbers of the words that were marked in one text, sorted; none for None.
 
-    Args:
-        marks: Numbers from 0 on, pairs of a first word and the one after the last, or a bool for each word.
-        owner: Whose they are, for errors.
-        text: Words are split at white space; None if it is not known, as of token ids.
+    Marks are numbers from 0 on, pairs of a first word and the one after the last, or a bool for each word of the text,
+    split at white space; the text is None if it is not known, as of token ids. The owner is named in errors.
     """
 
     def refused(reason: str) -> ArgumentError:
@@ -85,12 +83,10 @@ class MaskReader:
     def __call__(self, value: Any, number: int) -> Tensor | None:
         """The mask of a sample, (H, W), int8: 1 at the object, 0 elsewhere, -1 to be ignored; None if it has none.
 
-        Args:
-            value: A tensor, an array, or a PIL image of mode `1`, `L`, `P` or `I`; (H, W) or (1, H, W); of bools, or
-                of whole numbers. 0 is background and -1 is ignored. 255 is the object if there is nothing else beside
-                these, and else is ignored. All other numbers are of objects; where some masks have these and others
-                255 alone, it is not known what 255 is, and they are refused.
-            number: Of the sample in the data set.
+        The value is a tensor, an array, or a PIL image of mode `1`, `L`, `P` or `I`, (H, W) or (1, H, W), of bools or
+        of whole numbers. 0 is background and -1 is ignored. 255 is the object if there is nothing else beside these,
+        and else is ignored. All other numbers are of objects; where some masks have these and others 255 alone, it is
+        not known what 255 is, and they are refused.
         """
         if value is None:
             return None
@@ -107,7 +103,12 @@ class MaskReader:
     def _read(self, mask: Tensor, values: set[int], number: int) -> Tensor:
         objects = values - {0, -1}
         if _WHITE in objects:
-            self._note("the object" if objects == {_WHITE} else "ignored", number)
+            self._white.setdefault("the object" if objects == {_WHITE} else "ignored", number)
+        if len(self._white) > 1:
+            meanings = " and ".join(f"{meaning} in that of sample {first}" for meaning, first in self._white.items())
+            raise ArgumentError(
+                f"Expected 255 to mean one thing in all masks, but by the values beside it it is {meanings}; {_WRITE}."
+            )
         if _WHITE in objects and len(objects) > 1:
             mask = mask.masked_fill(mask == _WHITE, -1)
             objects -= {_WHITE}
@@ -123,15 +124,6 @@ class MaskReader:
         if len(objects) > 1:
             self._several(sorted(objects), 0 in values, number)
         return mask.clamp(-1, 1).to(torch.int8)
-
-    def _note(self, meaning: str, number: int) -> None:
-        """Remember what 255 stands for; a second meaning is refused."""
-        self._white.setdefault(meaning, number)
-        if len(self._white) > 1:
-            meanings = " and ".join(f"{meaning} in that of sample {first}" for meaning, first in self._white.items())
-            raise ArgumentError(
-                f"Expected 255 to mean one thing in all masks, but by the values beside it it is {meanings}; {_WRITE}."
-            )
 
     def _several(self, objects: list[int], background: bool, number: int) -> None:
         listed = ", ".join(map(str, objects[:6])) + (" ..." if len(objects) > 6 else "")

@@ -23,6 +23,7 @@ BROKEN = (
 LARGEST = 640  # pixels of the longer side of a photo in pictures and files of explanations
 MOST_PIXELS = 178_956_970  # PIL's own limit: half a gigabyte of RGB
 _USUAL, _DENSEST = 4_000_000, 20_000  # pixels of any file, and pixels for each byte of a larger one
+_DEEP = ("I", "F")  # how PIL's modes of grey values with more than 8 bits begin
 _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
 _LITTLE = 0.1  # share of the pixels between black and white below which a window is warned of
@@ -30,13 +31,7 @@ _CHUNKS = 1000  # of a PNG file are looked at, at most
 
 
 class UnknownWindowError(ArgumentError):
-    """Photos do not say which of their grey values are black and white.
-
-    Args:
-        names: Of the photos.
-        low: The lowest value of all of them.
-        high: The highest value.
-    """
+    """Photos of these names, with values from `low` to `high`, do not say which are black and white."""
 
     def __init__(self, names: Sequence[str], low: float, high: float) -> None:
         self.names, self.low, self.high = tuple(names), low, high
@@ -69,11 +64,7 @@ def claims_too_much(photo: Image, size: int) -> bool:
 
 
 def check_window(window: Any) -> Window | None:
-    """A range, two numbers of which the first becomes black and the second white; None stays None.
-
-    Raises:
-        ArgumentError: It is not two finite numbers of which the second is larger.
-    """
+    """A range of two finite numbers, of which the first becomes black and the larger one white; None stays None."""
     if window is None:
         return None
     ends = list(window) if isinstance(window, (tuple, list)) else []
@@ -89,16 +80,10 @@ def check_window(window: Any) -> Window | None:
 
 
 def upright_rgb(photo: Image, window: Window | None = None, name: str = "The photo") -> Image:
-    """The photo turned by its EXIF orientation, in 8-bit RGB, transparency over white.
+    """The photo, of any mode, turned by its EXIF orientation, in 8-bit RGB, transparency over white.
 
-    Args:
-        photo: Of any mode. Of one that is not decoded yet, the file is asked for the range of its values.
-        window: Values that become black and white; those outside are clipped. None for what the file or the mode
-            says.
-        name: What messages call it.
-
-    Raises:
-        ArgumentError: It is not known which values are black and white, or the range does not fit the photo.
+    The window has the values that become black and white, and those outside are clipped; None for what the mode says,
+    or the file, if the photo is not decoded yet. Without a known range, or with one that does not fit, it is refused.
     """
     from PIL import ImageOps
 
@@ -124,43 +109,31 @@ def drawn_photo(picture: Any) -> Image:
     """
     from PIL import Image
 
-    photo = picture.convert("RGB") if isinstance(picture, Image.Image) else _stretched_tensor(picture)
+    if isinstance(picture, Image.Image):
+        photo = picture.convert("RGB")
+    else:
+        x = picture.detach().float().cpu()
+        x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
+        span = x.amax() - x.amin()
+        x = (x - x.amin()) / span if span > 0 else x.new_full(x.shape, 0.5)
+        photo = Image.fromarray((255 * x).round().byte().permute(1, 2, 0).contiguous().numpy())
     width, height = (max(1, round(side * LARGEST / max(photo.size))) for side in photo.size)
     return photo if max(photo.size) <= LARGEST else photo.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def _stretched_tensor(picture: Any) -> Image:
-    import torch
-    from PIL import Image
-
-    x = picture.detach().float().cpu()
-    x = x if x.shape[0] == 3 else x.mean(0, keepdim=True).expand(3, -1, -1)
-    span = x.amax() - x.amin()
-    x = (x - x.amin()) / span if span > 0 else torch.full_like(x, 0.5)
-    return Image.fromarray((255 * x).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
-
-
 @dataclass(frozen=True)
 class _Depth:
-    """What a file says of its values; decoding forgets most of it.
+    """What a file says of its values; decoding forgets most of it."""
 
-    Attributes:
-        sixteen: Whether samples are whole numbers from 0 to 65535 by their type.
-        significant: PNG: how many bits are significant.
-        stated: TIFF and PGM: values that are black and white.
-        inverted: TIFF: whether black and white change places.
-        narrowed: Whether PIL reads the upper 8 bits of colours of 16.
-    """
-
-    sixteen: bool = False
-    significant: int | None = None
-    stated: Window | None = None
-    inverted: bool = False
-    narrowed: bool = False
+    sixteen: bool = False  # samples are whole numbers from 0 to 65535 by their type
+    significant: int | None = None  # PNG: how many bits are significant
+    stated: Window | None = None  # TIFF and PGM: values that are black and white
+    inverted: bool = False  # TIFF: black and white change places
+    narrowed: bool = False  # PIL reads the upper 8 bits of colours of 16
 
 
 def _depth(photo: Any) -> _Depth:
-    deep, kind = _is_deep(photo), getattr(photo, "format", None)
+    deep, kind = photo.mode.startswith(_DEEP), getattr(photo, "format", None)
     sixteen = photo.mode.startswith("I;16")
     undecoded = getattr(photo, "tile", None) or [("", None, 0, "")]
     raw = undecoded[0][3]
@@ -177,10 +150,6 @@ def _depth(photo: Any) -> _Depth:
         # PIL scales to 16 bits unless the file says that they are 16 bits already, as it does of many that are not.
         return _Depth(True, stated=_SIXTEEN if isinstance(raw, tuple) and raw[-1] != 65535 else None)
     return _Depth(sixteen)
-
-
-def _is_deep(photo: Image) -> bool:
-    return photo.mode.startswith(("I", "F"))
 
 
 def _significant_bits(file: Any) -> int | None:
@@ -218,7 +187,7 @@ def _tiff_range(tags: Any, bits: int) -> Window | None:
 def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transparency: bool = True) -> Image:
     from PIL import Image
 
-    if _is_deep(photo):
+    if photo.mode.startswith(_DEEP):
         return _grey(photo, depth, window, name).convert("RGB")
     if transparency and photo.has_transparency_data:
         clear = photo.convert("RGBA")
@@ -252,21 +221,17 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
         raise UnknownWindowError([name], low, high)
     light = scaled(values, ends)
     if window is not None:
-        _check_clipping(light, low, high, window, name)
+        text = f"{name} holds values from {low:g} to {high:g}"
+        clipping = f"window=({window[0]:g}, {window[1]:g})"
+        if high < window[0] or low > window[1]:
+            raise ArgumentError(f"{text}, all of them outside of {clipping}; give a window that fits.")
+        inside = float(((light > 0) & (light < 1)).mean())
+        if inside < _LITTLE and high > low:
+            warn(
+                f"{text}, and only {inside:.0%} of its pixels lie between the ends of {clipping}: the others are black "
+                "or white."
+            )
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
-
-
-def _check_clipping(light: Any, low: float, high: float, window: Window, name: str) -> None:
-    """Refuse a window with nothing of the photo between its ends, and warn of one with little."""
-    inside = float(((light > 0) & (light < 1)).mean())
-    ends, values = f"window=({window[0]:g}, {window[1]:g})", f"from {low:g} to {high:g}"
-    if high < window[0] or low > window[1]:
-        raise ArgumentError(f"{name} holds values {values}, all of them outside of {ends}; give a window that fits.")
-    if inside < _LITTLE and high > low:
-        warn(
-            f"{name} holds values {values}, and only {inside:.0%} of its pixels lie between the ends of {ends}: the "
-            "others are black or white."
-        )
 
 
 def window_hint(low: float, high: float) -> str:

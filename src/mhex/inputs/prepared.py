@@ -11,29 +11,23 @@ from torch import Tensor, nn
 from mhex.capture import Batch
 from mhex.errors import ArgumentError, ArgumentTypeError
 
+WHOLE_NUMBERS = (
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch and what is needed to show it.
-
-    Attributes:
-        batch: For the model.
-        pictures: Images: the PIL images given, or the tensor given.
-        tokens: Text: the tokens of each sample, padding left out.
-        words: Text: for each token the index of its word, None at special tokens; None without a fast tokenizer.
-        texts: The strings given; None if token ids were.
-        offsets: Of strings: where each token begins and ends in its string, in characters; None without a fast
-            tokenizer.
-        lengths: Text: how many tokens each had before it was cut; None if not known.
-    """
+    """A batch for the model and what is needed to show it. Words and offsets are known of fast tokenizers alone."""
 
     batch: Batch
-    pictures: Any = None
-    tokens: list[list[str]] | None = None
-    words: list[list[int | None]] | None = None
-    texts: list[str] | None = None
-    offsets: list[list[tuple[int, int]]] | None = None
-    lengths: list[int] | None = None
+    pictures: Any = None  # the PIL images given, or the tensor given
+    tokens: list[list[str]] | None = None  # of each text, padding left out
+    words: list[list[int | None]] | None = None  # for each token the index of its word, None at special tokens
+    texts: list[str] | None = None  # the strings given; None if token ids were
+    offsets: list[list[tuple[int, int]]] | None = None  # where each token begins and ends in its string, in characters
+    lengths: list[int] | None = None  # how many tokens each text had before it was cut; None if not known
 
 
 def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:

@@ -24,21 +24,13 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a network sees a photo. Nothing is cropped, so that a map of the input lies on the whole photo.
+    """How a network sees a photo. Nothing is cropped, so that a map of the input lies on the whole photo."""
 
-    Attributes:
-        height: Of the input in pixels.
-        width: Of the input in pixels.
-        mean: Of each colour, taken off after scaling to 0..1.
-        std: Of each colour, divided by afterwards.
-        interpolation: Name of the filter for photos; tensors are resized by `"bicubic"` always.
-    """
-
-    height: int
+    height: int  # of the input in pixels
     width: int
-    mean: Sequence[float] = IMAGENET_MEAN
-    std: Sequence[float] = IMAGENET_STD
-    interpolation: str = "bicubic"
+    mean: Sequence[float] = IMAGENET_MEAN  # of each colour, taken off after scaling to 0..1
+    std: Sequence[float] = IMAGENET_STD  # of each colour, divided by afterwards
+    interpolation: str = "bicubic"  # name of the filter for photos; tensors are resized by "bicubic" always
     whole_photo: ClassVar[bool] = True  # tells `mhex.explain` that maps may be drawn over the photo
 
     def __post_init__(self) -> None:
@@ -89,15 +81,7 @@ def per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def squash(pixels: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize images with bicubic interpolation, smoothed when shrinking as PIL does it.
-
-    Args:
-        pixels: (N, 3, H, W), floating point in 0..1.
-        size: Height and width.
-
-    Returns:
-        (N, 3, height, width), in 0..1.
-    """
+    """Images (N, 3, H, W) in 0..1 resized by bicubic interpolation, smoothed when shrinking as PIL does it."""
     if pixels.shape[-2:] == size:
         return pixels
     resized = F.interpolate(pixels, size=size, mode="bicubic", antialias=True, align_corners=False)

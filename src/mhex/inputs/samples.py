@@ -32,30 +32,20 @@ _MOST_SEARCHED = 1000  # samples among which one must have what is needed
 
 @dataclass(frozen=True)
 class Samples:
-    """A batch of samples.
+    """A batch of samples; what the data does not say of any of them is None.
 
-    Attributes:
-        inputs: As for `mhex.explain`.
-        ids: Number of each in the data set.
-        label: Classes (B,), -1 where one is not known; None if none is.
-        mask: Segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored; None where
-            there is none.
-        rationale: Of texts: numbers of the words that people marked, a sorted list for each; None if there is none.
-        other: Another class that is in each image, (B,), -1 where there is none; None if not known.
-        tiles: Of mosaics: the class of each cell, (B, n * n); see `mhex.metrics.grid_pointing_game`.
-        names: Labels and other classes that were given by name, and have no number yet.
-        items: Whether the batch was made here of single items.
+    Masks are segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored.
     """
 
-    inputs: Any
-    ids: tuple[int, ...]
-    label: Tensor | None = None
+    inputs: Any  # as for `mhex.explain`
+    ids: tuple[int, ...]  # number of each in the data set
+    label: Tensor | None = None  # classes (B,), -1 where one is not known
     mask: list[Tensor | None] | None = None
-    rationale: list[list[int]] | None = None
-    other: Tensor | None = None
-    tiles: Tensor | None = None
-    names: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    items: bool = False
+    rationale: list[list[int]] | None = None  # of texts: numbers of the words that people marked, sorted
+    other: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none
+    tiles: Tensor | None = None  # of mosaics: the class of each cell, (B, n * n); see the metric grid-pointing-game
+    names: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # labels and others by name, without number yet
+    items: bool = False  # the batch was made here of single items
 
     def has(self, name: str) -> bool:
         """Whether the data says it of at least one of these samples."""
@@ -74,11 +64,7 @@ class Samples:
         return replace(self, ids=tuple(select(self.ids, places)), names=select(self.names, places), **parts)
 
     def numbered(self, numbers: Callable[[Sequence[int | str]], Tensor]) -> Samples:
-        """The same with numbers in the place of class names.
-
-        Args:
-            numbers: From classes by name or number to their numbers.
-        """
+        """The same with numbers in the place of class names; `numbers` goes from names or numbers to numbers."""
         columns: dict[str, Any] = {}
         for name, classes in self.names.items():
             places = [place for place, label in enumerate(classes) if label is not None]
@@ -136,13 +122,9 @@ def losses_in_words(lost: Mapping[int, str]) -> str:
 
 
 def look_for(name: str, reader: str, batches: list[Samples], following: Iterator[Samples]) -> None:
-    """Read batches until one has what is needed; data without it is refused.
+    """Move batches from those that follow to those read until one has what the reader needs; else refuse the data.
 
-    Args:
-        name: What is needed, a part of `Samples`.
-        reader: What needs it, for the message.
-        batches: The first batches, one at least; added to.
-        following: The batches after them.
+    `name` is what is needed, a part of `Samples`. At least one batch was read already.
     """
     noun, form = FORMS[name]
     while not any(samples.has(name) for samples in batches):
@@ -174,8 +156,8 @@ def _rationales(rationales: Any, ids: tuple[int, ...], inputs: Any) -> list[list
     """Numbers of marked words; where texts are strings, they are looked for in these."""
     if rationales is None or all(words is None for words in rationales):
         return None
-    listed = isinstance(inputs, (list, tuple))
-    texts = [text if isinstance(text, str) else None for text in inputs] if listed else [None] * len(ids)
+    values = inputs if isinstance(inputs, (list, tuple)) else [None] * len(ids)
+    texts = [text if isinstance(text, str) else None for text in values]
     return [marked_words(words, f"sample {i}", text) for words, i, text in zip(rationales, ids, texts, strict=True)]
 
 
@@ -210,12 +192,12 @@ def _tiles(column: Any) -> Tensor | None:
     if column is None or isinstance(column, Tensor):
         return column
     rows = [row for row in column if row is not None]
-    if rows and len(rows) < len(column):
-        raise ArgumentError(
-            f"Expected the classes of the cells (tiles) of every mosaic, but {len(column) - len(rows)} have none."
-        )
+    if not rows:
+        return None
+    if lacking := len(column) - len(rows):
+        raise ArgumentError(f"Expected the classes of the cells (tiles) of every mosaic, but {lacking} have none.")
     try:
-        return torch.tensor([torch.as_tensor(row).tolist() for row in rows]) if rows else None
+        return torch.tensor([torch.as_tensor(row).tolist() for row in rows])
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"Expected as many class numbers of cells (tiles) for every mosaic, but they are not so: {error}."
@@ -223,15 +205,10 @@ def _tiles(column: Any) -> Tensor | None:
 
 
 def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
-    """The same samples in another order, where that can be had without reading them; else as they come.
+    """Samples, as for `mhex.evaluate`, in another order, and the number of each in the data.
 
-    Args:
-        data: As for `mhex.evaluate`. Tensors, dictionaries of columns and sequences of items are shuffled; loaders,
-            generators and sequences of batches stay in their order.
-        seed: Of the order.
-
-    Returns:
-        The samples, and the number in the data of each; None if they are as they come.
+    Tensors, dictionaries of columns and sequences of items are shuffled; loaders, generators and sequences of batches
+    stay in their order, with None for the numbers.
     """
     draw = torch.Generator().manual_seed(seed)
     if isinstance(data, (Tensor, Mapping)) or (isinstance(data, tuple) and data and isinstance(data[0], Tensor)):
@@ -246,12 +223,8 @@ def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
 class Pieces:
     """Samples in pieces: one image first, by which costs are learnt, and then a few at a time.
 
-    Args:
-        data: As for `mhex.evaluate`.
-        limit: The most images.
-        order: Number of each sample in the data, if they were shuffled.
-
     Attributes:
+        order: Number of each sample in the data, if they were shuffled.
         unread: Samples that cannot be read, and why, by their place in the race.
     """
 

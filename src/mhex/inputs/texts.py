@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, warn
-from mhex.inputs.prepared import Prepared, check_batch, finite, place_of
+from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, finite, place_of
 
 # How whole numbers come to the model: embeddings look up those of 32 and 64 bits alone.
-_SMALL = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.uint64)
-_INDEX = {**dict.fromkeys(_SMALL, torch.int64), torch.int32: torch.int32, torch.int64: torch.int64}
+_INDEX = {**dict.fromkeys(WHOLE_NUMBERS, torch.int64), torch.int32: torch.int32}
 # Tokenizers say some of these; of labels Hugging Face models compute a loss, and note what kind of task they have.
 _NOT_FOR_THE_MODEL = ("special_tokens_mask", "offset_mapping", "length", "overflow_to_sample_mapping", "labels")
 
@@ -29,11 +28,11 @@ def text_batch(
             "Strings were given without tokenizer=, which turns them into the model's inputs; "
             "a photo is given as PIL.Image.open(path), not by its path."
         )
-    if blank := [number for number, text in zip(ids, texts, strict=True) if not text.strip()]:
-        raise ArgumentError(f"Expected some text in every sample, but sample {blank[0]} is blank.")
     if not callable(tokenizer):
         raise ArgumentTypeError(f"Expected tokenizer to be a function, but got {type(tokenizer).__name__}.")
     for number, text in zip(ids, texts, strict=True):
+        if not text.strip():
+            raise ArgumentError(f"Expected some text in every sample, but sample {number} is blank.")
         if any("\ud800" <= sign <= "\udfff" for sign in text):
             raise ArgumentError(
                 f"Expected texts of whole characters, but sample {number} holds half of a surrogate pair, which no "
@@ -66,9 +65,7 @@ def text_batch(
             lengths = [len(ids) for ids in tokenizer(texts, **quiet)["input_ids"]]
         if max(lengths) > longest:
             warn(f"Texts of up to {max(lengths)} tokens were cut to {longest}.")
-    return replace(
-        prepared, texts=texts, offsets=_real_rows(encoded, prepared.batch.roles[0], "offsets"), lengths=lengths
-    )
+    return replace(prepared, texts=texts, lengths=lengths)
 
 
 def _longest_text(model: nn.Module) -> int | None:
@@ -108,9 +105,13 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
             check_batch(value, name)
         if name not in _NOT_FOR_THE_MODEL:
             kwargs[name] = _brought(value, name, device, dtype) if isinstance(value, Tensor) else value
-    ids = kwargs.get("input_ids")
-    _check_vocabulary(model, ids)
-    mask = kwargs.get("attention_mask")
+    config, ids, mask = getattr(model, "config", None), kwargs.get("input_ids"), kwargs.get("attention_mask")
+    size = getattr(config, "vocab_size", None)
+    if ids is not None and isinstance(size, int) and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise ArgumentError(
+            f"Expected token ids from 0 to {size - 1}, but got {int(ids.min())} to {int(ids.max())}; "
+            "the tokenizer does not belong to this model."
+        )
     for name, value in (("attention_mask", mask), ("special_tokens_mask", inputs.get("special_tokens_mask"))):
         if value is not None and (not isinstance(value, Tensor) or value.shape != main.shape[:2]):
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -120,7 +121,6 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
         raise ArgumentError(
             "Expected at least one real token in every sample, but the attention mask of one is all zero."
         )
-    config = getattr(model, "config", None)
     special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer, config)
     batch = Batch(
         "text",
@@ -130,15 +130,14 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
         real=real,
         special=special,
         mask_id=next(iter(_token_ids(tokenizer, "mask")), None),
-        alone=_takes_one(model),
+        alone=_takes_one(config),
         pad_id=next(iter([*_token_ids(tokenizer, "pad"), *_token_ids(config, "pad")]), None),
     )
-    return Prepared(
-        batch,
-        tokens=_token_strings(inputs, ids, real, tokenizer),
-        words=_real_rows(inputs, real, "word_ids"),
-        lengths=_lengths(inputs, real),
-    )
+    facts = _facts_of_tokens(inputs, real)
+    if not facts and ids is not None and hasattr(tokenizer, "convert_ids_to_tokens"):
+        rows = zip(ids, real, strict=True)
+        facts["tokens"] = [tokenizer.convert_ids_to_tokens(row[mask].tolist()) for row, mask in rows]
+    return Prepared(batch, **facts)
 
 
 def _brought(value: Tensor, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -149,21 +148,11 @@ def _brought(value: Tensor, name: str, device: torch.device, dtype: torch.dtype)
     return finite(finite(value, name).to(device, kind), f"{name} in the model's {kind}")
 
 
-def _takes_one(model: nn.Module) -> bool:
+def _takes_one(config: Any) -> bool:
     """True of a classifier on a decoder that knows no padding, and refuses more than one text at a time."""
-    config = getattr(model, "config", None)
     if config is None or not hasattr(config, "pad_token_id") or getattr(config, "is_encoder_decoder", False):
         return False
     return config.pad_token_id is None and getattr(config, "num_labels", None) is not None
-
-
-def _check_vocabulary(model: nn.Module, ids: Tensor | None) -> None:
-    size = getattr(getattr(model, "config", None), "vocab_size", None)
-    if ids is not None and isinstance(size, int) and (int(ids.min()) < 0 or int(ids.max()) >= size):
-        raise ArgumentError(
-            f"Expected token ids from 0 to {size - 1}, but got {int(ids.min())} to {int(ids.max())}; "
-            "the tokenizer does not belong to this model."
-        )
 
 
 def _token_ids(owner: Any, *roles: str) -> list[int]:
@@ -189,28 +178,16 @@ def _special(ids: Tensor | None, real: Tensor, mask: Any, tokenizer: Any, config
     return torch.isin(ids, torch.tensor(numbers, device=ids.device, dtype=ids.dtype)) | ~real
 
 
-def _token_strings(inputs: Any, ids: Tensor | None, real: Tensor, tokenizer: Any) -> list[list[str]] | None:
-    if getattr(inputs, "is_fast", False):  # outputs of a fast tokenizer know their tokens
-        return _real_rows(inputs, real, "tokens")
-    if ids is None or not hasattr(tokenizer, "convert_ids_to_tokens"):
-        return None
-    return [tokenizer.convert_ids_to_tokens(row[keep].tolist()) for row, keep in zip(ids, real, strict=True)]
-
-
-def _lengths(inputs: Any, real: Tensor) -> list[int] | None:
-    """Tokens of each text with those that were cut off, which a fast tokenizer keeps beside the others."""
-    if not getattr(inputs, "is_fast", False) or len(inputs.encodings) != len(real):
-        return None
-    cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding in inputs.encodings]
-    return [seen + hidden for seen, hidden in zip(real.sum(1).tolist(), cut, strict=True)]
-
-
-def _real_rows(inputs: Any, real: Tensor, attribute: str) -> list[list[Any]] | None:
-    """What the outputs of a fast tokenizer say of each token, padding left out: `tokens`, `word_ids` or `offsets`."""
+def _facts_of_tokens(inputs: Any, real: Tensor) -> dict[str, Any]:
+    """What the outputs of a fast tokenizer say of each real token, and how many tokens each text had before any cut."""
     if not getattr(inputs, "is_fast", False):
-        return None
-    rows = [getattr(inputs.encodings[n], attribute) for n in range(len(real))]
-    return [
-        [value for value, keep in zip(row, mask, strict=True) if keep]
-        for row, mask in zip(rows, real.tolist(), strict=True)
-    ]
+        return {}
+    rows = list(zip(inputs.encodings, real.tolist(), strict=False))
+    facts: dict[str, Any] = {}
+    for name, attribute in (("tokens", "tokens"), ("words", "word_ids"), ("offsets", "offsets")):
+        columns = [zip(getattr(encoding, attribute), mask, strict=True) for encoding, mask in rows]
+        facts[name] = [[value for value, keep in column if keep] for column in columns]
+    if len(inputs.encodings) == len(real):  # what was cut off stands beside the tokens that were not
+        cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding, _ in rows]
+        facts["lengths"] = [seen + hidden for seen, hidden in zip(real.sum(1).tolist(), cut, strict=True)]
+    return facts

@@ -40,16 +40,10 @@ def check_pooling(pooling: object) -> None:
 
 
 def pool(scores: Tensor, words: Tensor, count: int, pooling: Pooling) -> tuple[Tensor, Tensor]:
-    """Scores of words.
+    """Scores (B, W) of `count` words W, 0 where a word has no token, and bool (B, W), False there.
 
-    Args:
-        scores: Of tokens, (B, N).
-        words: Number of the word of each token, (B, N); -1 for none.
-        count: How many words there may be, W.
-        pooling: `"max"` for the highest score of a word's tokens, `"sum"` for their sum.
-
-    Returns:
-        Scores (B, W), 0 where a word has no token, and bool (B, W), False there.
+    Scores are of tokens, (B, N), and words the number of the word of each token, (B, N), -1 for none. The score of a
+    word is the highest of its tokens by `"max"`, and their sum by `"sum"`.
     """
     check_pooling(pooling)
     # Off the GPU, where sums depend on the order in which threads come.
@@ -100,13 +94,9 @@ def _byte_alphabet() -> dict[str, int]:
 def words_of(prepared: Prepared, words: Words) -> tuple[Tensor, int]:
     """Numbers of the words of each token, (B, T, P), -1 where it has no more; and how many words the longest text has.
 
-    Special tokens and padding belong to no word.
-
-    Args:
-        prepared: The texts.
-        words: `"tokenizer"`: as the tokenizer splits texts, punctuation apart; those of a second text follow those of
-            the first. `"whitespace"`: as `str.split` does and people number them. A token may stand in several of
-            these, and words that were cut off have none.
+    Words are split as by the tokenizer, punctuation apart, and those of a second text follow those of the first; or at
+    white space, as `str.split` does and people number them: a token may stand in several of these, and words that were
+    cut off have none. Special tokens and padding belong to no word.
     """
     rows = _tokenizer_words(prepared) if words == "tokenizer" else _whitespace_words(prepared)
     real, special = prepared.batch.roles

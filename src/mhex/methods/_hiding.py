@@ -1,7 +1,5 @@
 """Inputs with parts hidden, and the scores of many of them: what the perturbation methods share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +12,8 @@ from mhex.errors import ArgumentError
 from mhex.targets import ResolvedTarget
 
 Fill = str | float | Tensor | None
-Hide = Callable[[Tensor, Tensor], Tensor]
+Hide = Callable[[Tensor, Tensor], Tensor]  # from masks (M, ...) and the numbers of samples (M,) to inputs
+Run = Callable[[Tensor, Tensor], Outcome]  # the same to what the model answers
 _LARGEST = 1e30  # of a number that stands for pixels
 
 
@@ -23,7 +22,7 @@ def scored_variants(
     target: ResolvedTarget,
     count: int,
     make: Callable[[int, int], Tensor],
-    again: Callable[[Tensor, Tensor], Outcome],
+    again: Run,
     words: str,
     batch_size: int | None,
     shares: bool = False,
@@ -54,12 +53,7 @@ def scored_variants(
 
 
 def all_scores(
-    trace: Trace,
-    target: ResolvedTarget,
-    masks: Tensor,
-    again: Callable[[Tensor, Tensor], Outcome],
-    words: str,
-    batch_size: int | None,
+    trace: Trace, target: ResolvedTarget, masks: Tensor, again: Run, words: str, batch_size: int | None
 ) -> Tensor:
     """Scores of every sample seen through each of the masks (V, ...), (V, B, K); arguments as `scored_variants`."""
     parts = scored_variants(trace, target, len(masks), lambda a, b: masks[a:b], again, words, batch_size)
@@ -69,7 +63,7 @@ def all_scores(
     return scores
 
 
-def run_hidden(trace: Trace, hide: Hide) -> Callable[[Tensor, Tensor], Outcome]:
+def run_hidden(trace: Trace, hide: Hide) -> Run:
     """Runs the model on samples (M,) seen through masks (M, ...)."""
     return lambda masks, samples: trace.rerun(hide(masks, samples), samples)
 
@@ -77,11 +71,7 @@ def run_hidden(trace: Trace, hide: Hide) -> Callable[[Tensor, Tensor], Outcome]:
 def hidden_pixels(trace: Trace, fill: Tensor) -> Hide:
     """From masks (M, H, W), True at what is hidden, to images with `fill` (B, C, H, W) there."""
     pixels = trace.batch.pixels
-
-    def hide(masks: Tensor, samples: Tensor) -> Tensor:
-        return torch.where(masks[:, None], fill[samples], pixels[samples])
-
-    return hide
+    return lambda masks, samples: torch.where(masks[:, None], fill[samples], pixels[samples])
 
 
 def words_kept(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:

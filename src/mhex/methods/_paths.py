@@ -1,17 +1,14 @@
 """Gradients summed over changed inputs or tokens, quadrature, and whether scores add up: what path methods share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._settings import check_choice
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError, CaptureError, warn
 from mhex.methods._shared import detach_float32, tell_cancelled
@@ -23,20 +20,16 @@ Rule = Literal["gauss", "midpoint", "trapezoid", "right", "left"]
 CDAM_PATH: dict[str, Any] = {
     "paper": "Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, "
     "arXiv:2312.02364",
-    "modalities": ("image", "text"),
     "needs": Needs(keep={"block_input": "last", "tokens": "last"}),
     "signed": True,
-    "class_specific": True,
     "passes": "F + n t",
     "budget": (14.0, "F"),
     "target": "scores",
 }
 # What gradients along a path of inputs register with.
 INPUT_PATH: dict[str, Any] = {
-    "modalities": ("image", "text"),
     "needs": Needs(keep={"input": "last"}),
     "signed": True,
-    "class_specific": True,
     "passes": "F + n (F + B)",
     "target": "scores",
 }
@@ -47,7 +40,6 @@ _GRAPH = 4  # how much more memory a sample takes with a graph
 
 def settle_site(trace: Trace, site: Site) -> str:
     """Which tokens are explained, written into the result; `"auto"` is as `cdam` says."""
-    check_choice("site", site, get_args(Site))
     chosen = ("block_input" if trace.anatomy.readout == "mean" else "tokens") if site == "auto" else site
     trace.chosen["site"] = chosen
     return chosen
@@ -169,7 +161,5 @@ def quadrature(rule: Rule, steps: int) -> tuple[list[float], list[float]]:
     if rule == "trapezoid":
         shares = [0.5, *[1.0] * (steps - 1), 0.5]
         return [k / steps for k in range(steps + 1)], [share / steps for share in shares]
-    shift = {"right": 1.0, "midpoint": 0.5, "left": 0.0}.get(rule)
-    if shift is None:
-        raise ArgumentError(f"Expected rule 'gauss', 'midpoint', 'trapezoid', 'right' or 'left', but got {rule!r}.")
+    shift = {"right": 1.0, "midpoint": 0.5, "left": 0.0}[rule]
     return [(k + shift) / steps for k in range(steps)], [1 / steps] * steps

@@ -1,28 +1,19 @@
 """What the methods of relevance propagation share: where they read, their checks, and the conservation of relevance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice, check_number
+from mhex._settings import check_number
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace, full
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, warn
 from mhex.relevance import Box, Composite, Separate, relevance_rules
 
 INPUT = Needs(keep={"input": "last"}, graph="input")
 # What methods of one modified backward pass down to the input register with.
-ONE_BACKWARD: dict[str, Any] = {
-    "modalities": ("image", "text"),
-    "needs": INPUT,
-    "signed": True,
-    "class_specific": True,
-    "passes": "F + B",
-    "budget": (2.0, "F+B"),
-}
+ONE_BACKWARD: dict[str, Any] = {"needs": INPUT, "signed": True, "passes": "F + B", "budget": (2.0, "F+B")}
 _WORTH_TELLING = 0.5  # of the relevance
 TOKENS = Needs(keep={"block_input": "all"}, graph="block_input")
 FLOOR = 0.05  # of the sizes of terms, for what their sum is divided by
@@ -38,7 +29,6 @@ def published_baseline(boxed: bool = False) -> Composite:
 def where_read(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     """Reads the tokens that enter the first block, or the input where there are no blocks or the user says so."""
     level = options["level"]
-    check_choice("level", level, ("auto", "tokens", "input"))
     if level == "tokens" and not anatomy.blocks:
         raise ArgumentError(f"Expected level='input' for this {anatomy.family}, because it has no blocks of tokens.")
     return TOKENS if level != "input" and anatomy.blocks else INPUT

@@ -1,7 +1,5 @@
 """Small parts that many methods share: tensors without a graph, sums that cancel, and rows through attention."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Trace, full

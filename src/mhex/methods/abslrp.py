@@ -1,7 +1,5 @@
 """absLRP: positive contributions over the absolute output of neurons, contrasted with all other classes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -16,10 +14,8 @@ from mhex.targets import ResolvedTarget
     "abslrp",
     title="Relevance of positive contributions for the class, minus that for all other classes.",
     paper="Vukadin et al., Relative Absolute Magnitude LRP, ACM TIST 2024, doi:10.1145/3649458",
-    modalities=("image", "text"),
     needs=INPUT,
     signed=True,
-    class_specific=True,
     passes="F + 2 B",
     budget=(4.0, "F+B"),
     target="scores",
@@ -41,10 +37,6 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
     layer before them. Dropout is an operation too, which takes the relevance of negative values away, here it passes
     relevance on. The packed projection of q, k and v has its signed weights where all other layers have the absolute
     ones, here it has these too.
-
-    Args:
-        trace: The observed pass.
-        target: What is explained.
     """
     maps = []
     for k in range(target.count):

@@ -3,8 +3,6 @@
 Gradients run through skip connections and MLPs only, not through attention.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -16,10 +14,8 @@ from mhex.registry import register
     "agcam",
     title="Sigmoid of attention logits times positive gradients that pass by all attention above.",
     paper="Leem & Seo, Attention Guided CAM, AAAI 2024, arXiv:2402.04563",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "all"}, graph="attention", start="each"),
     signed=False,
-    class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
     use="ViTs when a class-specific map is wanted for the price of one backward pass.",

@@ -1,7 +1,5 @@
 """AttCAT: gradient times token at every block's input, weighted by the attention that the token receives."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -14,10 +12,8 @@ from mhex.registry import register
     "attcat",
     title="Gradient times token at every block, weighted by the attention that the token receives.",
     paper="Qiang et al., AttCAT: Explaining Transformers via Attentive Class Activation Tokens, NeurIPS 2022",
-    modalities=("image", "text"),
     needs=Needs(keep={"block_input": "all", "attention": "all"}, graph="block_input"),
     signed=True,
-    class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
     use="Text and ViTs when signed scores of tokens over all blocks are wanted.",

@@ -1,7 +1,5 @@
 """Raw attention: what the read-out attends to in the last block."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
@@ -14,7 +12,6 @@ from mhex.registry import register
     "attention",
     title="What the read-out token attends to in the last block.",
     paper="Bahdanau et al., ICLR 2015; as a ViT baseline: Caron et al., ICCV 2021, arXiv:2104.14294",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "last"}),
     signed=False,
     class_specific=False,
@@ -27,7 +24,6 @@ def attention(trace: Trace, *, head: int | None = None) -> Tensor:
     r"""`S_j = 1/H sum_h sum_i w_i A_hij` of the last block; not renormalised after prefix tokens are dropped.
 
     Args:
-        trace: The observed pass.
         head: Only this head, counted from 0 (heads of self-supervised models often mark distinct parts); None for
             their mean.
     """

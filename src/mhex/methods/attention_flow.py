@@ -1,7 +1,5 @@
 """Attention flow: the maximum flow from the read-out to each input token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ from mhex.capture import Needs, Trace
 from mhex.errors import require
 from mhex.registry import register
 
-IntArray = NDArray[np.int32]
 _UNIT = 10**6  # SciPy's solver takes whole numbers: capacities are counted in millionths
 
 
@@ -20,7 +17,6 @@ _UNIT = 10**6  # SciPy's solver takes whole numbers: capacities are counted in m
     "attention-flow",
     title="Maximum flow from the read-out to each token in the graph of attentions.",
     paper="Abnar & Zuidema, ACL 2020, arXiv:2005.00928",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "all"}),
     signed=False,
     class_specific=False,
@@ -36,8 +32,9 @@ def attention_flow(trace: Trace) -> Tensor:
     to millionths. Where the head reads one word alone, as of a decoder, the flow to this word goes without its own skip
     connections, `I_ii = 0`, which would carry half of all whatever the word says.
     """
-    capacities = np.stack([_with_skip(block.attention().mean(1)) for block in trace.blocks], axis=1)  # (B, L, N, N)
     readout, real, spatial = (x.cpu().numpy() for x in (trace.readout, trace.real, trace.spatial))
+    attentions = np.stack([block.attention().mean(1).double().cpu().numpy() for block in trace.blocks], axis=1)
+    capacities = np.rint((attentions + np.eye(real.shape[1])) / 2 * _UNIT).astype(np.int32)  # (B, L, N, N)
     scores = np.zeros(real.shape)
     networks = [_network(*sample) for sample in zip(capacities, readout, strict=True)]
     maximum_flow = require("scipy.sparse.csgraph").maximum_flow
@@ -51,13 +48,7 @@ def attention_flow(trace: Trace) -> Tensor:
     return trace.readout.new_tensor(scores)
 
 
-def _with_skip(attention: Tensor) -> IntArray:
-    """Half attention, half identity, in whole millionths; (B, N, N)."""
-    eye = np.eye(attention.shape[-1])
-    return np.rint((attention.double().cpu().numpy() + eye) / 2 * _UNIT).astype(np.int32)
-
-
-def _network(capacities: IntArray, readout: NDArray[np.floating]) -> Any:
+def _network(capacities: NDArray[np.int32], readout: NDArray[np.floating]) -> Any:
     """Sparse capacity matrix of one sample: node b*N + i is token i of layer b, the last node is the source."""
     layers, tokens, _ = capacities.shape
     source = (layers + 1) * tokens

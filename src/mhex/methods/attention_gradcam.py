@@ -1,7 +1,5 @@
 """Attention Grad-CAM: Grad-CAM with heads as channels, on the read-out row of the last block."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -14,10 +12,8 @@ from mhex.registry import register
     "attention-gradcam",
     title="Heads of the last attention, weighted by their mean class gradient.",
     paper="Selvaraju et al., ICCV 2017, on attention heads as in Chefer et al., CVPR 2021, arXiv:2012.09838",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "last"}, graph="attention"),
     signed=False,
-    class_specific=True,
     passes="F + t",
     budget=(1.35, "F"),
     use="As the plain class-specific baseline of attention methods.",

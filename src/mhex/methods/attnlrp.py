@@ -1,13 +1,11 @@
 """AttnLRP: relevance flows through softmax and both factors of matrix products, by modified gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from mhex._settings import check_choice, check_number
+from mhex._settings import check_number
 from mhex.capture import Anatomy, Trace
 from mhex.methods._relevance import ONE_BACKWARD, read_relevance
 from mhex.registry import register
@@ -17,8 +15,6 @@ from mhex.relevance import Composite, Epsilon, Gamma, gradient_rules
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     image = anatomy.modality == "image"
     attention, linear, convolution = options["attention"], options["gamma_linear"], options["gamma_conv"]
-    check_choice("attention", attention, ("auto", "constant", "shared"))
-    check_choice("projections", options["projections"], ("epsilon", "gamma"))
     linear = (0.05 if image else 0.0) if linear is None else linear
     convolution = (0.25 if image else 0.0) if convolution is None else convolution
     check_number("gamma_linear", linear)
@@ -46,10 +42,10 @@ def attnlrp(
     trace: Trace,
     y: Tensor,
     *,
-    attention: str = "auto",
+    attention: Literal["auto", "constant", "shared"] = "auto",
     gamma_linear: float | None = None,
     gamma_conv: float | None = None,
-    projections: str = "epsilon",
+    projections: Literal["epsilon", "gamma"] = "epsilon",
     strict: bool = False,
     max_gap: float = 0.05,
 ) -> Tensor:
@@ -66,8 +62,6 @@ def attnlrp(
     all layers.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         attention: `"shared"` for the full flow through softmax, `"constant"` for attention probabilities held
             constant; `"auto"` is constant for images and shared for text.
         gamma_linear: Gamma of linear layers, 0 for the epsilon rule; by default 0.05 for images and 0 for text. The

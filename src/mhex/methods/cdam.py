@@ -5,8 +5,6 @@ the model needs no classifier. `closed_form=True` gives the same numbers from at
 gradient through the attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,10 +40,8 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     "cdam",
     title="Gradient times token, at the tokens that enter the last attention.",
     paper="Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, arXiv:2312.02364",
-    modalities=("image", "text"),
     needs=_TOKENS,
     signed=True,
-    class_specific=True,
     passes="F + t",
     budget=(1.35, "F"),
     adapt=_reads,
@@ -58,8 +54,6 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
     r"""`S_i = sum_j T_ij dy/dT_ij`, `T` the layer-normalised tokens entering the last attention.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         site: `"tokens"` for `T`; `"block_input"` for the tokens before the norm, which the paper finds far worse on
             class-token models. A norm does not notice the length of what enters it, so these say nothing of the last
             attention, only of the skip connection. `"auto"` is `"tokens"`, and `"block_input"` where the head averages

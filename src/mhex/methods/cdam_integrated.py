@@ -4,8 +4,6 @@ Only the last block and the head are run for each step. `Explanation.diagnostics
 scores of all tokens are from adding up to what the score changes by.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -32,8 +30,6 @@ def cdam_integrated(
     Over all tokens the scores add up to `y(T) - y(0)`, up to the error of the rule.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         steps: Number of nodes (`"trapezoid"`: of intervals).
         rule: `"gauss"` (Gauss-Legendre, the most accurate), `"midpoint"`, `"trapezoid"`, `"right"` (the published
             sum) or `"left"`.

@@ -1,7 +1,5 @@
 """Smooth CDAM: CDAM averaged over noisy tokens. Only the last block and the head are run for each draw."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -31,8 +29,6 @@ def cdam_smooth(
     sample and repeat with the seed.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         n: Number of draws.
         sigma: Standard deviation of the noise, relative to that of a sample's tokens.
         site: As for `cdam`.

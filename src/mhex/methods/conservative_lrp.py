@@ -1,22 +1,13 @@
 """Conservative LRP: attention weights and the scales of LayerNorm are constants, so that relevance is conserved."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from torch import Tensor
 
-from mhex._settings import check_choice
-from mhex.capture import Anatomy, Trace
+from mhex.capture import Trace
 from mhex.methods._relevance import ONE_BACKWARD, read_relevance, where_read
 from mhex.registry import register
-from mhex.relevance import Composite, gradient_rules
-
-
-def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
-    check_choice("act", options["act"], ("identity", "gradient"))
-    return gradient_rules(activation=options["act"])
+from mhex.relevance import gradient_rules
 
 
 @register(
@@ -26,7 +17,7 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     "arXiv:2202.07304",
     **ONE_BACKWARD,
     adapt=where_read,
-    rules=_rules,
+    rules=lambda options, anatomy: gradient_rules(activation=options["act"]),
     use="The first choice among the LRP methods for Transformers: one backward pass, signed, and the scores of all "
     "tokens sum to the class score up to what biases took, which is reported.",
     avoid="It says nothing of where the model looks: attention is held constant, so evidence that acts by moving "
@@ -36,8 +27,8 @@ def conservative_lrp(
     trace: Trace,
     y: Tensor,
     *,
-    level: str = "auto",
-    act: str = "identity",
+    level: Literal["auto", "tokens", "input"] = "auto",
+    act: Literal["identity", "gradient"] = "identity",
     strict: bool = False,
     max_gap: float = 0.05,
 ) -> Tensor:
@@ -50,8 +41,6 @@ def conservative_lrp(
     activations such as GELU make and lose relevance.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         level: `"tokens"` reads what enters the first block, `"input"` pixels or word embeddings; `"auto"` is tokens
             where the model has blocks.
         act: `"identity"` for activations that pass relevance on, or `"gradient"` for their plain slope, as in the

@@ -1,7 +1,5 @@
 """Eigen-CAM: the first principal component of the feature maps."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,7 +30,6 @@ def eigencam(trace: Trace, *, center: bool = True) -> Tensor:
     The sign of `u` is arbitrary: it is the one that gives `A u` its largest value above zero.
 
     Args:
-        trace: The observed pass.
         center: Whether each channel is taken less its mean over the map first, as the package grad-cam does. False for
             the features as they are, as the paper writes it. The two can differ much: where channels have large means,
             as in ViTs, the first singular vector without centring is nearly their mean, and the map may mark the

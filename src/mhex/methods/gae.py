@@ -1,7 +1,5 @@
 """Generic attention explainability (GAE), also called relevance propagation."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
@@ -13,10 +11,8 @@ from mhex.registry import register
     "gae",
     title="Rollout of attention weighted by its positive class gradient.",
     paper="Chefer, Gur & Wolf, ICCV 2021, arXiv:2103.15679",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "all"}, graph="attention"),
     signed=False,
-    class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
     use="Transformers, image or text, where relevance rules do not serve the model or a map without a sign is wanted: "
@@ -30,8 +26,6 @@ def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:
     the map, `S = w^T (R - I)`: it is 1 whatever the word says, and would be most of the map.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         start_block: First block `s` of the product, counted from 1.
     """
     blocks = trace.blocks_from(start_block)

@@ -1,7 +1,5 @@
 """Grad-CAM: feature maps weighted by their mean gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +12,6 @@ CAM: dict[str, Any] = {
     "modalities": ("image",),
     "needs": Needs(keep={"features": "last"}, graph="features"),
     "signed": False,
-    "class_specific": True,
     "passes": "F + gradient of the layers above",
     "budget": (1.15, "F"),
 }

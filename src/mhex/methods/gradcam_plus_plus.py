@@ -1,7 +1,5 @@
 """Grad-CAM++: feature maps weighted by their positive gradients, each place with a weight of its own."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Trace

@@ -1,22 +1,17 @@
 """GradToken: keys of the last block against the class gradient of the query, spread by the attention below."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from functools import reduce
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
 from mhex.methods._shared import detach_float32, through_heads
 from mhex.registry import register
 
-Aggregation = Literal["average", "rollout", "none"]
 Propagation = Literal["matrix", "elementwise"]
-HeadIntegration = Literal["relu_average", "average"]
-
 _ALL = Needs(keep={"attention": "all"}, graph="query", start="last")
 _LAST = Needs(keep={"attention": "last"}, graph="query")
 
@@ -30,10 +25,8 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     "gradtoken",
     title="Keys of the last block against the class gradient of the query, spread by the attention below.",
     paper="Cheng, Liang, Lu & Cheung, GradToken, Neural Networks 181, 2025, doi:10.1016/j.neunet.2024.106837",
-    modalities=("image", "text"),
     needs=_ALL,
     signed=False,
-    class_specific=True,
     passes="F + t",
     budget=(1.6, "F"),
     adapt=_reads,
@@ -44,9 +37,9 @@ def gradtoken(
     trace: Trace,
     y: Tensor,
     *,
-    aggregation: Aggregation = "average",
+    aggregation: Literal["average", "rollout", "none"] = "average",
     propagation: Propagation = "matrix",
-    head_integration: HeadIntegration = "relu_average",
+    head_integration: Literal["relu_average", "average"] = "relu_average",
     start_block: int = 1,
     center_keys: bool = False,
     per_head: bool = False,
@@ -59,8 +52,6 @@ def gradtoken(
     product of `I + A(b)` (`"rollout"`), multiplied as a matrix or element by element with its read-out row.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         aggregation: `"average"`, `"rollout"`, or `"none"` for `M` as it is.
         propagation: `"matrix"` (in a rollout the lowest block is applied last) or `"elementwise"`.
         head_integration: `"relu_average"`, or `"average"`, which keeps signs.
@@ -69,9 +60,6 @@ def gradtoken(
             `M` by the same amount everywhere.
         per_head: Also give the map of each head, as `Explanation.layers`.
     """
-    check_choice("aggregation", aggregation, get_args(Aggregation))
-    check_choice("propagation", propagation, get_args(Propagation))
-    check_choice("head_integration", head_integration, get_args(HeadIntegration))
     record = trace.blocks[-1].attention_record
     (query_gradient,) = trace.gradient(y, record.query)
     keys = detach_float32(record.keys())
@@ -98,14 +86,8 @@ def _averaged(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: Pr
     if how == "elementwise":
         rows = trace.once("row", lambda: torch.stack([through_heads(trace.readout, b.attention()) for b in blocks]))
         return rows.mean(0)[:, None] * relevance
-
-    def mean() -> Tensor:
-        total = blocks[0].attention().mean(1)
-        for block in blocks[1:]:
-            total += block.attention().mean(1)
-        return total / len(blocks)
-
-    return relevance @ trace.once("mean", mean).mT
+    means = (block.attention().mean(1) for block in blocks)  # one after the other: all at once take much memory
+    return relevance @ trace.once("mean", lambda: reduce(torch.add, means) / len(blocks)).mT
 
 
 def _rolled_out(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: Propagation) -> Tensor:

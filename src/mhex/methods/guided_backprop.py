@@ -1,7 +1,5 @@
 """Guided backpropagation: negative gradients stop at every ReLU."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Trace
@@ -15,10 +13,8 @@ from mhex.relevance import guided_rules
     "guided-backprop",
     title="Gradient of the input, with negative gradients stopped at every ReLU.",
     paper="Springenberg et al., Striving for Simplicity, 2014, arXiv:1412.6806",
-    modalities=("image", "text"),
     needs=INPUT,
     signed=True,
-    class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
     relu=True,
@@ -29,12 +25,7 @@ from mhex.relevance import guided_rules
     "most end in a tanh and are refused too.",
 )
 def guided_backprop(trace: Trace, y: Tensor) -> Tensor:
-    r"""`S = sum_c dy/dx_c`, where a ReLU hands down `g [x > 0] [g > 0]`; over colour channels, or the embedding.
-
-    Args:
-        trace: The observed pass.
-        y: Target score, (B,).
-    """
+    r"""`S = sum_c dy/dx_c`, where a ReLU hands down `g [x > 0] [g > 0]`; over colour channels, or the embedding."""
     (gradient,) = trace.gradient(y, trace.input)
     gradient, channels = detach_float32(gradient), 1 if trace.batch.modality == "image" else -1
     scores = gradient.sum(channels)

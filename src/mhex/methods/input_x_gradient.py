@@ -1,7 +1,5 @@
 """Input x gradient, on pixels or word embeddings."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
@@ -13,10 +11,8 @@ from mhex.registry import register
     "input-x-gradient",
     title="Each input value times its gradient.",
     paper="Shrikumar et al., 2016, arXiv:1605.01713",
-    modalities=("image", "text"),
     needs=Needs(keep={"input": "last"}, graph="input"),
     signed=True,
-    class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
     use="As a baseline that every differentiable model allows.",

@@ -3,8 +3,6 @@
 `Explanation.diagnostics["completeness_gap"]` says how far the scores are from adding up to what the score changes by.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -43,8 +41,6 @@ def integrated_gradients(
     Over colour channels for images, (B, K, H, W), over the embedding for text, (B, K, T).
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         steps: Number of nodes (`"trapezoid"`: of intervals).
         baseline: `x'`. Of images: `"black"`, which needs a preprocessing that says how it normalises (bundles of
             `mhex.load` and torchvision's presets do); `"mean"`, the mean colour, zero after normalisation; or a tensor
@@ -52,10 +48,8 @@ def integrated_gradients(
             tensor (D,), (T, D) or (B, T, D). `"auto"` is black where it can be told, else the mean colour, and zero
             for texts; the result says which.
         rule: As for `cdam-integrated`: `"gauss"`, `"midpoint"`, `"trapezoid"`, `"right"` or `"left"`.
-        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("steps", steps)
-    check_count("batch_size", batch_size, or_none=True)
     nodes, weights = quadrature(rule, steps)
     x = detach_float32(trace.input)
     start = _baseline(trace, baseline, x)

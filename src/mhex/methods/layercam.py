@@ -1,7 +1,5 @@
 """Layer-CAM: feature maps weighted element by element with their positive gradient."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.capture import Trace

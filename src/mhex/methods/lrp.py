@@ -1,13 +1,11 @@
 """Layer-wise relevance propagation, with a fixed rule for every operation, down to pixels or word embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from mhex._settings import check_choice, check_number
+from mhex._settings import check_number
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError, warn
 from mhex.methods._relevance import FLOOR, INPUT, ONE_BACKWARD, TOKENS, published_baseline, read_relevance
@@ -19,10 +17,6 @@ _MUCH = 2.0  # of the relevance, lost to constants
 
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     rule, epsilon = options["rule"], options["epsilon"]
-    check_choice("rule", rule, ("epsilon", "alphabeta", "gamma"))
-    check_choice("residual", options["residual"], ("ratio", "renormalised"))
-    check_choice("input_rule", options["input_rule"], ("box", "same"))
-    check_choice("compat", options["compat"], (None, "chefer-lrp"))
     check_number("epsilon", epsilon)
     check_number("floor", options["floor"])
     check_number("gamma", options["gamma"])
@@ -64,14 +58,14 @@ def lrp(
     trace: Trace,
     y: Tensor,
     *,
-    rule: str = "epsilon",
+    rule: Literal["epsilon", "alphabeta", "gamma"] = "epsilon",
     epsilon: float = 1e-6,
     alpha: float = 1.0,
     gamma: float = 0.25,
-    residual: str = "ratio",
+    residual: Literal["ratio", "renormalised"] = "ratio",
     floor: float = FLOOR,
-    input_rule: str = "box",
-    compat: str | None = None,
+    input_rule: Literal["box", "same"] = "box",
+    compat: Literal["chefer-lrp"] | None = None,
     strict: bool = False,
     max_gap: float = 0.05,
 ) -> Tensor:
@@ -93,8 +87,6 @@ def lrp(
     and has no floor; `compat="chefer-lrp"` repeats it.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         rule: `"epsilon"`, `"alphabeta"` (positive and negative contributions over sums of their own, biases ignored)
             or `"gamma"`.
         epsilon: Stabiliser added to what is divided by, with its sign.

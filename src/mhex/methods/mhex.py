@@ -3,8 +3,6 @@
 The model carries heads (`mhex.attach(model, num_classes)`) that were trained with it or fitted to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Literal
@@ -19,10 +17,8 @@ from mhex.registry import register
     "mhex",
     title="Class weights of trained heads times what flows through the residual connections.",
     paper="Sun & Liò, Multi-Head Explainer, 2025",
-    modalities=("image", "text"),
     needs=Needs(keep={"heads": "all"}),
     signed=True,
-    class_specific=True,
     passes="F",
     budget=(1.15, "F"),
     target="class",
@@ -33,14 +29,14 @@ def mhex(
     trace: Trace,
     index: Tensor,
     *,
-    preset: Literal["auto", "paper", "table3", "figure8", "probe", "text"] = "auto",
+    preset: Literal["auto", "paper", "table3", "figure8", "probe", "text"] | str = "auto",
     alpha: float | None = None,
     sharpness: float | str | None = None,
     negative_sharpness: float | str | None = None,
     activation: str | None = None,
     layer_factor: float | None = None,
-    anchor: Literal["deep", "shallow"] = "deep",
-    layer_scale: Literal["none", "max"] = "none",
+    anchor: Literal["deep", "shallow"] | str = "deep",
+    layer_scale: Literal["none", "max"] | str = "none",
     active_only: bool = False,
     blocks: str | Sequence[str] | None = None,
     per_layer: bool = False,
@@ -49,8 +45,6 @@ def mhex(
     `w = W+ [SS+ > ss+] - alpha W- [SS- > ss-]` of `W = W2 W1`, and `SS` the share of a class in a channel's weights.
 
     Args:
-        trace: The observed pass.
-        index: Class numbers, (B, K).
         preset: Named settings; options that are given override them. `"auto"` is `"paper"` (alpha 0.5, sharpness 1/n +
             0.1, layer factor 0.9, gated sum) for images, `"probe"` (the same with layer factor 0.7 and `"relu_sum"`)
             where heads only look on at feature maps, as fitted ones do, and `"text"` (alpha 1, sharpness 0, layer

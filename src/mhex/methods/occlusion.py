@@ -1,17 +1,14 @@
 """Occlusion: what the score loses when a window of the image, or a token, is hidden."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_count
-from mhex.capture import Needs, Outcome, Trace
+from mhex.capture import Outcome, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import all_scores, filled, hidden_pixels, hidden_tokens, run_hidden, words_kept
+from mhex.methods._hiding import Run, all_scores, filled, hidden_pixels, hidden_tokens, run_hidden, words_kept
 from mhex.registry import register
 from mhex.targets import ResolvedTarget
 
@@ -22,11 +19,8 @@ _WINDOWS = 14  # along the shorter side of an image, where the model has no patc
     "occlusion",
     title="What the score loses when a patch or a token is hidden.",
     paper="Zeiler & Fergus, ECCV 2014, arXiv:1311.2901",
-    modalities=("image", "text"),
-    needs=Needs(),
     adapt=words_kept,
     signed=True,
-    class_specific=True,
     passes="F (1 + S), S windows or tokens",
     budget=(1.15, "passes"),
     target="scores",
@@ -51,8 +45,6 @@ def occlusion(
     image with the mean of the windows that cover a pixel.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         patch: Images: side of the windows in pixels, or height and width. None for the patches of the model, or about
             a fourteenth of the shorter side. Texts are hidden token by token.
         stride: Images: step between windows; None for the window itself.
@@ -61,9 +53,7 @@ def occlusion(
             tensor, normalised. Of texts: the id of a token, whose embedding stands for the word; by default the
             tokenizer's mask token, or else the padding token (word embeddings: zeros). The result says which.
         drop: Vision Transformers: take a patch's token out after its position embedding, with nothing in its place.
-        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
-    check_count("batch_size", batch_size, or_none=True)
     if drop:
         if patch is not None or stride is not None or fill is not None:
             raise ArgumentError("Expected no patch=, stride= and fill= with drop=True, which takes whole tokens out.")
@@ -108,13 +98,7 @@ def _dropped(trace: Trace, target: ResolvedTarget, batch_size: int | None) -> Te
     return losses.permute(1, 2, 0).reshape(*losses.shape[1:], rows, columns)
 
 
-def _losses(
-    trace: Trace,
-    target: ResolvedTarget,
-    masks: Tensor,
-    again: Callable[[Tensor, Tensor], Outcome],
-    batch_size: int | None,
-) -> Tensor:
+def _losses(trace: Trace, target: ResolvedTarget, masks: Tensor, again: Run, batch_size: int | None) -> Tensor:
     """`y(x) - y(x without j)` for every mask, (S, B, K)."""
     clean = target.scores(trace.outcome).detach()
     return clean - all_scores(trace, target, masks, again, "occlusion", batch_size)

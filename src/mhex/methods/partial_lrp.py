@@ -1,13 +1,11 @@
 """Partial LRP: relevance of the attention probabilities of the last block."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from mhex._settings import check_choice, check_number
+from mhex._settings import check_number
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.methods._relevance import FLOOR, PUBLISHED_EPSILON, attention_relevance, check_gap, published_baseline
 from mhex.registry import register
@@ -17,7 +15,6 @@ from mhex.relevance import AlphaBeta, Composite, relevance_rules
 def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     epsilon = options["epsilon"]
     check_number("epsilon", epsilon)
-    check_choice("compat", options["compat"], (None, "chefer-lrp"))
     if options["compat"] is not None:
         return published_baseline()
     return relevance_rules(AlphaBeta(1.0, epsilon), epsilon=epsilon, floor=FLOOR)
@@ -27,10 +24,8 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     "partial-lrp",
     title="LRP down to the attention probabilities of the last block.",
     paper="Voita et al., Analyzing Multi-Head Self-Attention, ACL 2019, arXiv:1905.09418",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "last"}, graph="attention"),
     signed=False,
-    class_specific=True,
     passes="F + t",
     budget=(2.0, "F+B"),
     rules=_rules,
@@ -42,7 +37,7 @@ def partial_lrp(
     y: Tensor,
     *,
     epsilon: float = 1e-6,
-    compat: str | None = None,
+    compat: Literal["chefer-lrp"] | None = None,
     strict: bool = False,
     max_gap: float = 0.05,
 ) -> Tensor:
@@ -55,8 +50,6 @@ def partial_lrp(
     2021) come from code that divides by separate sums; `compat="chefer-lrp"` repeats it.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         epsilon: Stabiliser.
         compat: `"chefer-lrp"` for the rules of that code, which do not conserve relevance; `epsilon` does not matter
             then.

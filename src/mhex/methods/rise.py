@@ -1,7 +1,5 @@
 """RISE: the class probability of the input seen through random masks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from statistics import NormalDist
@@ -11,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex._settings import check_count
-from mhex.capture import Needs, Trace
+from mhex.capture import Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import hidden_tokens, run_hidden, scored_variants, words_kept
 from mhex.registry import register
@@ -24,11 +22,8 @@ _GRID = 7
     "rise",
     title="Class probability of the input seen through random masks.",
     paper="Petsiuk, Das & Saenko, BMVC 2018, arXiv:1806.07421",
-    modalities=("image", "text"),
-    needs=Needs(),
     adapt=words_kept,
     signed=False,
-    class_specific=True,
     passes="F (1 + n), n masks",
     budget=(1.15, "passes"),
     target="scores",
@@ -54,18 +49,15 @@ def rise(
     every sample and repeat with the seed.
 
     Args:
-        trace: The observed pass.
         target: What is explained: the probability of a class, or the score itself where a target has no probability.
         n: Number of masks; 4000 to 8000 were published.
         p: Share of cells, or tokens, that are shown.
         grid: Images: rows and columns of a mask before it is brought to size.
         fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
-        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("n", n)
     longest = 0 if trace.batch.modality == "text" else max(trace.batch.pixels.shape[-2:])
     check_count("grid", grid, most=max(_GRID, longest))
-    check_count("batch_size", batch_size, or_none=True)
     if isinstance(p, bool) or not isinstance(p, float) or not 0 < p < 1:
         raise ArgumentError(f"Expected p to be a number between 0 and 1, but got {p!r}.")
     kind, special = torch.promote_types(trace.logits.dtype, torch.float32), trace.batch.special

@@ -1,32 +1,24 @@
 """Attention rollout: head-averaged attention composed over blocks, with the skip connection as identity."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
 
 Fusion = Literal["mean", "max", "min"]
-_FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": lambda attention: attention.mean(1),
-    "max": lambda attention: attention.amax(1),
-    "min": lambda attention: attention.amin(1),
-}
+_FUSIONS: dict[str, Callable[..., Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
 
 
 @register(
     "rollout",
     title="Attention composed over all blocks, skip connections counted as identity.",
     paper="Abnar & Zuidema, ACL 2020, arXiv:2005.00928",
-    modalities=("image", "text"),
     needs=Needs(keep={"attention": "all"}),
     signed=False,
     class_specific=False,
@@ -42,12 +34,10 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
     reads one word alone, as of a decoder, what this word keeps by skip connections alone is left out of the map.
 
     Args:
-        trace: The observed pass.
         start_block: First block `s` of the product, counted from 1 (2 in the evaluations of Chefer et al.).
         head_fusion: How heads are joined: `"mean"`, `"max"` or `"min"`.
         discard_ratio: Share of the smallest entries of each fused attention that is set to 0 first.
     """
-    check_choice("head_fusion", head_fusion, _FUSIONS)
     if not isinstance(discard_ratio, (int, float)) or not 0 <= discard_ratio < 1:
         raise ArgumentError(f"Expected discard_ratio from 0 to below 1, but got {discard_ratio!r}.")
     row = share = trace.readout
@@ -55,7 +45,7 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
         if head_fusion == "mean" and not discard_ratio:
             row, share = (through_heads(row, block.attention()) + row) / 2, share / 2
             continue
-        fused = _FUSIONS[head_fusion](block.attention())
+        fused = _FUSIONS[head_fusion](block.attention(), 1)
         matrix = (_discard(fused, trace.real, discard_ratio) + torch.eye(fused.shape[-1]).to(fused)) / 2
         total = matrix.sum(-1)
         row, share = (row[:, None] @ (matrix / total[..., None]))[:, 0], share / (2 * total)

@@ -1,7 +1,5 @@
 """Score-CAM: feature maps weighted by the score of the image seen through them."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,7 +20,6 @@ _STABILISER = 1e-8  # for channels that do not vary
     modalities=("image",),
     needs=Needs(keep={"features": "last"}),
     signed=False,
-    class_specific=True,
     passes="F (1 + K), K channels",
     budget=(1.15, "passes"),
     target="scores",
@@ -37,14 +34,10 @@ def scorecam(
     r"""`S = (sum_k a_k A_k)^+`, `a = softmax_k y(x M_k)`, `M_k` the map `A_k` at image size, from 0 to 1.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         max_channels: The most channels of a sample that are used: those that vary most over the image (largest sum of
             squares about their mean). None for all.
-        batch_size: The most images in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("max_channels", max_channels, or_none=True)
-    check_count("batch_size", batch_size, or_none=True)
     images, maps = trace.batch.pixels, trace.as_maps(trace.features)
     if max_channels is not None and max_channels < maps.shape[1]:
         energy = maps.var((2, 3), correction=0)

@@ -3,8 +3,6 @@
 `Explanation.diagnostics["completeness_gap"]` says how far the scores are from adding up to `f(x) - f(hidden x)`.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import threading
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mhex._settings import check_count
-from mhex.capture import Needs, Trace
+from mhex.capture import Trace
 from mhex.errors import ArgumentError, require
 from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens, words_kept
 from mhex.registry import register
@@ -31,11 +29,8 @@ _ONE_AT_A_TIME = threading.Lock()  # shap breaks ties by numpy's global generato
     "shap",
     title="Owen values of pixels or tokens: their mean share in the class probability, over orders of hiding them.",
     paper="Lundberg & Lee, NeurIPS 2017, arXiv:1705.07874; partition explainer of the package shap",
-    modalities=("image", "text"),
-    needs=Needs(),
     adapt=words_kept,
     signed=True,
-    class_specific=True,
     passes="F (1 + K max_evals), K targets",
     target="scores",
     use="When scores must be fair shares that add up to the probability, on any model that can be asked for one; on "
@@ -61,14 +56,11 @@ def shap(
     seed breaks ties between parts alone.
 
     Args:
-        trace: The observed pass.
         target: What is explained: the probability of a class, or the score itself where a target has no probability.
         max_evals: The most inputs that are run for one sample and target; 1000 and more for fine maps.
         fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
-        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("max_evals", max_evals)
-    check_count("batch_size", batch_size, or_none=True)
     if max_evals < 4:
         raise ArgumentError(
             f"Expected max_evals to be at least 4, but got {max_evals}: for the whole, nothing and two halves."
@@ -159,20 +151,18 @@ def _halves(rows: int, columns: int) -> Any:
     """A grid cut in two again and again, across its longer side, as a tree in the format of scipy's linkage."""
     merges: list[tuple[int, int, int, int]] = []
 
-    def join(top: int, bottom: int, start: int, end: int) -> int:
-        height, width = bottom - top, end - start
+    def join(down: range, across: range) -> int:
+        height, width = len(down), len(across)
         if height == width == 1:
-            return top * columns + start
+            return down[0] * columns + across[0]
         if height >= width:
-            middle = top + height // 2
-            first, second = join(top, middle, start, end), join(middle, bottom, start, end)
+            first, second = join(down[: height // 2], across), join(down[height // 2 :], across)
         else:
-            middle = start + width // 2
-            first, second = join(top, bottom, start, middle), join(top, bottom, middle, end)
+            first, second = join(down, across[: width // 2]), join(down, across[width // 2 :])
         merges.append((first, second, 0, height * width))
         return rows * columns + len(merges) - 1
 
-    join(0, rows, 0, columns)
+    join(range(rows), range(columns))
     return np.array(merges, dtype=float).reshape(-1, 4)
 
 

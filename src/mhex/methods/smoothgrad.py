@@ -1,7 +1,5 @@
 """SmoothGrad: the gradient of the input, averaged over noise."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -39,17 +37,13 @@ def smoothgrad(
     sample and repeat with the seed.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         n: Number of draws.
         sigma: Standard deviation of the noise, relative to the range of a sample's pixels, or of the embeddings of its
             words; 0.1 to 0.2 were published.
         times_input: Whether the mean gradient is multiplied by the input. None for texts only: where embeddings enter
             a layer norm, as in BERT, their gradients alone add up to 0 in every word.
-        batch_size: The most samples in one pass; None for what is good for the device. It does not change the result.
     """
     check_count("n", n)
-    check_count("batch_size", batch_size, or_none=True)
     check_number("sigma", sigma)
     if times_input is None:
         times_input = trace.chosen["times_input"] = trace.batch.modality == "text"

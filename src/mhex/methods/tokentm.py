@@ -6,8 +6,6 @@ attention and transformation are aggregated over all blocks. Everything more spe
 is an option, and the defaults are what we take the paper to mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,17 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._settings import check_choice
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
 from mhex.methods._shared import beyond_skips, detach_float32, through_heads
 from mhex.registry import register
-
-_CHOICES = {
-    "weights": ("length+direction", "length", "direction", "none"),
-    "reference": ("residual", "normed"),
-    "heads": ("folded", "resolved"),
-    "start": ("lengths", "identity"),
-}
 
 
 def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
@@ -45,12 +35,10 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     "tokentm",
     title="Rollout of gradient-weighted attention that counts how blocks change a token's length and direction.",
     paper="Wu, Duan, Kang, Tang & Yan, Token Transformation Matters, CVPR 2024, arXiv:2403.14552",
-    modalities=("image", "text"),
     needs=Needs(
         keep={"block_input": "all", "attention": "all", "mlp_output": "all"}, graph="attention", projections=True
     ),
     signed=False,
-    class_specific=True,
     passes="F + B",
     budget=(1.3, "F+B"),
     adapt=_reads,
@@ -77,8 +65,6 @@ def tokentm(
     the map: it would be most of it.
 
     Args:
-        trace: The observed pass.
-        y: Target score, (B,).
         weights: Which effects `W` and `W_F` count; `"none"` is `W = I` and `W_F = 0`.
         reference: `x_j`: the `"residual"` token, to which the transformed one is added, or the `"normed"` one.
         heads: Whether `W` is of all heads together (`"folded"`), or of each head on its own (`"resolved"`).
@@ -86,9 +72,7 @@ def tokentm(
         ffn: Whether MLPs are counted.
         start: `"lengths"` of the tokens entering the first block, or `"identity"`.
     """
-    chosen = {"weights": weights, "reference": reference, "heads": heads, "start": start}
-    for name, value in chosen.items():
-        check_choice(name, value, _CHOICES[name])
+    chosen = {"weights": weights, "reference": reference, "heads": heads}
     mixing, changing, lengths = trace.once("weights", lambda: _transformation_weights(trace, chosen, value_bias, ffn))
     z_gradients = trace.gradient(y, *(block.z for block in trace.blocks))
     row = share = trace.readout  # share: by skip connections alone

@@ -1,14 +1,12 @@
 """Transformer attribution: rollout of class gradients times the LRP relevance of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice, check_number
+from mhex._settings import check_number
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.methods._relevance import attention_relevance, check_gap
 from mhex.methods._shared import beyond_skips, through_heads
@@ -27,10 +25,8 @@ def _rules(options: Mapping[str, Any], anatomy: Anatomy) -> Composite:
     title="Rollout of attention's LRP relevance times its class gradient.",
     paper="Chefer, Gur & Wolf, Transformer Interpretability Beyond Attention Visualization, CVPR 2021, "
     "arXiv:2012.09838",
-    modalities=("image", "text"),
     needs=Needs(keep={"block_input": "all", "attention": "all"}, graph="block_input"),
     signed=False,
-    class_specific=True,
     passes="2 F + 2 B",
     budget=(5.0, "F+B"),
     target="scores",
@@ -44,7 +40,7 @@ def transformer_attribution(
     target: ResolvedTarget,
     *,
     start_block: int = 1,
-    compat: str | None = None,
+    compat: Literal["bert"] | None = None,
     epsilon: float = 1e-6,
     strict: bool = False,
     max_gap: float = 0.05,
@@ -57,8 +53,6 @@ def transformer_attribution(
     left out of the map: it is 1 whatever the word says, and would be most of the map.
 
     Args:
-        trace: The observed pass.
-        target: What is explained.
         start_block: First block `s` of the product, counted from 1; published evaluations of ViTs use 2.
         compat: `"bert"` repeats the published code for text: rows of `I + ...` are scaled to sum 1, and only the last
             block enters.
@@ -66,7 +60,6 @@ def transformer_attribution(
         strict: Raise an error if more relevance than `max_gap` is lost or made on the way to the first block.
         max_gap: As a share of the relevance at the class score.
     """
-    check_choice("compat", compat, (None, "bert"))
     blocks = trace.blocks_from(len(trace.blocks) if compat == "bert" else start_block)
     first = len(trace.blocks) - len(blocks)
     rows, diagnostics = [], []

@@ -1,7 +1,5 @@
 """ViT-CX: the class probability of the image seen through masks, which are clusters of patch-embedding channels."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
@@ -23,7 +21,6 @@ from mhex.targets import ResolvedTarget
     modalities=("image",),
     needs=Needs(keep={"tokens": "last"}),
     signed=False,
-    class_specific=True,
     passes="(1 + 2 K) F, K masks",
     target="scores",
     use="ViTs when a map from probabilities alone, without gradients, is wanted.",
@@ -48,14 +45,11 @@ def vit_cx(
     may be of either sign, and their maps too.
 
     Args:
-        trace: The observed pass.
         target: What is explained: the probability of a class, or the score itself where a target has no probability.
         distance: Clusters are no wider than this.
         max_masks: The most masks; more clusters are joined further. None for as many as there are.
         noise: Standard deviation of the noise, in units of the normalised image.
-        batch_size: The most images in one pass; None for what is good for the device. It does not change the result.
     """
-    check_count("batch_size", batch_size, or_none=True)
     check_count("max_masks", max_masks, or_none=True)
     check_number("distance", distance, high=2.0)
     check_number("noise", noise, high=1e6)
