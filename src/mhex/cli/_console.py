@@ -6,12 +6,13 @@ terminal obeys.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -33,13 +34,10 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of names and words, each in one line.
+    """Headings, and rows with a cell for each; a cell is one line.
 
-    Attributes:
-        columns: Headings.
-        rows: Cells, one for each heading.
-        prose: Headings of cells with several words, which may be broken between these. Other cells are never broken,
-            so that names can be copied.
+    Cells below the headings `prose` may be broken between words. Other cells are never broken, so that names can be
+    copied.
     """
 
     columns: Sequence[str]
@@ -51,14 +49,12 @@ class Table:
         return "\n".join("\t".join(row) for row in (self.columns, *self.rows))
 
     def fitted(self, width: int) -> str:
-        """The table in lines of a terminal; columns without room are put below each row, with their headings.
+        """The table in lines of `width` signs; columns without room are put below each row, with their headings.
 
-        Args:
-            width: Signs in a line. Only a name that is longer by itself goes beyond.
+        Only a name that is longer by itself goes beyond.
         """
-        widths = {
-            place: max(_length(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))
-        }
+        columns = zip(self.columns, *self.rows, strict=True)
+        widths = {place: max(map(_length, cells)) for place, cells in enumerate(columns)}
         while len(widths) > 1 and _total(widths) > width:  # the widest columns go below; the first one stays
             del widths[max((place for place in widths if place), key=lambda place: (widths[place], place))]
         lines = [_line(self.columns, widths), "-" * min(width, _total(widths))]
@@ -209,31 +205,23 @@ def warning_lines() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def busy(work: str) -> Iterator[None]:
+def busy(work: str) -> AbstractContextManager[object]:
     """A spinner on standard error while something of unknown length runs; silent if nobody watches."""
-    console = _watcher()
-    if console is None:
-        yield
-        return
     from rich.text import Text
 
-    with console.status(Text(one_line(work))):
-        yield
+    console = _watcher()
+    return nullcontext() if console is None else console.status(Text(one_line(work)))
 
 
 @contextmanager
 def steps(total: int) -> Iterator[Step]:
     """A progress bar over `total` pieces of work on standard error; silent if nobody watches."""
-    console, begun = _watcher(), False
+    console, done = _watcher(), itertools.count()
     with progress_bar(total, console is not None, console=console) as bar:
 
         def step(work: str) -> None:
-            nonlocal begun
             bar.say(work)
-            if begun:
-                bar.advance()
-            begun = True
+            bar.reach(next(done))
 
         yield step
 

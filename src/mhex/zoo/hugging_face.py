@@ -42,9 +42,6 @@ def load_classifier(
 
     Returns:
         The model in float32, and its tokenizer; None for images.
-
-    Raises:
-        ArgumentError: The folder cannot be loaded so.
     """
     transformers, auto = require("transformers"), f"AutoModel{_CLASSES[kind]}"
     numbers = {name: place for place, name in enumerate(classes)}
@@ -79,8 +76,7 @@ def load_folder(folder: str) -> Bundle:
             f"Expected a local Hugging Face folder after 'hf:', but {folder!r} is not a folder; nothing is fetched "
             "from a network, so download the model first."
         )
-    kind = _kind(path)
-    transformers = require("transformers")
+    kind, transformers = _kind(path), require("transformers")
     with _quiet(transformers):
         model = _load_model(transformers, path, kind)
         preprocess = _image_preprocess(transformers, path) if kind == "image" else None

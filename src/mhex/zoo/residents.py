@@ -73,12 +73,9 @@ def _home(name: str) -> Path:
 
 
 def load_resident(name: str, folder: Path | None = None) -> Bundle:
-    """Load a resident of the zoo.
+    """Load a resident of the zoo by its name without the prefix `zoo:`.
 
-    Args:
-        name: Without the prefix `zoo:`.
-        folder: Where `NAME.safetensors` and `NAME.json` are; by default the package's own folder, or the folder of
-            models that were built here.
+    Its weights and card are in `folder`, by default the package's own one, or that of models that were built here.
     """
     names = _names(folder)
     if not names:
@@ -107,11 +104,7 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
 
 
 def attach_as(model: nn.Module, classes: int, card: Mapping[str, Any]) -> Any:
-    """Attach explainer heads to a model in place, as the entries `heads` and `answering` of a card say.
-
-    Returns:
-        Their scaffold.
-    """
+    """Attach explainer heads to a model in place, as `heads` and `answering` of a card say; give their scaffold."""
     from mhex.heads import attach
 
     scaffold = attach(model, classes, **card["heads"])
@@ -188,8 +181,7 @@ def _base(base: str, name: str, folder: Path) -> nn.Module:
 
 
 def _preprocess(entry: Mapping[str, Any]) -> Preprocess:
-    missing = [key for key in ("size", "mean", "std", "interpolation") if key not in entry]
-    if missing:
+    if missing := [key for key in ("size", "mean", "std", "interpolation") if key not in entry]:
         raise ArgumentError(
             f"Expected size, mean, std and interpolation of photos in a card, but {missing} are missing."
         )
@@ -203,8 +195,7 @@ def _card(name: str, folder: Path) -> dict[str, Any]:
         card = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The card {path} cannot be read ({error}); install mhex again.") from error
-    missing = [key for key in _REQUIRED if not isinstance(card, dict) or key not in card]
-    if missing:
+    if missing := [key for key in _REQUIRED if not isinstance(card, dict) or key not in card]:
         raise ArgumentError(f"Expected the entries {list(_REQUIRED)} in the card {path}, but {missing} are missing.")
     for key, kind in {**_REQUIRED, **_OPTIONAL}.items():
         if key in card and not isinstance(card[key], kind):

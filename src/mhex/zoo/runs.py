@@ -41,9 +41,6 @@ def build_network(
 
     Returns:
         The network, and its tokenizer; None for images.
-
-    Raises:
-        ArgumentError: The arguments do not fit the architecture, or the classes a model of the zoo.
     """
     source, architecture = model["source"], model["architecture"]
     if source in ("hf-folder", "minilm"):
@@ -93,13 +90,9 @@ def attach_heads(model: nn.Module, classes: int, heads: Mapping[str, Any]) -> An
 
 
 def load_run(folder: str) -> Bundle:
-    """Load the network that `mhex train` made, with its heads, preprocessing or tokenizer, and class names.
+    """Load the network that `mhex train` made in a folder, with its heads, preprocessing or tokenizer, and class names.
 
-    Args:
-        folder: Folder of the run.
-
-    Raises:
-        ArgumentError: The folder holds no finished run, or a damaged one.
+    A folder without a finished run, or with a damaged one, is refused.
     """
     path = Path(folder).expanduser()
     if not all((path / name).is_file() for name in (REPORT, WEIGHTS)):
