@@ -58,7 +58,7 @@ class Commands(TyperGroup):
 
 def _epilog(examples: str) -> str:
     """The text below the help of a command: a paragraph for each line."""
-    return "Examples:\n" + examples.replace("\n", "\n\n")
+    return "Examples:\n\n" + examples.strip().replace("\n", "\n\n")
 
 
 app = typer.Typer(

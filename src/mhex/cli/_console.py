@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.cells import cell_len
+
 from mhex import _files
 from mhex._printable import one_line, printable
 from mhex._progress import progress_bar
@@ -34,7 +36,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, and rows with a cell for each; a cell is one line.
+    """Headings, and rows with a cell for each; a cell is one line. Some signs take two places of a line, or none.
 
     Cells below the headings `prose` may be broken between words. Other cells are never broken, so that names can be
     copied.
@@ -54,7 +56,7 @@ class Table:
         Only a name that is longer by itself goes beyond.
         """
         columns = zip(self.columns, *self.rows, strict=True)
-        widths = {place: max(map(_length, cells)) for place, cells in enumerate(columns)}
+        widths = {place: max(map(cell_len, cells)) for place, cells in enumerate(columns)}
         while len(widths) > 1 and _total(widths) > width:  # the widest columns go below; the first one stays
             del widths[max((place for place in widths if place), key=lambda place: (widths[place], place))]
         lines = [_line(self.columns, widths), "-" * min(width, _total(widths))]
@@ -70,13 +72,13 @@ class Table:
             text = f"{heading}: {cell}"
             if not cell:
                 continue
-            if lines and _length(f"{lines[-1]} | {text}") <= width:
+            if lines and cell_len(f"{lines[-1]} | {text}") <= width:
                 lines[-1] += f" | {text}"
                 continue
             first, *words = text.split(" ") if heading in self.prose else [text]
             lines.append(_INDENT + first)
             for word in words:
-                if _length(f"{lines[-1]} {word}") <= width:
+                if cell_len(f"{lines[-1]} {word}") <= width:
                     lines[-1] += f" {word}"
                 else:
                     lines.append(2 * _INDENT + word)
@@ -84,18 +86,11 @@ class Table:
 
 
 def _line(row: Sequence[str], widths: dict[int, int]) -> str:
-    return _GAP.join(row[place] + " " * (size - _length(row[place])) for place, size in widths.items()).rstrip()
+    return _GAP.join(row[place] + " " * (size - cell_len(row[place])) for place, size in widths.items()).rstrip()
 
 
 def _total(widths: dict[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
-
-
-def _length(text: str) -> int:
-    """Columns that a text takes in a terminal: some signs take two, or none."""
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def show_table(

@@ -74,9 +74,7 @@ class HeadsView:
     sentence: str
 
 
-def command(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo"),
-) -> None:
+def command(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("out/demo")) -> None:
     """Explain photos and texts with models of the zoo by every method that serves them, offline, in a minute.
 
     Example: mhex demo --out out/demo

@@ -10,20 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mhex import errors
 from mhex._files import write_text
 from mhex._printable import one_line
 from mhex._progress import watched
 from mhex.cli import _console, _parse
 from mhex.cli._console import Step, complain
-from mhex.errors import (
-    ArgumentError,
-    CaptureError,
-    MhexError,
-    MissingExtraError,
-    NotFiniteError,
-    NotFiniteOutputError,
-    UnsupportedModelError,
-)
+from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +37,7 @@ mhex explain --text "A fine film." --model hf:my-stars --task regression --metho
 A concept is a file that mhex.Concept.save wrote; several have commas between, each with concept: before it.
 """
 # Why a method may be passed over where every method was asked for; other errors are mistakes, and are raised.
-_CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
+_CANNOT = (errors.UnsupportedModelError, errors.CaptureError, errors.MissingExtraError)
 _MOST_COLUMNS = 40  # of methods beside each other in one picture
 
 
@@ -93,7 +86,7 @@ def explain_by(
             if isinstance(error, NotFiniteError):
                 outcome.failed[method] = error
             # Methods that can serve the model are shown beside it anyway, so the short reason is enough.
-            outcome.left_out[method] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
+            outcome.left_out[method] = error.reason if isinstance(error, errors.UnsupportedModelError) else str(error)
     return outcome
 
 

@@ -71,13 +71,7 @@ class CurvePanel:
 
 
 def curve_figure(panels: Sequence[CurvePanel], styles: Mapping[str, Style], key: bool = False) -> Sheet:
-    """Draw panels of curves with bands, at most two side by side, controls behind the others.
-
-    Args:
-        panels: In the order of reading.
-        styles: Of all names.
-        key: Whether a key below tells the curves apart.
-    """
+    """Draw panels of curves with bands, at most two side by side, controls behind the others; a key may stand below."""
     columns, height = min(2, len(panels)), 2.6
     width = columns * _WIDTH
     names = [name for name in styles if any(name in panel.bands for panel in panels)]
@@ -323,9 +317,6 @@ def scatter(first: Explained, second: Explained, *, title: str = "") -> Sheet:
         first: Along.
         second: Up; of the same batch, on the same grid and for the same targets.
         title: A heading.
-
-    Raises:
-        ArgumentError: If their scores do not belong together.
     """
     check_same_input([first, second])
     if first.scores.shape != second.scores.shape:

@@ -68,11 +68,7 @@ def text_colours(strength: float, signed: bool) -> tuple[str, str]:
 
 def contrast(first: str, second: str) -> float:
     """Contrast ratio of two colours `#rrggbb` by the WCAG formula, from 1 to 21."""
-    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = np.array(to_rgb(colour))
+    channels = np.array([to_rgb(first), to_rgb(second)])
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    return float(linear @ _LUMA)
+    dark, light = sorted((linear @ _LUMA).tolist())
+    return float((light + 0.05) / (dark + 0.05))

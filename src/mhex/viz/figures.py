@@ -74,9 +74,6 @@ def comparison(
         labels: Names of the columns; None for the names of the methods, with the options that tell equal ones apart.
         title: A heading.
         columns: The most methods side by side; more continue in further rows.
-
-    Raises:
-        ArgumentError: If the explanations are not of the same input and targets.
     """
     captions.check_same_input(explanations, labels)
     first = explanations[0]

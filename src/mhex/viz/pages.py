@@ -134,24 +134,13 @@ def picture_tag(figure: Figure, alt: str) -> str:
 
 
 def charts_html(charts: Mapping[str, Figure], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
-    """Charts side by side where there is room, as HTML, with a key of their styles above and a note below.
-
-    Args:
-        charts: Figures by what they show, for readers who cannot see them.
-        styles: Of the names in the charts; None for no key.
-        note: A sentence.
-    """
+    """Charts, by what they show, side by side where there is room, as HTML: a key of the styles above, a note below."""
     sources = {alt: _inline(render(chart, "svg", in_page=True), "svg+xml") for alt, chart in charts.items()}
     return part("charts", sources=sources, styles=styles or {}, note=note)
 
 
 def sample_html(number: int, cards: Sequence[MapCard]) -> str:
-    """A sample with its maps side by side, or below each other for a text, as HTML.
-
-    Args:
-        number: Of the sample.
-        cards: Its maps, at least one, in the order in which they are shown.
-    """
+    """A sample, by its number, with its maps side by side, or below each other for a text, as HTML."""
     first = cards[0].explanation
     heading = part("sample_heading", number=number, explanation=first)
     if first.modality == "text":
@@ -178,9 +167,6 @@ def save_html(explanation: Explained | Sequence[Explained], path: str | PathLike
     Args:
         explanation: One, or several of the same input.
         path: Where to write; the folder must exist.
-
-    Raises:
-        ArgumentError: If the file cannot be written.
     """
     path = Path(path)
     check_folder(path)

@@ -176,8 +176,7 @@ def draw_rows(
         for row in rows
     ]
     titles = [[_title_lines(panel, cell, broken) for panel in row.panels] for row in rows]
-    lines = [max(map(len, row)) for row in titles]
-    offsets = [_TITLE + _TITLE_LINE * (count - 1) if count else 0.0 for count in lines]
+    offsets = [_TITLE + _TITLE_LINE * (max(map(len, row)) - 1) if any(row) else 0.0 for row in titles]
     boxes = font_note([heading, *(row.label for row in rows), *(p.title for row in rows for p in row.panels)])
     width = max(start + columns * (cell + _GAP) - _GAP + MARGIN, 3.8)
     body = sum(heights) + sum(offsets) + _GAP * (len(rows) - 1)

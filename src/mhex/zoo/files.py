@@ -20,10 +20,8 @@ _REACH = 127  # the largest number of eight bits with a sign
 def pack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Pack matrices and kernels as int8 with a scale for each output (their first axis).
 
-    The error of a weight is at most half a step, 1/254 of the largest weight of its row.
-
-    Returns:
-        The same names, and beside each packed tensor (O, ...) its scales (O,) under `NAME.int8_scale`.
+    Beside each packed tensor (O, ...) are its scales (O,) under `NAME.int8_scale`. The error of a weight is at most
+    half a step, 1/254 of the largest weight of its row.
     """
     packed: dict[str, Tensor] = {}
     for name, value in state.items():

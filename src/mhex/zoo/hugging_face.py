@@ -34,14 +34,8 @@ def load_classifier(
 ) -> tuple[Any, Any]:
     """Load a local Hugging Face folder as a classifier; a classifier of other classes is replaced by a new one.
 
-    Args:
-        folder: With `config.json` and `model.safetensors`; for texts also with a tokenizer.
-        classes: Names of the classes.
-        kind: What is classified.
-        arguments: Entries of the configuration to change.
-
-    Returns:
-        The model in float32, and its tokenizer; None for images.
+    The arguments are entries of the configuration to change. The model comes in float32, beside its tokenizer; None for
+    images.
     """
     transformers, auto = require("transformers"), f"AutoModel{_CLASSES[kind]}"
     numbers = {name: place for place, name in enumerate(classes)}

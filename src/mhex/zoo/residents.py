@@ -25,6 +25,7 @@ _REQUIRED: dict[str, type] = {
     **{"arguments": dict, "classes": list, "preprocess": dict, "parameters": int, "data": dict, "licence": str},
 }
 _OPTIONAL: dict[str, type] = {"source": str, "base": str, "heads": dict, "answering": dict}
+ROW = ("name", "title", "modality", "architecture", "classes", "parameters", "megabytes", "accuracy", "data", "licence")
 
 
 def models_folder() -> Path:
@@ -131,17 +132,9 @@ def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
     for name in _names(folder):
         home = folder or folder_of(name) or WEIGHTS
         card, weights = _card(name, home), home / f"{name}.safetensors"
-        rows.append(
-            {
-                "name": f"zoo:{name}",
-                **{key: card[key] for key in ("title", "modality", "architecture")},
-                "classes": len(card["classes"]),
-                "parameters": card["parameters"],
-                "megabytes": round(weights.stat().st_size / 1e6, 2) if weights.is_file() else None,
-                "accuracy": card.get("accuracy"),
-                **{key: card[key] for key in ("data", "licence")},
-            }
-        )
+        card |= {"name": f"zoo:{name}", "classes": len(card["classes"])}
+        card["megabytes"] = round(weights.stat().st_size / 1e6, 2) if weights.is_file() else None
+        rows.append({key: card.get(key) for key in ROW})
     return rows
 
 

@@ -30,17 +30,14 @@ def build_network(
     *,
     features: bool = False,
 ) -> tuple[nn.Module, Any]:
-    """Build a network, without heads and without learned weights.
+    """Build a network, without heads and without learned weights, and its tokenizer; None for images.
 
     Args:
         model: Section `model` of a recipe: `source` and `architecture` are read.
         arguments: Arguments that shape the network.
-        classes: Names of the classes.
+        classes: Their names.
         kind: What is classified.
         features: Whether to leave the classifier out, so that features come out.
-
-    Returns:
-        The network, and its tokenizer; None for images.
     """
     source, architecture = model["source"], model["architecture"]
     if source in ("hf-folder", "minilm"):
