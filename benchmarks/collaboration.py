@@ -25,8 +25,7 @@ from mhex.viz import overlay
 from mhex.viz.captions import Legend
 from mhex.viz.colour import blend
 from mhex.viz.heatmap import photo_pixels
-from mhex.viz.panels import Panel, PanelRow, draw_rows
-from mhex.viz.sheet import Sheet
+from mhex.viz.sheet import Panel, PanelRow, Sheet, draw_rows
 from study_page import made_by, parser_of, save_picture, save_samples, table, write_page
 
 MODELS = ("zoo:blood-mhex-resnet18", "zoo:blood-mhex-resnet18-full")

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 import mhex
 from mhex._schema import build
-from mhex.cli._photos import open_photo
+from mhex.cli._parse import open_photo
 from mhex.errors import MhexError
 from mhex.heads.files import read_heads
 from mhex.heads.heads import Heads

@@ -60,7 +60,7 @@ def write_zoo(folder: Path) -> Path:
 def write_demo_zoo(folder: Path) -> Path:
     """`write_zoo`, heads for its residual network, and a classifier with heads on the real MiniLM."""
     import mhex
-    from mhex.zoo.hugging_face import load_minilm
+    from mhex.zoo.hugging_face import load_classifier, minilm_folder
 
     write_zoo(folder)
     card = json.loads((folder / "pets-resnet10t.json").read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def write_demo_zoo(folder: Path) -> Path:
     changes = {"base": "pets-resnet10t", "heads": heads, "accuracy": accuracy}
     _write_headed(folder, "pets-mhex-resnet10t", network, {**card, **changes}, lambda name: name.startswith("mhex."))
     topics = ["World", "Sports", "Business", "Sci/Tech"]
-    reader, _ = load_minilm(topics)
+    reader, _ = load_classifier(minilm_folder(), topics, "text")
     heads = {"where": "first3", "preset": "probe", "exclude_special": True}
     accuracy = {"topic": 0.25, "heads": [0.1, 0.2, 0.3], "split": "test", "texts": 12}
     changes = {"source": "minilm", "modality": "text", "classes": topics, "heads": heads, "accuracy": accuracy}

@@ -12,23 +12,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mhex.cli import bench, demo, explain, lists, models, recommend, report, train
+from mhex.cli import bench, demo, explain, lists, recommend, report, train
 from mhex.cli._console import STOPPED, complain, warning_lines
 from mhex.errors import MhexError
 
 __all__ = ["app", "main"]
 
 EXAMPLES = """
-Examples:
-
 mhex demo
-
 mhex explain cat.jpg --target top2
-
 mhex explain *.jpg --model timm:resnet18:weights.safetensors --method all
-
 mhex explain --text "A fine film." --model hf:my-bert
-
 Exit codes: 0, all is done; 2, a mistake in the command, or nothing could be done; 3, done with losses, which are \
 named on standard error; 130, stopped by Ctrl-C.
 """
@@ -62,10 +56,15 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _epilog(examples: str) -> str:
+    """The text below the help of a command: a paragraph for each line."""
+    return "Examples:\n\n" + examples.strip().replace("\n", "\n\n")
+
+
 app = typer.Typer(
     cls=Commands,
     help="Explain neural networks, and prove the explanations.",
-    epilog=EXAMPLES,
+    epilog=_epilog(EXAMPLES),
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -98,12 +97,12 @@ def main() -> None:
     app(prog_name="mhex")
 
 
-app.command("explain", epilog=f"Examples:\n\n{explain.EXAMPLES}")(explain.command)
+app.command("explain", epilog=_epilog(explain.EXAMPLES))(explain.command)
 app.command("demo")(demo.command)
 app.command("methods")(lists.methods)
 app.command("metrics")(lists.metrics)
-app.command("report", epilog=f"Examples:\n\n{report.EXAMPLES}")(report.command)
-app.add_typer(models.app, name="models")
-app.command("bench", epilog=f"Examples:\n\n{bench.EXAMPLES}")(bench.command)
-app.command("recommend", epilog=f"Examples:\n\n{recommend.EXAMPLES}")(recommend.command)
-app.command("train", epilog=f"Examples:\n\n{train.EXAMPLES}")(train.command)
+app.command("report", epilog=_epilog(report.EXAMPLES))(report.command)
+app.add_typer(lists.models_app, name="models")
+app.command("bench", epilog=_epilog(bench.EXAMPLES))(bench.command)
+app.command("recommend", epilog=_epilog(recommend.EXAMPLES))(recommend.command)
+app.command("train", epilog=_epilog(train.EXAMPLES))(train.command)

@@ -6,15 +6,18 @@ terminal obeys.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.cells import cell_len
 
 from mhex import _files
 from mhex._printable import one_line, printable
@@ -33,13 +36,10 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of names and words, each in one line.
+    """Headings, and rows with a cell for each; a cell is one line. Some signs take two places of a line, or none.
 
-    Attributes:
-        columns: Headings.
-        rows: Cells, one for each heading.
-        prose: Headings of cells with several words, which may be broken between these. Other cells are never broken,
-            so that names can be copied.
+    Cells below the headings `prose` may be broken between words. Other cells are never broken, so that names can be
+    copied.
     """
 
     columns: Sequence[str]
@@ -51,14 +51,12 @@ class Table:
         return "\n".join("\t".join(row) for row in (self.columns, *self.rows))
 
     def fitted(self, width: int) -> str:
-        """The table in lines of a terminal; columns without room are put below each row, with their headings.
+        """The table in lines of `width` signs; columns without room are put below each row, with their headings.
 
-        Args:
-            width: Signs in a line. Only a name that is longer by itself goes beyond.
+        Only a name that is longer by itself goes beyond.
         """
-        widths = {
-            place: max(_length(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))
-        }
+        columns = zip(self.columns, *self.rows, strict=True)
+        widths = {place: max(map(cell_len, cells)) for place, cells in enumerate(columns)}
         while len(widths) > 1 and _total(widths) > width:  # the widest columns go below; the first one stays
             del widths[max((place for place in widths if place), key=lambda place: (widths[place], place))]
         lines = [_line(self.columns, widths), "-" * min(width, _total(widths))]
@@ -74,13 +72,13 @@ class Table:
             text = f"{heading}: {cell}"
             if not cell:
                 continue
-            if lines and _length(f"{lines[-1]} | {text}") <= width:
+            if lines and cell_len(f"{lines[-1]} | {text}") <= width:
                 lines[-1] += f" | {text}"
                 continue
             first, *words = text.split(" ") if heading in self.prose else [text]
             lines.append(_INDENT + first)
             for word in words:
-                if _length(f"{lines[-1]} {word}") <= width:
+                if cell_len(f"{lines[-1]} {word}") <= width:
                     lines[-1] += f" {word}"
                 else:
                     lines.append(2 * _INDENT + word)
@@ -88,18 +86,11 @@ class Table:
 
 
 def _line(row: Sequence[str], widths: dict[int, int]) -> str:
-    return _GAP.join(row[place] + " " * (size - _length(row[place])) for place, size in widths.items()).rstrip()
+    return _GAP.join(row[place] + " " * (size - cell_len(row[place])) for place, size in widths.items()).rstrip()
 
 
 def _total(widths: dict[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
-
-
-def _length(text: str) -> int:
-    """Columns that a text takes in a terminal: some signs take two, or none."""
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def show_table(
@@ -209,31 +200,23 @@ def warning_lines() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def busy(work: str) -> Iterator[None]:
+def busy(work: str) -> AbstractContextManager[object]:
     """A spinner on standard error while something of unknown length runs; silent if nobody watches."""
-    console = _watcher()
-    if console is None:
-        yield
-        return
     from rich.text import Text
 
-    with console.status(Text(one_line(work))):
-        yield
+    console = _watcher()
+    return nullcontext() if console is None else console.status(Text(one_line(work)))
 
 
 @contextmanager
 def steps(total: int) -> Iterator[Step]:
     """A progress bar over `total` pieces of work on standard error; silent if nobody watches."""
-    console, begun = _watcher(), False
+    console, done = _watcher(), itertools.count()
     with progress_bar(total, console is not None, console=console) as bar:
 
         def step(work: str) -> None:
-            nonlocal begun
             bar.say(work)
-            if begun:
-                bar.advance()
-            begun = True
+            bar.reach(next(done))
 
         yield step
 

@@ -1,18 +1,24 @@
-"""The options that commands share, and the way from typed text to methods, targets, options and devices."""
+"""The options that commands share, and the way from typed text to methods, targets, options, photos and devices."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+import warnings
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, MhexError, unknown_name
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from mhex.capture import Outputs
+    from mhex.inputs.photos import Window
     from mhex.registry import Method
     from mhex.targets import Target, Task
 
@@ -33,7 +39,9 @@ OutputsOption = Annotated[
     typer.Option("--outputs", help="logits or probabilities: what the model returns.", show_default="recognised"),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:1.")]
-Value = TypeVar("Value")
+# A closed list: PIL would also hand EPS files, which are programs, to an interpreter.
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+_FORMAT_NAMES = "PNG, JPEG, WebP, BMP, GIF, TIFF, PPM, JPEG 2000, AVIF"
 _CONCEPT = "concept:"
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -95,25 +103,23 @@ def parse_task(text: str | None) -> Task | None:
     """The kind of the model's outputs; None if the model is to say it."""
     from mhex.targets import Task
 
-    choices: dict[str, Task] = {name: name for name in get_args(Task)}
-    return None if text is None else _choice(text, choices, "--task", ", ")
+    return _choice(text, get_args(Task), "--task", ", ")
 
 
 def parse_outputs(text: str | None) -> Outputs | None:
     """The form of the model's outputs; None if it is to be recognised."""
     from mhex.capture import Outputs
 
-    choices: dict[str, Outputs] = {name: name for name in get_args(Outputs)}
-    return None if text is None else _choice(text, choices, "--outputs", " or ")
+    return _choice(text, get_args(Outputs), "--outputs", " or ")
 
 
-def _choice(text: str, choices: Mapping[str, Value], option: str, separator: str) -> Value:
-    if text not in choices:
+def _choice(text: str | None, choices: Sequence[str], option: str, separator: str) -> Any | None:
+    if text is not None and text not in choices:
         raise ArgumentError(f"Expected {separator.join(choices)} after {option}, but got {text!r}.")
-    return choices[text]
+    return text
 
 
-def parse_window(text: str | None) -> tuple[float, float] | None:
+def parse_window(text: str | None) -> Window | None:
     """Two numbers with a comma between, `0,4095`; None without them."""
     from mhex.inputs.photos import check_window
 
@@ -190,3 +196,55 @@ def check_device(device: str) -> str:
                 f"Expected a device that is here, but got {device!r} and {count} CUDA devices; use cpu."
             )
     return device
+
+
+def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image:
+    """Open a photo as people see it: turned by its EXIF orientation, in RGB, transparency over white."""
+    from PIL import Image, UnidentifiedImageError
+
+    from mhex.inputs.photos import BROKEN, MOST_PIXELS, claims_too_much, upright_rgb
+
+    path = Path(path)
+    check_file(path)
+    too_large = ArgumentError(
+        f"The photo {path} claims more than {MOST_PIXELS // 10**6} million pixels, or more than its bytes hold, and "
+        "was not opened, because small files that unpack to huge pictures are a known attack; shrink it first."
+    )
+    Image.init()
+    with warnings.catch_warnings():
+        # PIL warns of large photos and of odd tags; the limit below decides, and the tags do not matter here.
+        warnings.simplefilter("ignore")
+        try:
+            # Older versions of PIL cannot open AVIF.
+            with Image.open(path, formats=[name for name in FORMATS if name in Image.OPEN]) as photo:
+                if claims_too_much(photo, path.stat().st_size):
+                    raise too_large
+                return upright_rgb(photo, window, f"The photo {path}")
+        except MhexError:
+            raise
+        except Image.DecompressionBombError as error:
+            raise too_large from error
+        except UnidentifiedImageError as error:
+            raise ArgumentError(
+                f"Expected a photo ({_FORMAT_NAMES}), but {path} is not a picture of these formats."
+            ) from error
+        except BROKEN as error:
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise ArgumentError(f"The photo {path} is damaged or cut off ({reason}).") from error
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that cannot be a photo without decoding it: missing, a folder, unreadable, empty."""
+    try:
+        if path.is_dir():
+            raise ArgumentError(f"Expected a photo, but {path} is a folder; name the photos in it, e.g. {path}/*.jpg.")
+        if not path.exists():
+            raise ArgumentError(f"There is no photo {path}; check the path.")
+        if not path.is_file():
+            raise ArgumentError(f"Expected a photo, but {path} is not a regular file.")
+        with path.open("rb") as file:
+            start = file.read(1)
+    except OSError as error:
+        raise ArgumentError(f"The photo {path} cannot be read: {error.strerror or error}.") from error
+    if not start:
+        raise ArgumentError(f"The photo {path} is empty (0 bytes).")

@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mhex._files import write_text
-from mhex.cli._console import (
-    LOSSES,
-    busy,
-    complain,
-    output_folder,
-    say,
-    show_table,
-    stopping,
-    without_repeated_warnings,
-)
+from mhex.cli import _console
+from mhex.cli._console import busy, complain, say
 from mhex.cli._parse import DeviceOption, check_device
-from mhex.cli.models import accuracy_words
+from mhex.cli.lists import accuracy_words
 from mhex.errors import ArgumentError, MhexError
 
 if TYPE_CHECKING:
@@ -34,13 +26,9 @@ if TYPE_CHECKING:
 EVERY = "all"
 EXAMPLES = """
 mhex bench --list
-
 mhex bench gradtoken-segmentation --quick
-
 mhex bench my-suite.yaml --device cuda --page results.md
-
 mhex bench all --device cuda --out runs --no-tables
-
 mhex bench all --from runs --page-folder pages
 """
 
@@ -119,14 +107,14 @@ def command(
     lost = False
     for typed_name, suite in named.items():
         name, single = f"{suite.name}-quick" if quick else suite.name, len(named) == 1
-        folder = Path("out") / "bench" / name if out is None else out if single else out / name
-        markdown = page if page_folder is None else page_folder / f"{suite.name}.md"
-        job = Job(typed_name, suite, folder, folder, markdown)
+        rows = html = Path("out") / "bench" / name if out is None else out if single else out / name
         if stored is not None:
             rows = stored if single and (stored / "suite.json").is_file() else stored / name
-            job = Job(typed_name, suite, rows, rows if out is None else folder, markdown)
+            html = rows if out is None else html
+        job = Job(typed_name, suite, rows, html, page if page_folder is None else page_folder / f"{suite.name}.md")
+        words = f"Rows of all that is judged so far are in {rows}; the same command goes on from there."
         try:
-            with stopping(lambda job=job: _words_after_stop(job.rows)):  # type: ignore[misc]
+            with _console.stopping(lambda words=words: words):  # type: ignore[misc]
                 lost |= _work(job, stored is not None, not no_tables, shared)
         except (MhexError, RuntimeError, OSError) as error:  # what a machine or a suite can lack; not a bug of mhex
             if single:
@@ -141,7 +129,7 @@ def command(
             raise ArgumentError(sentence)
         complain(sentence)
     if failed or lost:
-        raise typer.Exit(LOSSES)
+        raise typer.Exit(_console.LOSSES)
 
 
 def read_suites(names: Sequence[str]) -> dict[str, Suite]:
@@ -166,16 +154,16 @@ def _work(job: Job, stored: bool, tables: bool, shared: dict[str, Any]) -> bool:
     started = time.perf_counter()
     result = stored_result(job.rows, job.suite) if stored else None
     if tables:  # before any work is spent
-        output_folder(job.html)
+        _console.output_folder(job.html)
         if job.page is not None:
-            output_folder(job.page.parent)
+            _console.output_folder(job.page.parent)
     if result is None:
         # The command that makes the same numbers again; the folder that they are written to changes none.
         device = "" if shared["device"] == "cpu" else f" --device {shared['device']}"
-        with without_repeated_warnings():
+        with _console.without_repeated_warnings():
             result = run_suite(
                 job.suite,
-                output_folder(job.rows),
+                _console.output_folder(job.rows),
                 progress=sys.stderr.isatty(),
                 command=f"mhex bench {Path(job.name).name}{' --quick' if shared['quick'] else ''}{device}",
                 say=None if sys.stdout.isatty() else complain,
@@ -183,8 +171,7 @@ def _work(job: Job, stored: bool, tables: bool, shared: dict[str, Any]) -> bool:
             )
         complain(f"Rows of {len(result.reports)} models are in {job.rows}.")
     if tables:
-        _show(result)
-        _write(result, job)
+        _publish(result, job)
     if not sys.stdout.isatty():
         complain(f"{job.suite.name}: {time.perf_counter() - started:.1f} s in all.")
     for line in result.remarks:
@@ -194,11 +181,11 @@ def _work(job: Job, stored: bool, tables: bool, shared: dict[str, Any]) -> bool:
     return bool(result.lost)
 
 
-def _words_after_stop(rows: Path) -> str:
-    return f"Rows of all that is judged so far are in {rows}; the same command goes on from there."
+def _publish(result: SuiteResult, job: Job) -> None:
+    """Print the tables, and write the HTML page and the page in Markdown where it was asked for."""
+    from mhex.judge.page import page_of
+    from mhex.lab.suites.page import write_page
 
-
-def _show(result: SuiteResult) -> None:
     for label, report in result.reports.items():
         record = result.record["models"][label]
         evaluator = f", outputs of {record['evaluator']}" if record["evaluator"] else ""
@@ -207,13 +194,6 @@ def _show(result: SuiteResult) -> None:
             f"{record['data']['name']}, target {record['target']}{evaluator}\n"
         )
         say(f"{report.table()}\n")
-
-
-def _write(result: SuiteResult, job: Job) -> None:
-    """Write the HTML page, and the page in Markdown where it was asked for."""
-    from mhex.judge.page import page_of
-    from mhex.lab.suites.page import write_page
-
     file = job.html / "report.html"
     write_text(page_of(job.rows, result.suite.title, remarks=result.remarks), file)
     complain(f"Wrote {file}.")
@@ -225,7 +205,7 @@ def _write(result: SuiteResult, job: Job) -> None:
 
 def _list() -> None:
     with busy("Reading the suites"):
-        from mhex.zoo.places import missing_of
+        from mhex.zoo.residents import missing_of
 
         suites = read_suites([EVERY]).values()
     rows = []
@@ -239,4 +219,4 @@ def _list() -> None:
         )
         rows.append((suite.name, suite.title, *(", ".join(dict.fromkeys(names)) for names in columns)))
     headings = ("name", "what", "data", "models", "to be built first", "metrics")
-    show_table(f"{len(rows)} suites", headings, rows, prose=headings[1:])
+    _console.show_table(f"{len(rows)} suites", headings, rows, prose=headings[1:])

@@ -1,61 +1,101 @@
-"""`mhex explain`: photos or texts in, pictures out."""
+"""`mhex explain`: photos or texts in, pictures out, by several methods beside each other."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mhex import errors
 from mhex._files import write_text
 from mhex._printable import one_line
-from mhex.cli import _parse
-from mhex.cli._console import (
-    LOSSES,
-    Step,
-    beginning,
-    busy,
-    complain,
-    output_folder,
-    show_table,
-    steps,
-    stopping,
-    unique_labels,
-    without_repeated_warnings,
-    writing,
-)
-from mhex.cli._photos import check_file, open_photo
-from mhex.cli._run import MethodResults, explain_by, group_by_reason
+from mhex._progress import watched
+from mhex.cli import _console, _parse
+from mhex.cli._console import Step, complain
 from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
     from mhex.inputs.photos import Window
     from mhex.targets import Target
-    from mhex.viz import Section
 
 EXAMPLES = """
 mhex explain cat.jpg
-
 mhex explain cat.jpg dog.jpg --method gae,rollout --target "Egyptian Mau,Pug" --html
-
 mhex explain cat.jpg --model timm:resnet18:weights.safetensors --method all --target top3
-
 mhex explain cat.jpg --method cdam,cdam-integrated --option steps=20 --target concept:whiskers.safetensors
-
 mhex explain scan.png --model run:my-scans --window=0,4095
-
 mhex explain --text "A fine film." --model hf:my-bert --method gae --option start_block=2
-
 mhex explain --text "A fine film." --model hf:my-stars --task regression --method cdam
-
 A concept is a file that mhex.Concept.save wrote; several have commas between, each with concept: before it.
 """
+# Why a method may be passed over where every method was asked for; other errors are mistakes, and are raised.
+_CANNOT = (errors.UnsupportedModelError, errors.CaptureError, errors.MissingExtraError)
 _MOST_COLUMNS = 40  # of methods beside each other in one picture
+
+
+@dataclass(frozen=True)
+class MethodResults:
+    """Explanations of one input, and for each method left out the reason; `failed` are those that gave no number."""
+
+    explanations: list[Explanation]
+    left_out: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, NotFiniteError] = field(default_factory=dict)
+
+
+def explain_by(
+    bundle: Bundle,
+    item: Any,
+    methods: Sequence[str],
+    target: Target,
+    step: Step,
+    label: str,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    pass_over: bool = False,
+    **shared: Any,
+) -> MethodResults:
+    """Explain one photo or text by several methods; `pass_over` leaves out those that cannot serve the model.
+
+    Each method is a step, which progress shows behind the label.
+    """
+    import mhex
+    from mhex.explain import AUTO
+    from mhex.methods import get_method
+
+    outcome = MethodResults([])
+    concepts = any(isinstance(part, mhex.Concept) for part in (target if isinstance(target, list) else [target]))
+    for method in methods:
+        step(f"{label}: {method}")
+        if pass_over and concepts and method != AUTO and get_method(method).target == "class":
+            outcome.left_out[method] = "it explains classes, not concepts"
+            continue
+        arguments = {"progress": watched(), **shared, **(options or {}).get(method, {})}
+        try:
+            outcome.explanations.append(mhex.explain(bundle, [item], method, target, **arguments))
+        except _CANNOT as error:
+            if not pass_over or isinstance(error, NotFiniteOutputError):  # the latter is the same for every method
+                raise
+            if isinstance(error, NotFiniteError):
+                outcome.failed[method] = error
+            # Methods that can serve the model are shown beside it anyway, so the short reason is enough.
+            outcome.left_out[method] = error.reason if isinstance(error, errors.UnsupportedModelError) else str(error)
+    return outcome
+
+
+def group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """For each reason the methods left out for it."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        groups.setdefault(reason, []).append(name)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -82,17 +122,10 @@ class Request:
     def explain(self, item: Item, step: Step) -> MethodResults:
         """Explain a photo or text by all methods."""
         try:
-            opened = item.source if isinstance(item.source, str) else open_photo(item.source, self.window)
+            opened = item.source if isinstance(item.source, str) else _parse.open_photo(item.source, self.window)
         except ArgumentError as error:
             raise _PhotoError(str(error)) from error
-        outcome = explain_by(
-            self.bundle,
-            opened,
-            self.methods,
-            self.target,
-            lambda work: step(f"{item.label}: {work}"),
-            **self.arguments,
-        )
+        outcome = explain_by(self.bundle, opened, self.methods, self.target, step, item.label, **self.arguments)
         if not outcome.explanations:
             if outcome.failed:
                 raise next(iter(outcome.failed.values()))
@@ -100,41 +133,38 @@ class Request:
             raise ArgumentError(f"No method can explain {self.bundle.name}: {reasons}.")
         return outcome
 
-    def file(self, name: str) -> Path:
-        """A file of the folder; one that would overwrite a photo is refused."""
+    def draw(self, drawing: Explanation | Figure, name: str) -> str:
+        """Draw into a file of the folder and give its path; one that would overwrite a photo is refused."""
+        from mhex.viz import save_figure
+
         file = self.out / name
         if file.resolve() in self.photos:
             raise ArgumentError(f"The result would overwrite the photo {file}; choose another folder with --out.")
-        return file
+        with _console.writing(file):
+            save_figure(drawing, file)
+        return str(file)
 
     def save(self, item: Item, outcome: MethodResults) -> list[tuple[str, ...]]:
         """Write an item's pictures; one row of the table per method and target."""
-        from mhex.viz import comparison, save_figure
+        from mhex.viz import comparison
 
         rows: list[tuple[str, ...]] = []
         for explanation in outcome.explanations:
             # Names of methods hold no dot, so no two labels and methods can give the same file.
-            file = self.file(f"{item.label}.{explanation.method}.png")
-            with writing(file):
-                save_figure(explanation, file)
+            file = self.draw(explanation, f"{item.label}.{explanation.method}.png")
             if layers := explanation.by_layer():
-                single = self.file(f"{item.label}.{explanation.method}.layers.png")
-                with writing(single):
-                    save_figure(comparison([*layers.values(), explanation], labels=[*layers, "all"]), single)
-            predicted = self.predicted(explanation)
-            names = explanation.target_names(0)
-            if explanation.values is None:  # a model without a classifier has no target
-                cells = [(names[0], "", *[""] * len(predicted))]
-            else:
+                blocks = comparison([*layers.values(), explanation], labels=[*layers, "all"])
+                self.draw(blocks, f"{item.label}.{explanation.method}.layers.png")
+            names, words = explanation.target_names(0), [""]  # a model without a classifier has no target
+            if explanation.values is not None:
                 values = zip(explanation.target_values(0), explanation.target_probabilities(0), strict=True)
                 words = [f"{value:.4g}" if share is None else f"{100 * share:.1f} %" for value, share in values]
-                cells = [(name, value, *predicted) for name, value in zip(names, words, strict=True)]
-            rows += [(item.name, explanation.method, *cell, str(file)) for cell in cells]
+            predicted = self.predicted(explanation)
+            cells = zip(names, words, strict=True)
+            rows += [(item.name, explanation.method, *cell, *predicted, file) for cell in cells]
         if len(outcome.explanations) > 1:
-            file = self.file(f"{item.label}.comparison.png")
-            with writing(file):
-                save_figure(comparison(outcome.explanations, columns=_MOST_COLUMNS), file)
-            rows.append((item.name, "all of these", "", "", *[""] * len(predicted), str(file)))
+            file = self.draw(comparison(outcome.explanations, columns=_MOST_COLUMNS), f"{item.label}.comparison.png")
+            rows.append((item.name, "all of these", "", "", *[""] * len(predicted), file))
         return rows
 
     def columns(self, explanation: Explanation) -> tuple[str, ...]:
@@ -157,8 +187,7 @@ def command(
     text: Annotated[list[str] | None, typer.Option("--text", help="A text to explain; may be repeated.")] = None,
     model: _parse.ModelOption = "zoo:pets-vit",
     method: Annotated[
-        str,
-        typer.Option("--method", help="Methods with commas between, auto for what suits the model, or all."),
+        str, typer.Option("--method", help="Methods with commas between, auto for what suits the model, or all.")
     ] = "auto",
     target: Annotated[
         str | None,
@@ -188,7 +217,7 @@ def command(
 ) -> None:
     """Explain why a model gives photos or texts their class: one picture per method, and a comparison of several."""
     items = _items(photos or [], text or [])
-    with busy(f"Loading {model}"):
+    with _console.busy(f"Loading {model}"):
         methods = _parse.parse_methods(method, auto=True)
         every = "all" in (name.strip() for name in method.split(","))
         arguments = {
@@ -202,8 +231,9 @@ def command(
         if text and ends is not None:
             raise ArgumentError("Expected --window beside photos, but got --text; leave it out.")
         _parse.check_device(device)
-        out = output_folder(out)
+        out = _console.output_folder(out)
         bundle = _load(model, device, is_text=bool(text))
+        from mhex.viz import Section, page, to_html
     sources = frozenset(item.source.resolve() for item in items if isinstance(item.source, Path))
     targets = _parse.parse_target(target, bundle.class_names)
     request = Request(bundle, methods, targets, ends, arguments, out, sources)
@@ -212,9 +242,9 @@ def command(
     lost: dict[str, MhexError] = {}
     heads: tuple[str, ...] | None = None
     with (
-        stopping(lambda: _words_after_stop(items, {row[0] for row in rows}, out)),
-        without_repeated_warnings(),
-        steps(len(items) * len(methods)) as step,
+        _console.stopping(lambda: _words_after_stop(items, {row[0] for row in rows}, out)),
+        _console.without_repeated_warnings(),
+        _console.steps(len(items) * len(methods)) as step,
     ):
         for item in items:
             try:
@@ -231,23 +261,27 @@ def command(
             left_out |= {name: reason for name, reason in outcome.left_out.items() if name not in outcome.failed}
             lost |= {f"{item.name} by {name}": error for name, error in outcome.failed.items()}
             if html or text:
-                sections.append(_section(item, outcome))
+                reasons = group_by_reason(outcome.left_out).items()
+                note = "\n\n".join(f"Left out {', '.join(names)}: {reason}" for reason, names in reasons)
+                sections.append(Section(item.name, to_html(outcome.explanations), note))
     lost = _joined(lost)
     if heads is None:
         first = next(iter(lost.values()))
         raise ArgumentError(f"None of {len(items)} inputs can be explained: {first}") if len(items) > 1 else first
     for reason, names in group_by_reason(left_out).items():
         complain(f"left out {', '.join(names)}: {reason}")
-    show_table(bundle.name, ("input", "method", *heads, "file"), rows)
+    _console.show_table(bundle.name, ("input", "method", *heads, "file"), rows)
     for remark in remarks:  # beside the table, which other programs may read
         complain(remark)
     if sections:
-        complain(f"Page: {_write_page(bundle, sections, out)}.")
+        file = out / "index.html"
+        write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), file)
+        complain(f"Page: {file}.")
     if lost:
         for name, loss in lost.items():
             complain(f"not explained: {loss}" if name in str(loss) else f"not explained: {name}: {loss}")
         complain(f"The pictures of all others are in {out}.")
-        raise typer.Exit(LOSSES)
+        raise typer.Exit(_console.LOSSES)
 
 
 class _PhotoError(ArgumentError):
@@ -286,12 +320,12 @@ def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
     if texts:
         if blank := [number for number, text in enumerate(texts, 1) if not text.strip()]:
             raise ArgumentError(f"Expected some text after each --text, but number {blank[0]} is blank.")
-        return [Item(f"text-{number}", beginning(text), text) for number, text in enumerate(texts, 1)]
+        return [Item(f"text-{number}", _console.beginning(text), text) for number, text in enumerate(texts, 1)]
     # Missing photos are refused now, before the model is loaded; damaged ones are named at the end.
     for photo in photos:
         if not os.path.isfile(photo):  # also of names that the system does not take
-            check_file(photo)
-    labels = unique_labels(photo.stem for photo in photos)
+            _parse.check_file(photo)
+    labels = _console.unique_labels(photo.stem for photo in photos)
     return [Item(label, one_line(photo), photo) for label, photo in zip(labels, photos, strict=True)]
 
 
@@ -323,19 +357,3 @@ def _remarks(item: Item, outcome: MethodResults) -> list[str]:
     if cut := outcome.explanations[0].cut(0):
         lines.append(f"{item.label}: {cut}, all that the model can read")
     return lines
-
-
-def _section(item: Item, outcome: MethodResults) -> Section:
-    from mhex.viz import Section, to_html
-
-    grouped = group_by_reason(outcome.left_out)
-    left_out = "\n\n".join(f"Left out {', '.join(names)}: {reason}" for reason, names in grouped.items())
-    return Section(item.name, to_html(outcome.explanations), left_out)
-
-
-def _write_page(bundle: Bundle, sections: Sequence[Section], out: Path) -> Path:
-    from mhex.viz import page
-
-    file = out / "index.html"
-    write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), file)
-    return file

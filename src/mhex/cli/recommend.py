@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 mhex recommend --model zoo:pets-vit --data pets --budget 120
-
 mhex recommend --model timm:resnet18:weights.safetensors --data folder:photos --budget "5 min" --out out/recommend
-
 mhex recommend --model zoo:pets-vit --data csv:photos.csv --score faithfulness=1,stability=1 --method gae,lrp,gradcam
-
 mhex recommend --model zoo:pets-vit --data pets --score insertion
 """
 

@@ -13,7 +13,6 @@ from mhex.errors import ArgumentError
 
 EXAMPLES = """
 mhex report runs/pets
-
 mhex report runs --out pets.html --title "Pets, two models" --images 0,3,5
 """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mhex.cli._console import busy, complain, output_folder, say, show_table, stopping
-from mhex.cli.models import accuracy_words
+from mhex.cli.lists import accuracy_words
 from mhex.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,13 +18,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 mhex train --list
-
 mhex train blood-resnet18 --set train.epochs=2
-
 mhex train my-recipe.yaml --out out/train/mine
-
 mhex train pets-vit --with-needs
-
 accelerate launch --num_processes 4 -m mhex train pets-vit
 """
 

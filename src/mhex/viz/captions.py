@@ -13,6 +13,11 @@ from mhex.errors import ArgumentError, ArgumentTypeError
 
 SCALE_NOTE = "Each map is scaled on its own, so colours compare within a map."
 TEXT_SCALE_NOTE = "Each text is scaled on its own, so colours compare within a text."
+_EFFECTS = {
+    "concept": ("unlike {}", "like {}", "most like {}", "likeness to {}"),
+    "output": ("lowers {}", "raises {}", "raises {} most", "what raises {}"),
+    **dict.fromkeys(("class", "target"), ("against {}", "for {}", "most evidence for {}", "evidence for {}")),
+}
 _NAME_LETTERS = 28  # of a class among the predictions of several samples
 
 
@@ -133,23 +138,20 @@ def remark(explanation: Explained, sample: int, target: int) -> str:
     return "constant" if constant else ""
 
 
-def legend(explanation: Explained, names: Collection[str] = ()) -> Legend:
-    """What the colours of an explanation mean.
+def effect_words(explanation: Explained, name: str) -> list[str]:
+    """How words put low, high and the highest scores of a target, and what its map shows."""
+    kind = target_kind(explanation)
+    effects = _EFFECTS["output" if kind != "concept" and explanation.task == "regression" else kind]
+    return [words.format(name) for words in effects]
 
-    Args:
-        explanation: Where the scores come from.
-        names: Names of the targets drawn; a single one is named in the legend.
-    """
+
+def legend(explanation: Explained, names: Collection[str] = ()) -> Legend:
+    """What the colours of an explanation mean; if `names` holds a single target, the legend names it."""
     kind = target_kind(explanation)
     name = next(iter(names)) if len(names) == 1 and kind != "target" else f"the {kind}"
     if not explanation.class_specific:
         return Legend(explanation.signed, "least", f"most important, for any {kind}")
-    if kind == "concept":
-        low, high, most = f"unlike {name}", f"like {name}", f"most like {name}"
-    elif explanation.task == "regression":
-        low, high, most = f"lowers {name}", f"raises {name}", f"raises {name} most"
-    else:
-        low, high, most = f"against {name}", f"for {name}", f"most evidence for {name}"
+    low, high, most, _ = effect_words(explanation, name)
     return Legend(True, low, high) if explanation.signed else Legend(False, "least", most)
 
 
@@ -179,17 +181,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def choose(wanted: Sequence[int] | None, count: int, most: int, noun: str, call: str = "") -> tuple[list[int], str]:
-    """Which samples or targets to draw, and a sentence on those left out.
+    """Which of `count` samples or targets to draw, and a sentence on those left out.
 
-    Args:
-        wanted: Asked for by the user, all of them drawn; None for the first `most`.
-        count: How many there are.
-        most: The largest number drawn unasked.
-        noun: `"samples"` or `"targets"`, also the argument that chooses them.
-        call: The function that takes this argument, for the sentence.
-
-    Raises:
-        ArgumentError: If nothing remains to draw, or a number asked for does not exist.
+    All that the user wanted are drawn, or else the first `most`. The sentence names the function `call` whose argument
+    `noun` draws more.
     """
     if wanted is None:
         if count <= most:

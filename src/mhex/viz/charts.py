@@ -38,13 +38,7 @@ Band = tuple[Sequence[float], Sequence[float], Sequence[float]]  # middle, low a
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn, the same in all charts of a page.
-
-    Attributes:
-        colour: `#rrggbb`.
-        dashes: Lengths of dashes and gaps of its line; empty for a full line.
-        control: Whether it is a control, which is drawn in grey.
-    """
+    """How a method, or a control, is drawn in all charts of a page: `#rrggbb`, and lengths of dashes and gaps."""
 
     colour: str
     dashes: tuple[float, ...] = ()
@@ -67,15 +61,7 @@ def styles_of(methods: Sequence[str], controls: Sequence[str] = ()) -> dict[str,
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """Curves over a common axis.
-
-    Attributes:
-        title: Heading.
-        below: What the horizontal axis shows.
-        beside: What the vertical axis shows.
-        x: Places of the points.
-        bands: Curves by name.
-    """
+    """Curves by name over the points `x`, a heading, and what the axes below and beside them show."""
 
     title: str
     below: str
@@ -85,13 +71,7 @@ class CurvePanel:
 
 
 def curve_figure(panels: Sequence[CurvePanel], styles: Mapping[str, Style], key: bool = False) -> Sheet:
-    """Draw panels of curves with bands, at most two side by side, controls behind the others.
-
-    Args:
-        panels: In the order of reading.
-        styles: Of all names.
-        key: Whether a key below says which curve is whose.
-    """
+    """Draw panels of curves with bands, at most two side by side, controls behind the others; a key may stand below."""
     columns, height = min(2, len(panels)), 2.6
     width = columns * _WIDTH
     names = [name for name in styles if any(name in panel.bands for panel in panels)]
@@ -142,8 +122,8 @@ def box_figure(title: str, below: str, rows: Mapping[str, Sequence[float]], styl
         (box,) = boxplot_stats(finite)
         colour, line = styles[name].colour, {"color": styles[name].colour, "linewidth": 1.1, "zorder": 2}
         axes.barh(place, box["q3"] - box["q1"], 0.55, box["q1"], color=(colour, 0.2), edgecolor=colour, linewidth=1.1)
-        axes.plot([box["whislo"], box["q1"]], [place, place], **line)
-        axes.plot([box["q3"], box["whishi"]], [place, place], **line)
+        for ends in (("whislo", "q1"), ("q3", "whishi")):
+            axes.plot([box[end] for end in ends], [place, place], **line)
         axes.plot([box["med"]] * 2, [place - 0.27, place + 0.27], **{**line, "linewidth": 1.9})
         axes.plot(box["fliers"], [place] * len(box["fliers"]), "o", color=colour, markersize=2.2, markeredgewidth=0)
         axes.plot(box["mean"], place, "D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, zorder=3)
@@ -151,13 +131,9 @@ def box_figure(title: str, below: str, rows: Mapping[str, Sequence[float]], styl
 
 
 def bar_figure(title: str, below: str, rows: Mapping[str, tuple[float, str]], styles: Mapping[str, Style]) -> Sheet:
-    """Draw a bar for each method on an axis of powers of ten, with its value in words.
+    """Draw a bar for each method on an axis of powers of ten; arguments as for `box_figure`.
 
-    Args:
-        title: Heading.
-        below: What the axis shows.
-        rows: By name, from top to bottom, a value above 0 and what is written beside its bar.
-        styles: Of all names.
+    The rows have a value above 0 each, and what is written beside its bar.
     """
     chart = _method_chart(title, rows, styles)
     axes = chart.axes(0, below)
@@ -248,18 +224,10 @@ def forest_figure(rows: Sequence[tuple[str, str, float, float, float]], note: st
 
 
 class _RowChart:
-    """Panels that share the names of their rows at the left.
+    """Panels that share the names of their rows at the left, with a heading above and sentences below.
 
-    Args:
-        names: Of the rows, top to bottom.
-        title: Heading.
-        note: Sentences below.
-        panel: Width of a panel, in inches.
-        panels: How many there are.
-        beside: Width that is kept free beside the last panel.
-        row: Height of a row.
-        size: Of the letters of the heading.
-        controls: How many of the last names are controls, which are grey and set apart from the others.
+    Lengths are in inches: of a panel, of a row, and of the room that is kept free beside the last panel. The last
+    `controls` names are grey and set apart from the others.
     """
 
     def __init__(
@@ -349,9 +317,6 @@ def scatter(first: Explained, second: Explained, *, title: str = "") -> Sheet:
         first: Along.
         second: Up; of the same batch, on the same grid and for the same targets.
         title: A heading.
-
-    Raises:
-        ArgumentError: If their scores do not belong together.
     """
     check_same_input([first, second])
     if first.scores.shape != second.scores.shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import matplotlib
 import numpy as np
+from matplotlib.colors import to_hex, to_rgb
 from numpy.typing import NDArray
 
 INK = "#1c1c1c"
@@ -32,15 +33,12 @@ def _paint(scores: Scores, signed: bool, table: dict[bool, tuple[str, float, flo
 
 
 def blend(photo: Pixels, scores: Scores, signed: bool) -> Pixels:
-    """Lay a heat map over a photo; the stronger the score, the less of the photo shows through.
+    """Lay a heat map over a photo (H, W, 3); the stronger the score, the less of the photo shows through.
 
     Args:
-        photo: (H, W, 3).
+        photo: Where the score is zero, it is left, with paler colours.
         scores: (H, W), in [0, 1], or in [-1, 1] if signed.
         signed: Whether negative scores speak against the target.
-
-    Returns:
-        (H, W, 3). Where the score is zero, the photo is left, with paler colours.
     """
     base = photo.astype(np.float32) / 255
     # The photo's own colours are held back, or a red cat would read as a hot one.
@@ -54,37 +52,23 @@ def blend(photo: Pixels, scores: Scores, signed: bool) -> Pixels:
     return np.asarray(np.rint(255 * mixed), np.uint8)
 
 
-def photo_bar(signed: bool, steps: int = 128) -> Pixels:
-    """A colour bar (1, steps, 3) as the colours look on a light grey photo."""
+def colour_bar(signed: bool, text: bool, steps: int = 128) -> Pixels:
+    """A colour bar (1, steps, 3): the colours behind words, or as they look on a light grey photo."""
     scores = np.linspace(-1 if signed else 0, 1, steps, dtype=np.float32)[None]
+    if text:
+        return np.asarray(np.rint(255 * _paint(scores, signed, _BEHIND_TEXT)), np.uint8)
     return blend(np.full((1, steps, 3), GREY, np.uint8), scores, signed)
 
 
-def text_bar(signed: bool, steps: int = 128) -> Pixels:
-    """A colour bar (1, steps, 3) of the colours behind words."""
-    scores = np.linspace(-1 if signed else 0, 1, steps, dtype=np.float32)[None]
-    return np.asarray(np.rint(255 * _paint(scores, signed, _BEHIND_TEXT)), np.uint8)
-
-
 def text_colours(strength: float, signed: bool) -> tuple[str, str]:
-    """Background and ink for a word, as `#rrggbb`; the ink is the one of black and white that reads better.
-
-    Args:
-        strength: Score of the word in [-1, 1].
-        signed: Whether negative scores speak against the target.
-    """
-    paint = _paint(np.asarray(strength, np.float32), signed, _BEHIND_TEXT)
-    background = "#" + "".join(f"{round(255 * float(c)):02x}" for c in paint)
+    """Background and ink for a word of a score in [-1, 1]: of black and white, the ink is the one that reads better."""
+    background = to_hex(_paint(np.asarray(strength, np.float32), signed, _BEHIND_TEXT))
     return background, max(_INKS, key=lambda ink: contrast(background, ink))
 
 
 def contrast(first: str, second: str) -> float:
     """Contrast ratio of two colours `#rrggbb` by the WCAG formula, from 1 to 21."""
-    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    channels = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    channels = np.array([to_rgb(first), to_rgb(second)])
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    return float(linear @ _LUMA)
+    dark, light = sorted((linear @ _LUMA).tolist())
+    return float((light + 0.05) / (dark + 0.05))

@@ -11,25 +11,10 @@ from torch import Tensor
 
 from mhex._files import write_bytes
 from mhex.errors import ArgumentError
-from mhex.viz.captions import (
-    SCALE_NOTE,
-    Explained,
-    Legend,
-    agnostic_note,
-    check_same_input,
-    choose,
-    choose_both,
-    column_labels,
-    drawn_names,
-    legend,
-    legends,
-    prediction_note,
-    remark,
-    target_label,
-)
+from mhex.viz import captions
+from mhex.viz.captions import SCALE_NOTE, Explained, Legend
 from mhex.viz.heatmap import cells_over, clip_note, overlay, photo_pixels, picture_pixels
-from mhex.viz.panels import Panel, PanelRow, draw_rows
-from mhex.viz.sheet import Sheet, render
+from mhex.viz.sheet import Panel, PanelRow, Sheet, draw_rows, render
 from mhex.viz.text import draw_blocks, text_blocks
 
 _KINDS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".pdf": "pdf", ".svg": "svg", ".webp": "webp"}
@@ -50,13 +35,11 @@ def figure(
         samples: Which samples to draw; None for the first ones, with a sentence in the figure on those left out.
         targets: Which of several targets to draw; None for the first ones.
     """
-    is_text, call = explanation.modality == "text", "mhex.viz.figure"
-    if is_text:
-        chosen, columns, more = choose_both(explanation, samples, targets, _MOST_TEXTS, call)
-    else:
-        chosen, columns, more = choose_both(explanation, samples, targets, _MOST_MAPS, call, _MOST_MAPS)
-    bars = [legend(explanation, drawn_names(explanation, chosen, columns))]
-    prediction = prediction_note(explanation, chosen)
+    is_text = explanation.modality == "text"
+    limits = {"most": _MOST_TEXTS} if is_text else {"most": _MOST_MAPS, "most_samples": _MOST_MAPS}
+    chosen, columns, more = captions.choose_both(explanation, samples, targets, call="mhex.viz.figure", **limits)
+    bars = [captions.legend(explanation, captions.drawn_names(explanation, chosen, columns))]
+    prediction = captions.prediction_note(explanation, chosen)
     if is_text:
         blocks = text_blocks([explanation], [""], chosen, columns)
         return draw_blocks(blocks, explanation.method, bars, [prediction, *more])
@@ -64,8 +47,8 @@ def figure(
     for sample in chosen:
         panels = _photo_panel(explanation, sample, f"sample {sample}" if len(chosen) > 1 else "input")
         for target in columns:
-            name, value = target_label(explanation, sample, target)
-            tail = ", ".join(filter(None, (value, remark(explanation, sample, target))))
+            name, value = captions.target_label(explanation, sample, target)
+            tail = ", ".join(filter(None, (value, captions.remark(explanation, sample, target))))
             panels.append(Panel(overlay(explanation, sample, target), name, tail))
         rows.append(PanelRow(panels))
     return draw_rows(rows, explanation.method, bars, [prediction, SCALE_NOTE, clip_note([explanation]), *more])
@@ -91,16 +74,13 @@ def comparison(
         labels: Names of the columns; None for the names of the methods, with the options that tell equal ones apart.
         title: A heading.
         columns: The most methods side by side; more continue in further rows.
-
-    Raises:
-        ArgumentError: If the explanations are not of the same input and targets.
     """
-    check_same_input(explanations, labels)
+    captions.check_same_input(explanations, labels)
     first = explanations[0]
-    names = column_labels(explanations) if labels is None else list(labels)
-    rows_of, targets_of, more = choose_both(first, samples, targets, _MOST_ROWS, "mhex.viz.comparison")
-    bars = legends(explanations, drawn_names(first, rows_of, targets_of))
-    prediction, agnostic = prediction_note(first, rows_of), agnostic_note(explanations)
+    names = captions.column_labels(explanations) if labels is None else list(labels)
+    rows_of, targets_of, more = captions.choose_both(first, samples, targets, _MOST_ROWS, "mhex.viz.comparison")
+    bars = captions.legends(explanations, captions.drawn_names(first, rows_of, targets_of))
+    prediction, agnostic = captions.prediction_note(first, rows_of), captions.agnostic_note(explanations)
     if first.modality == "text":
         blocks = text_blocks(explanations, names, rows_of, targets_of)
         return draw_blocks(blocks, title, bars, [prediction, *more, agnostic])
@@ -118,8 +98,8 @@ def comparison(
                 panels = _photo_panel(source, sample, heading if top else "")
                 for entry, name in list(zip(explanations, names, strict=True))[start : start + width]:
                     pixels = overlay(entry, sample, target)
-                    panels.append(Panel(pixels, name if top else "", remark(entry, sample, target)))
-                rows.append(PanelRow(panels, *target_label(source, sample, target)))
+                    panels.append(Panel(pixels, name if top else "", captions.remark(entry, sample, target)))
+                rows.append(PanelRow(panels, *captions.target_label(source, sample, target)))
     notes = [prediction, SCALE_NOTE, clip_note(explanations), agnostic, *more]
     return draw_rows(rows, title, bars, notes, broken=True)
 
@@ -143,17 +123,11 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
             f"Expected maps and raw values (B, grid, grid) of {len(images)} images, but got {tuple(maps.shape)} and "
             f"{tuple(raw.shape)}."
         )
-    title, meaning = {
-        "keep": (
-            "sum of cosines",
-            "Each cell: the sum of cosines of gate and head while only this cell is visible.",
-        ),
-        "occlude": (
-            "fall of the sum of cosines",
-            "Each cell: by how much the sum of cosines of gate and head falls while this cell is hidden.",
-        ),
-    }[mode]
-    chosen, more = choose(None, len(maps), _MOST_MAPS, "samples")
+    title, meaning = "sum of cosines", "the sum of cosines of gate and head while only this cell is visible"
+    if mode == "occlude":
+        title = "fall of the sum of cosines"
+        meaning = "by how much the sum of cosines of gate and head falls while this cell is hidden"
+    chosen, more = captions.choose(None, len(maps), _MOST_MAPS, "samples")
     rows = []
     for sample in chosen:
         photo = picture_pixels(images[sample])
@@ -161,7 +135,8 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
         tail = f"{low:.2f} to {high:.2f}".replace("-", "\N{MINUS SIGN}") if high > low else "constant"
         cells = Panel(cells_over(photo, maps[sample], images.shape[2:]), title, tail)
         rows.append(PanelRow([Panel(photo, f"sample {sample}" if len(chosen) > 1 else "input"), cells]))
-    return draw_rows(rows, "Where gate and head agree", [Legend(False, "least", "most")], [meaning, SCALE_NOTE, more])
+    notes = [f"Each cell: {meaning}.", SCALE_NOTE, more]
+    return draw_rows(rows, "Where gate and head agree", [Legend(False, "least", "most")], notes)
 
 
 def save_figure(drawing: Explained | Sequence[Explained] | Figure, path: str | PathLike[str]) -> Path:

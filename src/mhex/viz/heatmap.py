@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.inputs.photos import LARGEST, drawn_photo
-from mhex.viz.captions import Explained, listed, remark, target_kind, target_label, target_scores
+from mhex.viz.captions import Explained, effect_words, listed, remark, target_kind, target_label, target_scores
 from mhex.viz.colour import GREY, Pixels, Scores, blend
 
 _SMALLEST = 256  # pixels of the longer side: tiny photos are enlarged so that the map over them is smooth
@@ -97,11 +97,7 @@ def describe(explanation: Explained, sample: int, target: int) -> str:
     row, column = divmod(int(scores.argmax()), scores.shape[1])
     vertical = ("top", "middle", "bottom")[3 * row // scores.shape[0]]
     horizontal = ("left", "centre", "right")[3 * column // scores.shape[1]]
-    kind = target_kind(explanation)
+    meaning = effect_words(explanation, label)[-1]
     if not explanation.class_specific:
-        meaning = f"importance for any {kind}, here {label}"
-    elif kind == "concept":
-        meaning = f"likeness to {label}"
-    else:
-        meaning = f"what raises {label}" if explanation.task == "regression" else f"evidence for {label}"
+        meaning = f"importance for any {target_kind(explanation)}, here {label}"
     return f"{meaning}, strongest at the {vertical} {horizontal}"

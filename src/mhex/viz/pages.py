@@ -19,17 +19,8 @@ from PIL import Image
 
 from mhex._files import write_text
 from mhex._printable import printable
-from mhex.viz.captions import (
-    TEXT_SCALE_NOTE,
-    Explained,
-    agnostic_note,
-    check_same_input,
-    choose_both,
-    column_labels,
-    drawn_names,
-    legends,
-    prediction_note,
-)
+from mhex.viz import captions
+from mhex.viz.captions import TEXT_SCALE_NOTE, Explained
 from mhex.viz.charts import Style
 from mhex.viz.colour import INK, Pixels, text_colours
 from mhex.viz.figures import check_folder, comparison, figure
@@ -59,14 +50,7 @@ class Section:
 
 @dataclass(frozen=True)
 class MapCard:
-    """A map among those of a sample.
-
-    Attributes:
-        explanation: Of one sample and target.
-        caption: Its name on the page.
-        control: Whether it is a control, which has a dashed frame.
-        remark: A few words below the name.
-    """
+    """A map among those of a sample, and the caption and remark below it; a control has a dashed frame."""
 
     explanation: Explained
     caption: str
@@ -85,12 +69,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if hasattr(value, "__html__") else printable(value),
     )
-    environment.globals.update(blocks_of=_blocks_of, text_colours=text_colours, ink=INK)
+    shared = {"describe": describe, "overlay": overlay, "thumbnail": _thumbnail, "text_colours": text_colours}
+    environment.globals.update(shared, ink=INK, blocks_of=re.compile(r"\n\s*\n").split)
     return environment
-
-
-def _blocks_of(text: str) -> list[str]:
-    return [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
 
 
 def part(name: str, template: str = "parts.html", /, **values: Any) -> Markup:
@@ -111,12 +92,7 @@ def page(title: str, intro: str, sections: Sequence[Section]) -> str:
 
 
 def paragraphs(text: str, kind: str = "") -> str:
-    """Plain text as escaped HTML paragraphs, one per block of lines.
-
-    Args:
-        text: Blank lines separate paragraphs.
-        kind: A CSS class for them.
-    """
+    """Plain text as escaped HTML paragraphs, which blank lines separate; `kind` is a CSS class for them."""
     return part("paragraphs", text=text, kind=kind)
 
 
@@ -127,22 +103,22 @@ def to_html(explanation: Explained | Sequence[Explained]) -> str:
         explanation: One, or several of the same input to be compared.
     """
     several = list(explanation) if isinstance(explanation, Sequence) else [explanation]
-    check_same_input(several)
+    captions.check_same_input(several)
     first = several[0]
     if first.modality == "text":
-        samples, targets, more = choose_both(first, None, None, _MOST_TEXTS)
+        samples, targets, more = captions.choose_both(first, None, None, _MOST_TEXTS)
         return part(
             "texts",
-            blocks=text_blocks(several, column_labels(several), samples, targets),
-            legends=legends(several, drawn_names(first, samples, targets)),
-            notes=[prediction_note(first, samples), TEXT_SCALE_NOTE, agnostic_note(several), *more],
+            blocks=text_blocks(several, captions.column_labels(several), samples, targets),
+            legends=captions.legends(several, captions.drawn_names(first, samples, targets)),
+            notes=[captions.prediction_note(first, samples), TEXT_SCALE_NOTE, captions.agnostic_note(several), *more],
         )
-    samples, targets, _ = choose_both(first, None, None, 4, most_samples=4)
+    samples, targets, _ = captions.choose_both(first, None, None, 4, most_samples=4)
     maps = [
         f"{entry.method}: {'; '.join(describe(entry, sample, target) for sample in samples for target in targets)}."
         for entry in several
     ]
-    alt = " ".join(filter(None, ("Heat maps over the input.", *maps, prediction_note(first, samples))))
+    alt = " ".join(filter(None, ("Heat maps over the input.", *maps, captions.prediction_note(first, samples))))
     return picture_tag(comparison(several) if isinstance(explanation, Sequence) else figure(first), alt)
 
 
@@ -158,46 +134,18 @@ def picture_tag(figure: Figure, alt: str) -> str:
 
 
 def charts_html(charts: Mapping[str, Figure], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
-    """Charts that stand side by side where there is room, as HTML.
-
-    Args:
-        charts: Figures by what they show, for readers who cannot see them.
-        styles: Of the names in the charts, for a key above them; None for no key.
-        note: A sentence below them.
-    """
+    """Charts, by what they show, side by side where there is room, as HTML: a key of the styles above, a note below."""
     sources = {alt: _inline(render(chart, "svg", in_page=True), "svg+xml") for alt, chart in charts.items()}
     return part("charts", sources=sources, styles=styles or {}, note=note)
 
 
 def sample_html(number: int, cards: Sequence[MapCard]) -> str:
-    """A sample with its maps side by side, or below each other for a text, as HTML.
-
-    Args:
-        number: Of the sample.
-        cards: Its maps, at least one, in the order in which they are shown.
-    """
+    """A sample, by its number, with its maps side by side, or below each other for a text, as HTML."""
     first = cards[0].explanation
-    name, probability = first.target_names(0)[0], first.target_probabilities(0)[0] or 0.0
-    about = f"{name} ({100 * probability:.3g} %)"
-    if (prediction := first.prediction(0)) is not None:
-        other_class = f"; predicted: {prediction[0]} ({100 * prediction[1]:.3g} %)"
-        about += ", the predicted class" if prediction[0] == name else other_class
-    is_text = first.modality == "text"
-    heading = part("sample_heading", name=f"{'Text' if is_text else 'Image'} {number}", about=about)
-    if is_text:
+    heading = part("sample_heading", number=number, explanation=first)
+    if first.modality == "text":
         return heading + to_html([card.explanation for card in cards])
-    photo = photo_pixels(first, 0)
-    maps = [
-        {
-            "source": _thumbnail(overlay(card.explanation)),
-            "alt": f"{card.explanation.method}: {describe(card.explanation, 0, 0)}",
-            "caption": card.caption,
-            "control": card.control,
-            "remark": card.remark,
-        }
-        for card in cards
-    ]
-    return heading + part("maps", photo=None if photo is None else _thumbnail(photo), cards=maps)
+    return heading + part("maps", photo=photo_pixels(first, 0), cards=cards)
 
 
 def _thumbnail(pixels: Pixels) -> str:
@@ -209,7 +157,7 @@ def _thumbnail(pixels: Pixels) -> str:
 
 
 def _inline(data: bytes, kind: str) -> str:
-    """The address of a picture that holds the picture itself."""
+    """An address of a picture that is the picture itself."""
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
@@ -219,9 +167,6 @@ def save_html(explanation: Explained | Sequence[Explained], path: str | PathLike
     Args:
         explanation: One, or several of the same input.
         path: Where to write; the folder must exist.
-
-    Raises:
-        ArgumentError: If the file cannot be written.
     """
     path = Path(path)
     check_folder(path)

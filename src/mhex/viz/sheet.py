@@ -1,4 +1,4 @@
-"""A sheet of paper measured in inches, its fonts, and its bytes in a file."""
+"""A sheet of paper measured in inches: its fonts, its legends, its rows of pictures, and its bytes in a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,15 +15,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 from matplotlib.patches import FancyBboxPatch
-from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 
 from mhex._printable import printable
 from mhex.viz.captions import Legend
-from mhex.viz.colour import INK, MUTED, Pixels, photo_bar, text_bar
+from mhex.viz.colour import INK, MUTED, Pixels, colour_bar
 
 MARGIN = 0.18
 BAR = (1.3, 0.13)
+# Of rows of pictures, in inches.
+_GAP = 0.12
+_TITLE, _TITLE_LINE = 0.24, 0.16
+_LABEL_WIDTH, _LABEL_LINE = 1.15, 0.2
+_TALLEST = 1.25
+_NARROWEST = 1.05
 # DejaVu Sans comes with matplotlib; the others are taken, if installed, for the scripts it lacks.
 _FALLBACKS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Arial Unicode MS")
 
@@ -43,7 +49,7 @@ class Sheet(Figure):
         self, x: float, y: float, text: str, size: float = 9, ink: str = INK, bold: bool = False, centred: bool = False
     ) -> None:
         """Write one line with its base line at `y` inches below the top, from `x` on or centred at `x`."""
-        line = Text(
+        self.text(
             x,
             self.get_figheight() - y,
             drawable(text),
@@ -54,7 +60,6 @@ class Sheet(Figure):
             parse_math=False,  # a dollar sign in a class name or a token is a dollar sign
             usetex=False,
         )
-        self.add_artist(line)
 
     def axes_at(self, x: float, y: float, width: float, height: float, label: str) -> Any:
         """Matplotlib axes over a rectangle in inches whose upper left corner is (x, y)."""
@@ -83,22 +88,16 @@ class Sheet(Figure):
         )
 
     def bar(self, x: float, y: float, legend: Legend, text: bool, room: float) -> None:
-        """Draw a colour bar with the words at its ends, at most `room` inches wide.
+        """Draw a colour bar, of words or of photos, from `x` on, with words at its ends that are shortened to fit.
 
-        Args:
-            x: Left end.
-            y: Base line of the words.
-            legend: The bar and its words, which are shortened to fit.
-            text: Colours of words instead of those over photos.
-            room: Inches.
+        The base line of the words is at `y`, and all together are at most `room` inches wide.
         """
         low_room = (room - BAR[0] - 0.16) / 2
         high_room = max(low_room, room - BAR[0] - 0.16 - min(low_room, text_width(legend.low, 8)))
         low = shorten(legend.low, low_room, 8)
         self.write(x, y, low, 8, MUTED)
         x += text_width(low, 8) + 0.08
-        pixels = text_bar(legend.signed) if text else photo_bar(legend.signed)
-        self.paint(x, y - BAR[1] + 0.03, *BAR, pixels, "legend")
+        self.paint(x, y - BAR[1] + 0.03, *BAR, colour_bar(legend.signed, text), "legend")
         self.write(x + BAR[0] + 0.08, y, shorten(legend.high, high_room, 8), 8, MUTED)
 
 
@@ -111,13 +110,13 @@ def lay_out(
     text: bool = False,
     heading_size: float = 12,
 ) -> tuple[Sheet, float]:
-    """A sheet with a heading above its body, and legends and notes below it.
+    """A sheet with a heading above its body, and legends and notes below it; empty ones take no room.
 
     Args:
         width: Of the sheet, in inches.
         body: Height of what the caller draws.
-        heading: Upper left, bold; may be empty.
-        notes: Sentences at the bottom; empty ones are left out.
+        heading: Upper left, bold.
+        notes: Sentences at the bottom.
         legends: One colour bar each, above the notes.
         text: Whether the colour bars are of words.
         heading_size: Of the letters of the heading, in points.
@@ -140,6 +139,99 @@ def lay_out(
         sheet.write(MARGIN, y + 0.14, line, 7.5, MUTED)
         y += 0.2
     return sheet, top
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A picture (h, w, 3) and the line above it: a title, shortened to fit, and a tail that is always shown."""
+
+    pixels: Pixels
+    title: str = ""
+    tail: str = ""
+
+
+@dataclass(frozen=True)
+class PanelRow:
+    """Panels side by side, and the label to their left."""
+
+    panels: Sequence[Panel]
+    label: str = ""
+    tail: str = ""
+
+
+def draw_rows(
+    rows: Sequence[PanelRow], heading: str, legends: Sequence[Legend], notes: Sequence[str], broken: bool = False
+) -> Sheet:
+    """Draw rows of panels on a sheet that fits them; the other arguments are as for `lay_out`.
+
+    Titles take space only in rows that have some. Those that are wider than their panel are shortened, or `broken`
+    into lines.
+    """
+    columns = max(len(row.panels) for row in rows)
+    cell = _cell_width(columns)
+    start = MARGIN + (_LABEL_WIDTH + _GAP if any(row.label for row in rows) else 0)
+    # A narrow, tall picture is drawn smaller than its cell rather than stretching the whole row.
+    heights = [
+        cell * max(min(float(panel.pixels.shape[0] / panel.pixels.shape[1]), _TALLEST) for panel in row.panels)
+        for row in rows
+    ]
+    titles = [[_title_lines(panel, cell, broken) for panel in row.panels] for row in rows]
+    offsets = [_TITLE + _TITLE_LINE * (max(map(len, row)) - 1) if any(row) else 0.0 for row in titles]
+    boxes = font_note([heading, *(row.label for row in rows), *(p.title for row in rows for p in row.panels)])
+    width = max(start + columns * (cell + _GAP) - _GAP + MARGIN, 3.8)
+    body = sum(heights) + sum(offsets) + _GAP * (len(rows) - 1)
+    sheet, y = lay_out(width, body, heading, [*notes, boxes], legends)
+    for row, row_titles, height, offset in zip(rows, titles, heights, offsets, strict=True):
+        y += offset
+        _draw_label(sheet, row, y + height / 2)
+        for column, (panel, title) in enumerate(zip(row.panels, row_titles, strict=True)):
+            _draw_panel(sheet, panel, title, start + column * (cell + _GAP), y, (cell, height))
+        y += height + _GAP
+    return sheet
+
+
+def _cell_width(columns: int) -> float:
+    """Width of a panel: as on a page for a few, smaller for many, but never too small for a map and its title."""
+    if columns == 1:
+        return 3.4
+    return min(2.6, 9.0 / columns) if columns <= 5 else max(_NARROWEST, min(1.7, 15.3 / columns))
+
+
+def _title_lines(panel: Panel, cell: float, broken: bool) -> list[tuple[str, str]]:
+    """Lines above a picture, each a bold part and a plain one."""
+    if not panel.title and not panel.tail:
+        return []
+    tail = f"  {panel.tail}" if panel.tail and panel.title else panel.tail
+    room = cell - text_width(tail, 9)
+    if not broken or text_width(panel.title, 9, bold=True) <= room:
+        return [(shorten(panel.title, room, 9, bold=True), tail)]
+    # Names of methods may break after a hyphen; a remark that does not fit beside the last line gets its own.
+    lines = [(line, "") for line in wrap(panel.title, cell, 9, most=3, bold=True, hyphens=True)]
+    if text_width(lines[-1][0], 9, bold=True) <= room:
+        return [*lines[:-1], (lines[-1][0], tail)]
+    return [*lines, ("", shorten(panel.tail, cell, 9))]
+
+
+def _draw_panel(
+    sheet: Sheet, panel: Panel, title: Sequence[tuple[str, str]], x: float, y: float, box: tuple[float, float]
+) -> None:
+    """A picture in a box whose upper left corner is (x, y), and its title above."""
+    for row, (name, tail) in enumerate(reversed(title)):
+        line = y - 0.08 - _TITLE_LINE * row
+        sheet.write(x, line, name, 9, bold=True)
+        sheet.write(x + text_width(name, 9, bold=True), line, tail, 9)
+    rows, columns = panel.pixels.shape[:2]
+    scale = min(box[0] / columns, box[1] / rows)
+    sheet.paint(x, y, columns * scale, rows * scale, panel.pixels, "panel")
+
+
+def _draw_label(sheet: Sheet, row: PanelRow, middle: float) -> None:
+    lines = [(line, True) for line in wrap(row.label, _LABEL_WIDTH, 9, most=4, bold=True)]
+    lines += [(line, False) for line in wrap(row.tail, _LABEL_WIDTH, 9, most=2)]
+    y = middle - _LABEL_LINE * len(lines) / 2 + 0.14
+    for line, bold in lines:
+        sheet.write(MARGIN, y, line, 9, bold=bold)
+        y += _LABEL_LINE
 
 
 @lru_cache(maxsize=64)
@@ -200,15 +292,9 @@ def _cut(text: str, end: int) -> str:
 
 
 def wrap(text: str, room: float, size: float, most: int, bold: bool = False, hyphens: bool = False) -> list[str]:
-    """Break a text at spaces into at most `most` lines of `room` inches; the last one is shortened.
+    """Break a text at spaces, or also after hyphens, into at most `most` lines of `room` inches.
 
-    Args:
-        text: Its runs of spaces count as one.
-        room: Inches.
-        size: Of the letters, in points.
-        most: Number of lines.
-        bold: Whether the letters are.
-        hyphens: Break after hyphens too.
+    Runs of spaces count as one. The last line is shortened to fit.
     """
     lines: list[str] = []
     # Each piece brings the space that follows it.
@@ -223,13 +309,9 @@ def wrap(text: str, room: float, size: float, most: int, bold: bool = False, hyp
 
 
 def render(figure: Figure, kind: str, dpi: int = 200, in_page: bool = False) -> bytes:
-    """A figure as the bytes of a file, the same bytes for the same figure.
+    """A figure as the bytes of a `"png"`, `"jpg"`, `"pdf"`, `"svg"` or `"webp"` file, the same for the same figure.
 
-    Args:
-        figure: Any matplotlib figure.
-        kind: `"png"`, `"jpg"`, `"pdf"`, `"svg"` or `"webp"`.
-        dpi: Dots per inch.
-        in_page: Whether an SVG is a part of a page, which has its own paper and letters.
+    An SVG that is a part of a page has no paper and no letters of its own.
     """
     buffer = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)

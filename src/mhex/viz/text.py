@@ -32,14 +32,10 @@ _MOST_LINES = 600
 
 @dataclass(frozen=True)
 class Unit:
-    """A word, or a token, as it is drawn.
+    """A word, or a token, as it is drawn: without sub-word marks, and whether a space stands before it.
 
-    Attributes:
-        text: Without sub-word marks.
-        score: Raw score.
-        strength: Score divided by the largest absolute score of the text: in [-1, 1], or [0, 1] if unsigned.
-        special: Class and separator tokens, which are not words of the text.
-        space: Whether a space stands before it.
+    Its strength is the score divided by the largest absolute score of the text. Special ones are class and separator
+    tokens, which are not words of the text.
     """
 
     text: str
@@ -62,14 +58,7 @@ class TextBlock:
 def text_blocks(
     explanations: Sequence[Explained], names: Sequence[str], samples: Sequence[int], targets: Sequence[int]
 ) -> list[TextBlock]:
-    """Texts of explanations under their targets, what the model says of them, and where they were cut.
-
-    Args:
-        explanations: Of the same texts and targets.
-        names: What each explanation is called; empty for no name.
-        samples: Of each explanation.
-        targets: Of each sample.
-    """
+    """Texts under the names of their explanations and targets, what the model says of them, and where they were cut."""
     blocks = []
     for sample in samples:
         number = f"sample {sample}" if len(samples) > 1 else ""
@@ -136,13 +125,9 @@ def _space(before: Unit, text: str, piece: str, marked: bool, special: bool) -> 
 
 
 def draw_blocks(blocks: Sequence[TextBlock], heading: str, legends: Sequence[Legend], notes: Sequence[str]) -> Sheet:
-    """Draw texts below each other on a sheet that fits them.
+    """Draw texts below each other on a sheet that fits them; the other arguments are as for `lay_out`.
 
-    Args:
-        blocks: Top to bottom. Lines that would make the picture too tall are left out, and a sentence says so.
-        heading: Upper left, bold; may be empty.
-        legends: One colour bar each, below the texts.
-        notes: Sentences at the bottom; empty ones are left out.
+    Lines that would make the picture too tall are left out, and a sentence says so.
     """
     layout = [break_lines(block.words, _ROOM) for block in blocks]
     total = sum(map(len, layout))
@@ -183,10 +168,8 @@ def break_lines(words: Sequence[Unit], room: float) -> list[list[Unit]]:
             lines[-1] += chunk
             used += _SPACE + width
             continue
-        lines.append([])
-        used = 0.0
-        for unit in chunk:
-            if lines[-1] and used + _width(unit) > room:
+        for place, unit in enumerate(chunk):
+            if place == 0 or used + _width(unit) > room:
                 lines.append([])
                 used = 0.0
             lines[-1].append(unit)

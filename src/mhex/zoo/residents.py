@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,84 @@ from mhex._files import read_json
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, require, unknown_name
 from mhex.inputs.preprocess import Preprocess
-from mhex.zoo import places
-from mhex.zoo.files import fill, read_weights
-from mhex.zoo.hugging_face import load_minilm
+from mhex.zoo.files import FAILURES, fill, read_weights
+from mhex.zoo.hugging_face import load_classifier, minilm_folder
 
+WEIGHTS = Path(__file__).parent / "weights"  # of the models that travel with the package
+MODELS_VARIABLE = "MHEX_MODELS"
 _LARGEST = 2**16  # an argument of a network: a width, a depth, a size of images
-_REQUIRED: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(("title", "modality", "architecture"), (str, "a text")),
-    "arguments": (dict, "a mapping"),
-    "classes": (list, "a list"),
-    "preprocess": (dict, "a mapping"),
-    "parameters": (int, "a whole number"),
-    "data": (dict, "a mapping"),
-    "licence": (str, "a text"),
+_KINDS = {str: "a text", dict: "a mapping", list: "a list", int: "a whole number"}
+_REQUIRED: dict[str, type] = {
+    **dict.fromkeys(("title", "modality", "architecture"), str),
+    **{"arguments": dict, "classes": list, "preprocess": dict, "parameters": int, "data": dict, "licence": str},
 }
-_OPTIONAL: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(("source", "base"), (str, "a text")),
-    **dict.fromkeys(("heads", "answering"), (dict, "a mapping")),
-}
+_OPTIONAL: dict[str, type] = {"source": str, "base": str, "heads": dict, "answering": dict}
+ROW = ("name", "title", "modality", "architecture", "classes", "parameters", "megabytes", "accuracy", "data", "licence")
+
+
+def models_folder() -> Path:
+    """The folder of models that were built here: what `MHEX_MODELS` names, or a folder of the user's cache."""
+    name = os.environ.get(MODELS_VARIABLE, "").strip()
+    if name:
+        return Path(name).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "mhex" / "models"
+
+
+def folder_of(name: str) -> Path | None:
+    """The folder of the weights of a model of the zoo, the package first; None if they are nowhere."""
+    for folder in (WEIGHTS, models_folder()):
+        if (folder / f"{name}.safetensors").is_file() and (folder / f"{name}.json").is_file():
+            return folder
+    return None
+
+
+def missing_of(names: Iterable[str]) -> list[str]:
+    """The models of the zoo that have to be built, without their prefix, among names as `mhex.load` takes them."""
+    zoo = (name.removeprefix("zoo:") for name in names if name.startswith("zoo:"))
+    return [name for name in dict.fromkeys(zoo) if folder_of(name) is None]
+
+
+def refuse_missing(names: Iterable[str]) -> None:
+    """Refuse models of the zoo whose weights are not there, all of them in one sentence."""
+    if missing := missing_of(names):
+        raise _not_built(missing)
+
+
+def _not_built(names: Sequence[str]) -> ArgumentError:
+    them, name = ("them", names[0]) if len(names) == 1 else ("each", "NAME")
+    return ArgumentError(
+        f"The weights of {', '.join(f'zoo:{name}' for name in names)} do not travel with mhex; train {them} once with "
+        f"`mhex models build {name}`, which puts them into {models_folder()}."
+    )
+
+
+def _home(name: str) -> Path:
+    """The folder of a resident; one whose weights are nowhere is refused with the command that makes them."""
+    folder = folder_of(name)
+    if folder is None:
+        raise _not_built([name])
+    return folder
 
 
 def load_resident(name: str, folder: Path | None = None) -> Bundle:
-    """Load a resident of the zoo.
+    """Load a resident of the zoo by its name without the prefix `zoo:`.
 
-    Args:
-        name: Without the prefix `zoo:`.
-        folder: Where `NAME.safetensors` and `NAME.json` are; by default the package's own folder, or the folder of
-            models that were built here.
+    Its weights and card are in `folder`, by default the package's own one, or that of models that were built here.
     """
-    names = places.names_in(folder) if folder else _all_names()
+    names = _names(folder)
     if not names:
-        raise ArgumentError(f"The zoo is empty: {folder or places.WEIGHTS} holds no cards; install mhex again.")
+        raise ArgumentError(f"The zoo is empty: {folder or WEIGHTS} holds no cards; install mhex again.")
     # Only names of cards that exist pass, so a name cannot lead out of the folder.
     if name not in names:
         raise unknown_name("zoo model", name, names)
-    folder = folder or places.home_of(name)
+    folder = folder or _home(name)
     card = _card(name, folder)
     weights = read_weights(folder / f"{name}.safetensors")
     tokenizer = None
     if card.get("source") == "minilm":  # the file holds what was learned on top of the package's own weights
         shape = {key: value for key, value in card["arguments"].items() if key != "num_classes"}
-        model, tokenizer = load_minilm(card["classes"], shape)
+        model, tokenizer = load_classifier(minilm_folder(), card["classes"], "text", shape)
         weights = {**model.state_dict(), **weights}
     elif "base" in card:  # the file holds heads for another resident
         model = _base(card["base"], name, folder)
@@ -60,19 +98,50 @@ def load_resident(name: str, folder: Path | None = None) -> Bundle:
     else:
         model = _network(card, name)
     if "heads" in card:  # the weights hold explainer heads too
-        from mhex.heads import attach
-
-        scaffold = attach(model, len(card["classes"]), **card["heads"])
-        for entry, value in card.get("answering", {}).items():
-            setattr(scaffold.heads, entry, value)
+        attach_as(model, len(card["classes"]), card)
     fill(model, weights, f"of zoo:{name}")
-    preprocess = squash_of(card["preprocess"]) if tokenizer is None else None
+    preprocess = _preprocess(card["preprocess"]) if tokenizer is None else None
     return Bundle(f"zoo:{name}", model, preprocess, tokenizer, class_names=list(card["classes"]), card=card)
+
+
+def attach_as(model: nn.Module, classes: int, card: Mapping[str, Any]) -> Any:
+    """Attach explainer heads to a model in place, as `heads` and `answering` of a card say; give their scaffold."""
+    from mhex.heads import attach
+
+    scaffold = attach(model, classes, **card["heads"])
+    for name, value in card.get("answering", {}).items():
+        setattr(scaffold.heads, name, value)
+    return scaffold
 
 
 def resident_card(name: str) -> dict[str, Any]:
     """The card of a resident: that of the weights that are here, or else the card that is expected of them."""
-    return _card(name, places.folder_of(name) or places.WEIGHTS)
+    return _card(name, folder_of(name) or WEIGHTS)
+
+
+def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
+    """One row per resident of the zoo, read from its card; the models are not loaded.
+
+    The entries: name, title, modality, architecture, classes, parameters, megabytes (None where the weights are not
+    here: `mhex models build NAME` makes them), accuracy, data, licence.
+
+    Args:
+        folder: As in `load`.
+    """
+    rows = []
+    for name in _names(folder):
+        home = folder or folder_of(name) or WEIGHTS
+        card, weights = _card(name, home), home / f"{name}.safetensors"
+        card |= {"name": f"zoo:{name}", "classes": len(card["classes"])}
+        card["megabytes"] = round(weights.stat().st_size / 1e6, 2) if weights.is_file() else None
+        rows.append({key: card.get(key) for key in ROW})
+    return rows
+
+
+def _names(folder: Path | None) -> list[str]:
+    """Names of the cards in a folder, or in all folders of the zoo."""
+    folders = (WEIGHTS, models_folder()) if folder is None else (folder,)
+    return sorted({path.stem for place in folders for path in place.glob("*.json")})
 
 
 def _network(card: Mapping[str, Any], name: str) -> nn.Module:
@@ -88,7 +157,7 @@ def _network(card: Mapping[str, Any], name: str) -> nn.Module:
         )
     try:
         model: nn.Module = timm.create_model(card["architecture"], pretrained=False, **arguments)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+    except FAILURES as error:
         raise ArgumentError(
             f"Expected arguments that timm builds {card['architecture']} with in the card of {name}, but they are "
             f"{arguments}, and it says: {type(error).__name__} {str(error).rstrip('.')}."
@@ -98,51 +167,18 @@ def _network(card: Mapping[str, Any], name: str) -> nn.Module:
 
 def _base(base: str, name: str, folder: Path) -> nn.Module:
     """The model of the resident that another one's heads belong to: from the same folder, or from the package."""
-    beside = folder if base in places.names_in(folder) else None
-    if base == name or "base" in _card(base, beside or places.home_of(base)):
+    beside = folder if base in _names(folder) else None
+    if base == name or "base" in _card(base, beside or _home(base)):
         raise ArgumentError(f"The card of {name} should name a resident with weights of its own, not {base!r}.")
     return load_resident(base, beside).model
 
 
-def squash_of(entry: Mapping[str, Any]) -> Preprocess:
-    """The preprocessing that a card's entry `preprocess` describes."""
-    missing = [key for key in ("size", "mean", "std", "interpolation") if key not in entry]
-    if missing:
+def _preprocess(entry: Mapping[str, Any]) -> Preprocess:
+    if missing := [key for key in ("size", "mean", "std", "interpolation") if key not in entry]:
         raise ArgumentError(
             f"Expected size, mean, std and interpolation of photos in a card, but {missing} are missing."
         )
     return Preprocess(entry["size"], entry["size"], entry["mean"], entry["std"], entry["interpolation"])
-
-
-def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
-    """One row per resident of the zoo, read from its card; the models are not loaded.
-
-    The entries: name, title, modality, architecture, classes, parameters, megabytes (None where the weights are not
-    here: `mhex models build NAME` makes them), accuracy, data, licence.
-
-    Args:
-        folder: As in `load`.
-    """
-    rows = []
-    for name in _all_names() if folder is None else places.names_in(folder):
-        home = folder or places.folder_of(name) or places.WEIGHTS
-        card, weights = _card(name, home), home / f"{name}.safetensors"
-        rows.append(
-            {
-                "name": f"zoo:{name}",
-                **{key: card[key] for key in ("title", "modality", "architecture")},
-                "classes": len(card["classes"]),
-                "parameters": card["parameters"],
-                "megabytes": round(weights.stat().st_size / 1e6, 2) if weights.is_file() else None,
-                "accuracy": card.get("accuracy"),
-                **{key: card[key] for key in ("data", "licence")},
-            }
-        )
-    return rows
-
-
-def _all_names() -> list[str]:
-    return sorted({*places.names_in(places.WEIGHTS), *places.names_in(places.models_folder())})
 
 
 def _card(name: str, folder: Path) -> dict[str, Any]:
@@ -152,12 +188,11 @@ def _card(name: str, folder: Path) -> dict[str, Any]:
         card = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The card {path} cannot be read ({error}); install mhex again.") from error
-    missing = [key for key in _REQUIRED if not isinstance(card, dict) or key not in card]
-    if missing:
+    if missing := [key for key in _REQUIRED if not isinstance(card, dict) or key not in card]:
         raise ArgumentError(f"Expected the entries {list(_REQUIRED)} in the card {path}, but {missing} are missing.")
-    for key, (kind, words) in {**_REQUIRED, **_OPTIONAL}.items():
+    for key, kind in {**_REQUIRED, **_OPTIONAL}.items():
         if key in card and not isinstance(card[key], kind):
-            raise ArgumentError(f"Expected {words} under {key!r} in the card {path}, but got {card[key]!r}.")
+            raise ArgumentError(f"Expected {_KINDS[kind]} under {key!r} in the card {path}, but got {card[key]!r}.")
     if not card["classes"] or not all(isinstance(entry, str) for entry in card["classes"]):
         raise ArgumentError(f"Expected names of classes in the card {path}, but got {card['classes']!r}.")
     return dict(card)

@@ -13,14 +13,12 @@ from mhex._files import read_json
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, MhexError, require
 from mhex.inputs.preprocess import Preprocess
-from mhex.zoo.files import fill, read_weights
+from mhex.zoo.files import FAILURES, fill, in_one_line, read_weights
 from mhex.zoo.hugging_face import load_classifier, minilm_folder
-from mhex.zoo.residents import load_resident, squash_of
+from mhex.zoo.residents import attach_as, load_resident
 
 REPORT = "report.json"
 WEIGHTS = "weights.safetensors"
-# What the makers of networks raise when they cannot use an argument; of all these kinds, in different places.
-FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _ATTACHING = ("where", "preset", "coupling", "gate_target", "relu", "exclude_special")
 
 
@@ -32,20 +30,14 @@ def build_network(
     *,
     features: bool = False,
 ) -> tuple[nn.Module, Any]:
-    """Build a network, without heads and without learned weights.
+    """Build a network, without heads and without learned weights, and its tokenizer; None for images.
 
     Args:
         model: Section `model` of a recipe: `source` and `architecture` are read.
         arguments: Arguments that shape the network.
-        classes: Names of the classes.
+        classes: Their names.
         kind: What is classified.
         features: Whether to leave the classifier out, so that features come out.
-
-    Returns:
-        The network, and its tokenizer; None for images.
-
-    Raises:
-        ArgumentError: The arguments do not fit the architecture, or the classes a model of the zoo.
     """
     source, architecture = model["source"], model["architecture"]
     if source in ("hf-folder", "minilm"):
@@ -67,9 +59,8 @@ def build_network(
         get_model = require("torchvision").models.get_model
         return get_model(architecture, weights=None, num_classes=len(classes), **arguments), None
     except FAILURES as error:
-        raise ArgumentError(
-            f"{source} cannot make {architecture!r} with {dict(arguments)}: {in_one_line(error)}"
-        ) from error
+        words = f"{source} cannot make {architecture!r} with {dict(arguments)}"
+        raise ArgumentError(f"{words}: {in_one_line(error)}") from error
 
 
 def hf_folder(source: str, architecture: str) -> Path:
@@ -80,40 +71,25 @@ def hf_folder(source: str, architecture: str) -> Path:
 
 
 def head_entries(heads: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give the entries of a card that tell of explainer heads.
-
-    Args:
-        heads: Section `heads` of a recipe.
+    """The entries of a card that tell of explainer heads, from the section `heads` of a recipe.
 
     Returns:
         `heads`, the arguments of `mhex.attach`, and `answering`, which decides what part of the model answers.
     """
     arguments = {name: heads[name] for name in _ATTACHING if heads.get(name) is not None}
-    return {
-        "heads": arguments,
-        "answering": {"mode": heads["mode"], "decay": heads["decay"], "joined": heads["classifier"]},
-    }
+    answering = {"mode": heads["mode"], "decay": heads["decay"], "joined": heads["classifier"]}
+    return {"heads": arguments, "answering": answering}
 
 
 def attach_heads(model: nn.Module, classes: int, heads: Mapping[str, Any]) -> Any:
     """Attach explainer heads to a model in place, as the section `heads` of a recipe says; give their scaffold."""
-    from mhex.heads import attach
-
-    entries = head_entries(heads)
-    scaffold = attach(model, classes, **entries["heads"])
-    for name, value in entries["answering"].items():
-        setattr(scaffold.heads, name, value)
-    return scaffold
+    return attach_as(model, classes, head_entries(heads))
 
 
 def load_run(folder: str) -> Bundle:
-    """Load the network that `mhex train` made, with its heads, preprocessing or tokenizer, and class names.
+    """Load the network that `mhex train` made in a folder, with its heads, preprocessing or tokenizer, and class names.
 
-    Args:
-        folder: Folder of the run.
-
-    Raises:
-        ArgumentError: The folder holds no finished run, or a damaged one.
+    A folder without a finished run, or with a damaged one, is refused.
     """
     path = Path(folder).expanduser()
     if not all((path / name).is_file() for name in (REPORT, WEIGHTS)):
@@ -128,7 +104,7 @@ def load_run(folder: str) -> Bundle:
         features = recipe.get("unlabelled") is not None  # without labels, outputs are features
         side, arguments = data.get("side"), dict(part["arguments"])
         card = {"title": recipe["title"], "accuracy": report["test"], "classes": [] if features else classes}
-        preprocess = squash_of(Preprocess(side, side, data["mean"], data["std"]).as_card()) if side else None
+        preprocess = Preprocess(side, side, data["mean"], data["std"]) if side else None
         model, tokenizer = build_network(part, arguments, classes, "image" if side else "text", features=features)
         if heads is not None:
             attach_heads(model, len(classes), heads)
@@ -141,9 +117,3 @@ def load_run(folder: str) -> Bundle:
         weights = {**model.state_dict(), **weights}
     fill(model, weights, f"of run:{folder}")
     return Bundle(f"run:{folder}", model, preprocess, tokenizer, None if features else classes, card)
-
-
-def in_one_line(error: Exception) -> str:
-    """Give what an error of another library says, in a line that ends with a full stop."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-    return f"{type(error).__name__}: {line.rstrip('.')}."

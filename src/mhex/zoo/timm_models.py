@@ -16,24 +16,19 @@ from mhex.zoo.files import fill, read_weights
 
 
 def load_timm(name: str, weights: str | None = None) -> Bundle:
-    """Build a timm model and fill it with weights from a file.
+    """Build a timm model and fill it with the weights of a safetensors file; without one, its weights are random.
 
-    Args:
-        name: As in `timm.list_models()`; `architecture.tag` takes the tag's input size and normalisation.
-        weights: A safetensors file; None for random weights, which the card then says.
+    The name is one of `timm.list_models()`; `architecture.tag` takes the tag's input size and normalisation.
     """
     timm = require("timm")
     _check_name(timm, name)
-    card: dict[str, Any] = {"name": f"timm:{name}", "modality": "image", "architecture": name}
+    card: dict[str, Any] = {"name": f"timm:{name}", "modality": "image", "architecture": name, "weights": "random"}
     if weights is None:
         model = _build(timm, name)
-        card |= {
-            "weights": "random",
-            "warning": (
-                f"timm:{name} was given without weights, so its weights are random and its explanations mean nothing; "
-                f"give weights with timm:{name}:weights.safetensors."
-            ),
-        }
+        card["warning"] = (
+            f"timm:{name} was given without weights, so its weights are random and its explanations mean nothing; "
+            f"give weights with timm:{name}:weights.safetensors."
+        )
     else:
         path = Path(weights).expanduser()
         tensors = read_weights(path)

@@ -30,7 +30,7 @@ def demo_zoo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def demo_zoo(demo_zoo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in zoo with heads and a text model in place of the shipped one."""
-    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", demo_zoo_folder)
+    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", demo_zoo_folder)
     return demo_zoo_folder
 
 
@@ -120,10 +120,13 @@ def test_heads_speak_in_order_and_their_maps_stand_alone(demo_zoo: Path) -> None
         names = list(bundle.class_names or ())
         assert list(one.favourites) == [names[place] for place in shares.topk(3).indices.tolist()]
         assert list(one.favourites.values()) == pytest.approx(shares.topk(3).values.tolist(), abs=1e-5)
-    assert [one.method for one in seen.explanations] == ["mhex", "gradcam", "layercam"]
-    assert seen.explanations[0].options["activation"] == "relu_sum"
-    for name, one in seen.layers.items():
-        assert torch.equal(one.scores, seen.explanations[0].layers[name])
+    explanations = seen.outcome.explanations
+    assert [one.method for one in explanations] == ["mhex", "gradcam", "layercam"]
+    assert explanations[0].options["activation"] == "relu_sum"
+    layers = explanations[0].by_layer()
+    assert len(layers) == 4
+    for name, one in layers.items():
+        assert torch.equal(one.scores, explanations[0].layers[name])
         assert one.target_names(0) == ["Pug", "Bengal"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from cli_helpers import Run, one_sentence
 from PIL import Image
 
-from mhex.cli._photos import open_photo
+from mhex.cli._parse import open_photo
 from mhex.cli.recommend import items_of
 from mhex.errors import ArgumentError
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from mhex.errors import ArgumentError
 from mhex.viz import comparison, figure, overlay, save_figure, to_html
-from mhex.viz.colour import blend, contrast, photo_bar, text_bar, text_colours
+from mhex.viz.colour import blend, colour_bar, contrast, text_colours
 
 
 def words(drawn: Figure) -> list[str]:
@@ -78,8 +78,8 @@ def test_photo_shows_through_where_the_score_is_zero():
 
 
 def test_bars_span_the_colours():
-    for bar in (photo_bar, text_bar):
-        signed, unsigned = bar(True)[0].astype(int), bar(False)[0].astype(int)
+    for text in (False, True):
+        signed, unsigned = (colour_bar(s, text)[0].astype(int) for s in (True, False))
         assert signed[0, 2] > signed[0, 0] + 50
         assert signed[-1, 0] > signed[-1, 2] + 50
         assert np.ptp(signed[63]) < 12

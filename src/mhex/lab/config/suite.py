@@ -22,7 +22,7 @@ from mhex.lab.datasets import DataEntry, data_entry
 from mhex.methods import all_methods, get_method
 from mhex.metrics.curve import CurveMetric
 from mhex.metrics.registry import get_metric
-from mhex.zoo.names import FORMS
+from mhex.zoo import FORMS
 from mhex.zoo.residents import list_models
 
 All = Literal["all"]

@@ -13,7 +13,7 @@ from mhex.lab.config.recipe import TrainingRecipe, find_named, packaged_recipes,
 from mhex.lab.train.card import SHIPPED
 from mhex.lab.train.loop import Pace
 from mhex.lab.train.run import train
-from mhex.zoo.places import folder_of, models_folder
+from mhex.zoo.residents import folder_of, models_folder
 
 
 def with_needs(recipe: TrainingRecipe, folder: Path) -> list[TrainingRecipe]:

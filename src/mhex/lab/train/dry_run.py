@@ -18,7 +18,7 @@ from mhex.lab.train.networks import Network, check_architecture
 from mhex.lab.train.objective import Objective, logits_of
 from mhex.lab.train.optimiser import learning_mode, make_optimizer
 from mhex.lab.train.samples import Feed, derive, epoch_order
-from mhex.zoo.runs import FAILURES, in_one_line
+from mhex.zoo.files import FAILURES, in_one_line
 
 
 def check_recipe(recipe: TrainingRecipe, source: str) -> None:

@@ -22,7 +22,7 @@ ENOUGH = {"cifar10-vit": 0.88, "blood-vit": 0.96, "blood-mhex-vit": 0.96}  # wha
 def models(tmp_path, monkeypatch):
     """An empty folder for models, and no weights in the package."""
     monkeypatch.setenv("MHEX_MODELS", str(tmp_path / "models"))
-    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", tmp_path / "package")
+    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", tmp_path / "package")
     return tmp_path / "models"
 
 
@@ -58,7 +58,7 @@ def test_unknown_models_and_missing_data_are_told(data, models):
 
 
 def test_a_model_that_is_not_here_says_how_to_make_it(models, monkeypatch):
-    monkeypatch.setattr("mhex.zoo.places.WEIGHTS", WEIGHTS)
+    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", WEIGHTS)
     with pytest.raises(ArgumentError, match=r"mhex models build pets-resnet34"):
         mhex.load("zoo:pets-resnet34")
 
