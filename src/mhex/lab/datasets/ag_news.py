@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +86,7 @@ def _text_set(texts: list[str], labels: list[int], split: str) -> TextSet:
 
 def _published(path: Path) -> list[tuple[str, int]]:
     """Items of a published table without a heading: topic 1..4, title, text."""
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            lines = [line for line in csv.reader(stream) if line]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise files.DataFormatError(
-            f"{path.name} is not a CSV file in UTF-8 ({error}): place the published file."
-        ) from error
+    lines = files.csv_lines(path, "place the published file")
     wrong = next((line for line in lines if len(line) != 3 or line[0] not in ("1", "2", "3", "4")), None)
     if wrong is not None or not lines:
         raise files.DataFormatError(

@@ -20,44 +20,26 @@ Loader = TypeVar("Loader", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class DataEntry:
-    """A data set by name.
+    """A data set by name."""
 
-    Attributes:
-        load: From a split and a keyword ``limit`` to the set: an `AnySet`, where the task is one of classes or ordered
-            classes; else an `ImageSet`, a `SegmentationSet` or a `ValueSet`.
-        title: Its full name.
-        licence: Its licence.
-        citation: The publication to cite.
-        form: In which form the file holds it.
-        files: What to place in the data folder.
-        kind: ``"image"`` or ``"text"``.
-        task: What is known of each sample.
-        train: Split to learn from; None where all of it is for judging.
-        validation: Split to choose by; None where there is none.
-        test: Split to judge by.
-        answers: What a class is, in one word.
-        group_answers: What a group of classes is.
-        load_options: Options of ``load`` that also load what explanations are judged by, such as masks.
-        item_options: Options of the set's ``items``.
-        judged: What explanations can be judged by: masks, rationales, two classes.
-    """
-
+    # From a split and a keyword `limit` to the set: an `AnySet`, where the task is one of classes or ordered classes;
+    # else an `ImageSet`, a `SegmentationSet` or a `ValueSet`.
     load: Callable[..., Any]
-    title: str
+    title: str  # its full name
     licence: str
-    citation: str
-    form: str
-    files: str
+    citation: str  # the publication to cite
+    form: str  # in which form the file holds it
+    files: str  # what to place in the data folder
     kind: Literal["image", "text"] = "image"
-    task: Task = "classes"
-    train: str | None = "train"
-    validation: str | None = "val"
-    test: str = "test"
-    answers: str = "class"
-    group_answers: str = "group"
-    load_options: Mapping[str, Any] = field(default_factory=dict)
-    item_options: Mapping[str, Any] = field(default_factory=dict)
-    judged: str = ""
+    task: Task = "classes"  # what is known of each sample
+    train: str | None = "train"  # split to learn from; None where all of it is for judging
+    validation: str | None = "val"  # split to choose by; None where there is none
+    test: str = "test"  # split to judge by
+    answers: str = "class"  # what a class is, in one word
+    group_answers: str = "group"  # what a group of classes is
+    load_options: Mapping[str, Any] = field(default_factory=dict)  # of `load`, for masks and the like
+    item_options: Mapping[str, Any] = field(default_factory=dict)  # of `items` of the set
+    judged: str = ""  # what explanations can be judged by: masks, rationales, two classes
 
     @property
     def learnable(self) -> bool:

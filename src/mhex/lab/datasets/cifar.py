@@ -40,13 +40,11 @@ FACTS: dict[str, Any] = {
 def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load CIFAR-10 from ``cifar10.parquet``, splits ``"train"`` and ``"test"``; a photo is named by its row."""
     table, rows = files.read_split("cifar10.parquet", "CIFAR-10", ["image", "label"], split, limit)
-    return ImageSet(
-        images=files.decode_images(table["image"]),
-        labels=files.checked_labels(table["label"], CIFAR10_CLASSES, "CIFAR-10"),
-        classes=CIFAR10_CLASSES,
-        split=split,
-        names=tuple(map(str, rows)),
+    images, labels = (
+        files.decode_images(table["image"]),
+        files.checked_labels(table["label"], CIFAR10_CLASSES, "CIFAR-10"),
     )
+    return ImageSet(images=images, labels=labels, classes=CIFAR10_CLASSES, split=split, names=tuple(map(str, rows)))
 
 
 @register_data(
@@ -63,14 +61,9 @@ def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> Im
         The photos, (N, 3, 32, 32), with their labels; a photo is named by its split and place.
     """
     folder = files.data_folder() / "cifar-10-batches-bin"
-    labels, images, names = _records(folder, _FILES_10, split, limit, labels=1, pickled="cifar-10-batches-py")
-    return ImageSet(
-        images=images,
-        labels=files.checked_labels(labels[:, 0].tolist(), CIFAR10_CLASSES, "CIFAR-10"),
-        classes=CIFAR10_CLASSES,
-        split=split,
-        names=names,
-    )
+    numbers, images, names = _records(folder, _FILES_10, split, limit, labels=1, pickled="cifar-10-batches-py")
+    labels = files.checked_labels(numbers[:, 0].tolist(), CIFAR10_CLASSES, "CIFAR-10")
+    return ImageSet(images=images, labels=labels, classes=CIFAR10_CLASSES, split=split, names=names)
 
 
 @register_data(

@@ -44,6 +44,17 @@ class DataFormatError(MhexError, ValueError):
     """A data file does not hold what it should."""
 
 
+@contextmanager
+def refuse_damage(problem: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of some kinds into a `DataFormatError` with the problem, the reason and, if there is any, advice."""
+    try:
+        yield
+    except MhexError:
+        raise
+    except kinds as error:
+        raise DataFormatError(f"{problem} ({error}){advice and f': {advice}'}.") from error
+
+
 def data_folder() -> Path:
     """The folder that ``MHEX_DATA`` names; a `DataMissingError` says how to name one."""
     name = os.environ.get(DATA_VARIABLE, "").strip()
@@ -121,20 +132,16 @@ def read_split(
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Some columns of a parquet file as lists, in the order of the rows."""
     parquet, broken = require("pyarrow.parquet"), require("pyarrow").ArrowException
-    try:
+    with refuse_damage(f"{path.name} is not a parquet file, or damaged", "place it anew", broken, OSError):
         present = parquet.read_schema(path).names
-    except (broken, OSError) as error:
-        raise DataFormatError(f"{path.name} is not a parquet file, or damaged ({error}): place it anew.") from error
     if missing := [name for name in columns if name not in present]:
         raise DataFormatError(
             f"{path.name} should have the columns {list(columns)}, and lacks {missing} (it has {list(present)}): "
             "place the right file in the data folder."
         )
-    try:
+    with refuse_damage(f"{path.name} is damaged", "place it anew", broken, OSError, UnicodeDecodeError):
         table = parquet.read_table(path, columns=list(columns))
         values = {name: table.column(name).to_pylist() for name in columns}
-    except (broken, OSError, UnicodeDecodeError) as error:
-        raise DataFormatError(f"{path.name} is damaged ({error}): place it anew.") from error
     for name in columns:
         kind, words = _TYPES.get(name, (object, ""))
         for value in values[name]:
@@ -148,10 +155,9 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
 
 def checked_labels(values: Sequence[int], classes: Sequence[str], title: str) -> Tensor:
     """Labels (N,), int64, each a place in ``classes``; others are refused in the name of the data set."""
-    try:
+    problem = f"Labels of {title} should be whole numbers, and others came"
+    with refuse_damage(problem, "", TypeError, ValueError, RuntimeError):
         labels = torch.tensor(values, dtype=torch.int64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataFormatError(f"Labels of {title} should be whole numbers, and others came ({error}).") from error
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
         raise DataFormatError(
             f"Labels of {title} should lie in 0..{len(classes) - 1}, and {int(labels.min())}..{int(labels.max())} "
@@ -160,13 +166,18 @@ def checked_labels(values: Sequence[int], classes: Sequence[str], title: str) ->
     return labels
 
 
+def csv_lines(path: Path, advice: str) -> list[list[str]]:
+    """The lines of a CSV file in UTF-8, empty ones aside."""
+    with (
+        refuse_damage(f"{path.name} is not a CSV file in UTF-8", advice, UnicodeDecodeError, csv.Error),
+        path.open(encoding="utf-8-sig", newline="") as stream,
+    ):
+        return [line for line in csv.reader(stream) if line]
+
+
 def read_csv(path: Path) -> dict[str, list[str]]:
     """The columns of a CSV file in UTF-8 with a heading."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            heading, *lines = [line for line in csv.reader(stream) if line] or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataFormatError(f"{path.name} is not a CSV file in UTF-8 ({error}): save it so.") from error
+    heading, *lines = csv_lines(path, "save it so") or [[]]
     wrong = next((number for number, line in enumerate(lines, 2) if len(line) != len(heading)), None)
     if not lines or wrong is not None or len(set(heading)) != len(heading):
         rows = (
@@ -187,10 +198,8 @@ def csv_column(table: dict[str, list[str]], name: str, file: str) -> list[str]:
 
 def csv_numbers(table: dict[str, list[str]], name: str, file: str) -> list[float]:
     """A column of a CSV file as numbers."""
-    try:
+    with refuse_damage(f"The column {name!r} of {file} should hold numbers in all rows", "", ValueError):
         return [float(value) for value in csv_column(table, name, file)]
-    except ValueError as error:
-        raise DataFormatError(f"The column {name!r} of {file} should hold numbers in all rows ({error}).") from error
 
 
 def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -240,37 +249,42 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except DataFormatError:
-        raise
-    except _BROKEN_ARCHIVE as error:
-        raise DataFormatError(f"{path.name} is not a numpy archive, or damaged ({error}): place it anew.") from error
+    problem = f"{path.name} is not a numpy archive, or damaged"
+    with refuse_damage(problem, "place it anew", *_BROKEN_ARCHIVE), zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+@contextmanager
+def opened_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
+    """An encoded image, not decoded yet; a damaged one is refused, also while it is decoded."""
+    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+    kinds = (*BROKEN, Image.DecompressionBombError)
+    with refuse_damage(f"{name} cannot be decoded", "place the file anew", *kinds), Image.open(stream) as image:
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        if claims_too_much(image, size):
+            raise DataFormatError(f"{name} claims {image.width} x {image.height} pixels: shrink it first.")
+        yield image
 
 
 def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> Tensor:
     """Decode encoded images of one size: (N, 3, H, W) for ``"RGB"`` and (N, H, W) for ``"L"``, uint8."""
     if not blobs:
         raise ArgumentError("There are no images to decode: at least one was expected.")
+    name = "An image of the file"
 
-    def decode(blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        try:
-            with Image.open(io.BytesIO(blob)) as image:
-                if claims_too_much(image, len(blob)):
-                    raise ValueError(f"it claims {image.width} x {image.height} pixels")
-                plain = plain_rgb(image, name="An image of the file") if mode == "RGB" else image.convert(mode)
-                return np.asarray(plain, dtype=np.uint8)
-        except MhexError:
-            raise
-        except (*BROKEN, Image.DecompressionBombError) as error:
-            raise DataFormatError(f"An image of the file cannot be decoded ({error}): place the file anew.") from error
+    def decode(blob: bytes) -> Array:
+        with opened_image(blob, name) as image:
+            return np.asarray(plain_rgb(image, name=name) if mode == "RGB" else image.convert(mode), dtype=np.uint8)
 
-    # PIL releases the interpreter lock while it decodes, so threads are enough.
-    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+    with decoding_pool() as pool:
         arrays = list(pool.map(decode, blobs, chunksize=64))
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1:
         raise DataFormatError(f"All images of a file should have one size, and these have {sorted(shapes)}.")
     stacked = torch.from_numpy(np.stack(arrays))
     return stacked.permute(0, 3, 1, 2).contiguous() if mode == "RGB" else stacked
+
+
+def decoding_pool() -> ThreadPoolExecutor:
+    """Threads that decode images; they are enough, since PIL releases the interpreter lock while it decodes."""
+    return ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1))

@@ -5,9 +5,10 @@ torchvision's ImageNet wants the archives as published and writes a pickle besid
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,9 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
             f"The photos of ImageNet-1k are not in {str(root)!r}: place them there as {parts[0]}/SYNSET/*.JPEG, with "
             "the folders train and val, 1000 synsets each."
         )
-    photos = files.evenly_spaced(photos, limit)
-    return PhotoSet(
-        images=PhotoFiles([path for path, _ in photos], side),
-        labels=torch.tensor([place for _, place in photos]),
-        classes=tuple(classes),
-        split=split,
-        names=tuple(path.stem for path, _ in photos),
-    )
+    paths, places = zip(*files.evenly_spaced(photos, limit), strict=True)
+    images, labels = PhotoFiles(paths, side), torch.tensor(places)
+    return PhotoSet(images=images, labels=labels, classes=tuple(classes), split=split, names=images.names)
 
 
 @register_data(
@@ -109,13 +105,9 @@ def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
                 f"Names in {PHOTOS_FILE} should begin with a synset of ImageNet-1k, such as n01443537_goldfish, and "
                 f"{name!r} came: the file is damaged or of another data set."
             )
-    return ImageSet(
-        images=files.decode_images([table["image"][row] for row in rows]),
-        labels=files.checked_labels([places[name.split("_")[0]] for name in names], tuple(places), PHOTOS_FILE),
-        classes=tuple(places),
-        split=split,
-        names=tuple(names),
-    )
+    images = files.decode_images([table["image"][row] for row in rows])
+    labels = torch.tensor([places[name.split("_")[0]] for name in names])
+    return ImageSet(images=images, labels=labels, classes=tuple(places), split=split, names=tuple(names))
 
 
 @register_data(
@@ -178,24 +170,23 @@ def load_imagenet_multi(
             f"None of the {len(listed)} photos of {file} that have two classes is in {str(folder)!r}: place the "
             "validation photos of ImageNet-1k there, as val/SYNSET/ILSVRC2012_val_00000001.JPEG or without synsets."
         )
-    photos = files.evenly_spaced(photos, limit)
+    chosen, present, seconds = zip(*files.evenly_spaced(photos, limit), strict=True)
+    images = PhotoFiles(chosen, side)
     return TwoClassSet(
-        images=PhotoFiles([path for path, _, _ in photos], side),
-        labels=torch.tensor([numbers[0] for _, numbers, _ in photos]),
+        images=images,
+        labels=torch.tensor([numbers[0] for numbers in present]),
         classes=tuple(imagenet_synsets()),
         split=split,
-        names=tuple(path.stem for path, _, _ in photos),
-        second_labels=torch.tensor([second for _, _, second in photos]),
-        present=tuple(numbers for _, numbers, _ in photos),
+        names=images.names,
+        second_labels=torch.tensor(seconds),
+        present=present,
     )
 
 
 def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
     """Classes of each photo, by its name without a suffix."""
-    try:
+    with files.refuse_damage(f"{path.name} is not JSON, or damaged", "place it anew", ValueError):
         content = read_json(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise files.DataFormatError(f"{path.name} is not JSON, or damaged ({error}): place it anew.") from error
     if isinstance(content, list):
         content = {VAL_NAME.format(place): classes for place, classes in enumerate(content, 1)}
     if not isinstance(content, dict) or not all(isinstance(classes, list) for classes in content.values()):
@@ -217,11 +208,10 @@ def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | None = None) -> Tensor:
-    """Compare the names of classes.
+    """Tell which classes are the same object: the cosine of a name of one and a name of the other is above a threshold.
 
-    Two classes are the same object if the cosine similarity of a name of one to a name of the other is above the
-    threshold. Names are compared by their groups of three letters unless vectors are given: that finds sunglass and
-    sunglasses, and not screen and monitor, for which the vectors of a language model are needed.
+    Names are compared by their groups of three letters unless vectors are given: that finds sunglass and sunglasses,
+    and not screen and monitor, for which the vectors of a language model are needed.
 
     Args:
         names: Of C classes, several names of one with commas between.
@@ -230,9 +220,6 @@ def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | No
 
     Returns:
         (C, C), bool; a class is the same as itself.
-
-    Raises:
-        ArgumentError: The threshold is not in 0..1, or ``embed`` gives other than a vector for each name.
     """
     if not 0 <= threshold <= 1:
         raise ArgumentError(f"threshold should lie in 0..1, not be {threshold}.")
@@ -251,10 +238,6 @@ def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | No
 
 def _letter_groups(names: Sequence[str]) -> Tensor:
     """How often each group of three letters is in each name, (M, D); names begin and end with a space."""
-    groups = [[f" {name.lower()} "[k : k + 3] for k in range(len(name))] for name in names]
-    places = {group: place for place, group in enumerate(dict.fromkeys(group for row in groups for group in row))}
-    counts = torch.zeros(len(names), len(places))
-    for row, members in enumerate(groups):
-        for group in members:
-            counts[row, places[group]] += 1
-    return counts
+    groups = [Counter(f" {name.lower()} "[k : k + 3] for k in range(len(name))) for name in names]
+    columns = list(dict.fromkeys(chain.from_iterable(groups)))
+    return torch.tensor([[float(counts[group]) for group in columns] for counts in groups])

@@ -48,13 +48,8 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
     sure = [row for row, rating in enumerate(ratings) if rating != threshold]
     rows = [sure[place] for place in files.pick_rows([splits[row] for row in sure], split, limit)]
     images, names = _crops(table, rows, side)
-    return PhotoSet(
-        images=images,
-        labels=torch.tensor([int(ratings[row] > threshold) for row in rows]),
-        classes=LIDC_CLASSES,
-        split=split,
-        names=names,
-    )
+    labels = torch.tensor([int(ratings[row] > threshold) for row in rows])
+    return PhotoSet(images=images, labels=labels, classes=LIDC_CLASSES, split=split, names=names)
 
 
 @register_data(

@@ -74,13 +74,9 @@ ORDERED_CLASSES = "retinamnist"  # grades of one disease, so that 1 is nearer to
 def load_blood(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load the blood cells, (N, 3, 96, 96), from ``blood.parquet``, splits ``"train"``, ``"val"`` and ``"test"``."""
     table, _ = files.read_split("blood.parquet", "PBC peripheral blood cells", ["name", "image", "label"], split, limit)
-    return ImageSet(
-        images=files.decode_images(table["image"]),
-        labels=files.checked_labels(table["label"], BLOOD_CLASSES, "the blood cells"),
-        classes=BLOOD_CLASSES,
-        split=split,
-        names=tuple(table["name"]),
-    )
+    labels = files.checked_labels(table["label"], BLOOD_CLASSES, "the blood cells")
+    images, names = files.decode_images(table["image"]), tuple(table["name"])
+    return ImageSet(images=images, labels=labels, classes=BLOOD_CLASSES, split=split, names=names)
 
 
 def _file(name: str, size: int) -> str:

@@ -78,14 +78,14 @@ def load_csv(
         values = files.csv_column(table, column, path.name)
         return files.check_listed([path.parent / values[row] for row in rows], path.name)
 
-    paths = paths_in(photos)
+    images = PhotoFiles(paths_in(photos), side, fit, upright=True, window=window)
     mask = mask or ("mask" if "mask" in table else None)
     return PhotoSet(
-        images=PhotoFiles(paths, side, fit, upright=True, window=window),
+        images=images,
         labels=labels[rows],
         classes=names,
         split=split,
-        names=tuple(photo.stem for photo in paths),
+        names=images.names,
         masks=None if mask is None else MaskFiles(paths_in(mask), side, fit, object_mask),
     )
 
@@ -165,24 +165,20 @@ def load_folder(
             "place them with a folder for each class, as CLASS/photo.jpg, or with splits, as train/CLASS/photo.jpg and "
             "test/CLASS/photo.jpg. A list of photos without classes serves mhex.evaluate and mhex.recommend too."
         )
-    pairs = files.evenly_spaced(pairs, limit)
-    paths = [path for path, _ in pairs]
+    paths, places = zip(*files.evenly_spaced(pairs, limit), strict=True)
+    images, mask_files = PhotoFiles(paths, side, fit, upright=True, window=window), None
+    if masks is not None:
+        mirrored = [(Path(masks).expanduser() / path.relative_to(root)).with_suffix(".png") for path in paths]
+        if missing := [str(path) for path in mirrored if not path.is_file()]:
+            raise files.DataMissingError(
+                f"There is no mask {missing[0]!r}: place one there for each photo, with its name."
+            )
+        mask_files = MaskFiles(mirrored, side, fit, object_mask)
     return PhotoSet(
-        images=PhotoFiles(paths, side, fit, upright=True, window=window),
-        labels=torch.tensor([place for _, place in pairs]),
+        images=images,
+        labels=torch.tensor(places),
         classes=tuple(classes),
         split=split,
-        names=tuple(path.stem for path in paths),
-        masks=None if masks is None else _mask_files(paths, root, Path(masks).expanduser(), side, fit),
+        names=images.names,
+        masks=mask_files,
     )
-
-
-def _mask_files(photos: list[Path], root: Path, masks: Path, side: int, fit: Fit) -> MaskFiles:
-    """The masks of photos, in a folder that is laid out as theirs."""
-    paths = [(masks / path.relative_to(root)).with_suffix(".png") for path in photos]
-    missing = next((path for path in paths if not path.is_file()), None)
-    if missing is not None:
-        raise files.DataMissingError(
-            f"There is no mask {str(missing)!r}: place one there for each photo, with its name."
-        )
-    return MaskFiles(paths, side, fit, object_mask)

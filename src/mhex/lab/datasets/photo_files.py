@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Protocol
@@ -16,16 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.errors import ArgumentError, MhexError
-from mhex.inputs.photos import (
-    BROKEN,
-    UnknownWindowError,
-    Window,
-    check_window,
-    claims_too_much,
-    plain_rgb,
-    upright_rgb,
-)
-from mhex.lab.datasets.files import DataFormatError
+from mhex.inputs.photos import UnknownWindowError, Window, check_window, plain_rgb, upright_rgb
+from mhex.lab.datasets.files import Array, decoding_pool, opened_image
 
 Fit = Literal["crop", "squash"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -76,29 +66,26 @@ class _Files(ABC):
             raise ArgumentError(f"side should be a positive number of pixels, not {side}.")
         self.paths, self.side = tuple(paths), side
         self.fit: Fit = fit
-        # PIL releases the interpreter lock while it decodes, so threads are enough.
-        self._pool = ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1))
+        self._pool = decoding_pool()
 
     def __len__(self) -> int:
         return len(self.paths)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the files without their suffixes."""
+        return tuple(path.stem for path in self.paths)
+
     def __getitem__(self, rows: Tensor) -> Tensor:
         return torch.from_numpy(np.stack(list(self._pool.map(self._opened, rows.tolist()))))
 
-    def _opened(self, row: int) -> np.ndarray[Any, Any]:
+    def _opened(self, row: int) -> Array:
         path = self.paths[row]
-        try:
-            with Image.open(path) as photo:
-                if claims_too_much(photo, path.stat().st_size):
-                    raise DataFormatError(f"{path.name} claims {photo.width} x {photo.height} pixels: shrink it first.")
-                return self._square(photo, path)
-        except MhexError:
-            raise
-        except (*BROKEN, Image.DecompressionBombError) as error:
-            raise DataFormatError(f"{path.name} cannot be decoded ({error}): place the file anew.") from error
+        with opened_image(path, path.name) as photo:
+            return self._square(photo, path)
 
     @abstractmethod
-    def _square(self, photo: Image.Image, path: Path) -> np.ndarray[Any, Any]:
+    def _square(self, photo: Image.Image, path: Path) -> Array:
         """The square of an opened file."""
 
 
@@ -143,34 +130,27 @@ class PhotoFiles(_Files):
                 errors = []
                 for path in self.paths:
                     try:
-                        with Image.open(path) as photo:
-                            if not claims_too_much(photo, path.stat().st_size):
-                                plain_rgb(photo, self.window, path.name)
+                        with opened_image(path, path.name) as photo:
+                            plain_rgb(photo, self.window, path.name)
                     except UnknownWindowError as refusal:
                         errors.append(refusal)
-                    except (MhexError, *BROKEN, Image.DecompressionBombError):
+                    except MhexError:
                         continue  # this file is refused for another reason when it is taken
                 self._refusal = UnknownWindowError.joined(errors or [error])
         return self._refusal
 
 
 class MaskFiles(_Files):
-    """Masks in files, taken like rows of a tensor: ``files[rows]`` is (B, side, side), as ``convert`` returns it.
+    """Masks in files, grey or with a palette whose places count: ``files[rows]`` is (B, side, side).
 
-    Args:
-        paths: The files: grey, or with a palette, whose places count.
-        side: Side of the squares in pixels.
-        fit: As for the photos they belong to.
-        convert: From the values (side, side), uint8, and the name of the file to the mask.
+    ``convert`` makes the mask from the values (side, side), uint8, and the name of the file.
     """
 
-    def __init__(
-        self, paths: Sequence[Path], side: int, fit: Fit, convert: Callable[[Bytes, str], np.ndarray[Any, Any]]
-    ) -> None:
+    def __init__(self, paths: Sequence[Path], side: int, fit: Fit, convert: Callable[[Bytes, str], Array]) -> None:
         super().__init__(paths, side, fit)
         self._convert = convert
 
-    def _square(self, photo: Image.Image, path: Path) -> np.ndarray[Any, Any]:
+    def _square(self, photo: Image.Image, path: Path) -> Array:
         plain = photo if photo.mode in ("P", "L") else photo.convert("L")
         return self._convert(np.asarray(fitted(plain, self.side, self.fit, nearest=True), dtype=np.uint8), path.name)
 

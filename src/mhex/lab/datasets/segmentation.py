@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mhex.errors import ArgumentError, MhexError, require
+from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places
@@ -69,13 +69,9 @@ def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, f
     pairs = files.evenly_spaced(pairs, limit)
     photos, maps = ([Path(pair[column]) for pair in pairs] for column in range(2))
     files.check_listed([*photos, *maps], "ImageSets/Segmentation")
+    images, masks = PhotoFiles(photos, side, fit), MaskFiles(maps, side, fit, _voc_classes)
     return SegmentationSet(
-        images=PhotoFiles(photos, side, fit),
-        maps=MaskFiles(maps, side, fit, _voc_classes),
-        classes=VOC_CLASSES,
-        background=0,
-        split=split,
-        names=tuple(path.stem for path in photos),
+        images=images, maps=masks, classes=VOC_CLASSES, background=0, split=split, names=images.names
     )
 
 
@@ -125,25 +121,14 @@ def load_camvid(split: str = "train", *, limit: int | None = None) -> Segmentati
 
 @dataclass(frozen=True, eq=False)
 class MatRows:
-    """Photos or maps of the MATLAB file, read when they are taken.
+    """Photos (B, 3, side, side), uint8, or maps (B, side, side) of the MATLAB file, read when they are taken."""
 
-    ``rows[numbers]`` is (B, 3, side, side), uint8, of photos, and (B, side, side) of maps.
-
-    Attributes:
-        path: The file, of MATLAB 7.3, which is HDF5.
-        numbers: Numbers of the photos in the file.
-        field: ``"img"`` or ``"gt"``.
-        side: Side of the squares in pixels.
-        fit: How they become squares.
-        signed: Whether 255 becomes -1, int8.
-    """
-
-    path: Path
-    numbers: tuple[int, ...]
-    field: str
-    side: int
+    path: Path  # of MATLAB 7.3, which is HDF5
+    numbers: tuple[int, ...]  # of the photos in the file
+    field: str  # "img" or "gt"
+    side: int  # of the squares in pixels
     fit: Fit
-    signed: bool = False
+    signed: bool = False  # whether 255 becomes -1, int8
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -153,7 +138,7 @@ class MatRows:
             squares = np.stack([self._square(file, self.numbers[row]) for row in rows.tolist()])
         return torch.from_numpy(squares.view(np.int8) if self.signed else squares)
 
-    def _square(self, file: Any, number: int) -> np.ndarray[Any, Any]:
+    def _square(self, file: Any, number: int) -> files.Array:
         array = _followed(file, file[f"value/{self.field}"][number, 0])
         # MATLAB counts along columns first, so axes come in reverse: (3, W, H), and (W, H) of a grey photo.
         plain = Image.fromarray(np.ascontiguousarray(array.T, dtype=np.uint8))
@@ -169,17 +154,11 @@ class MatRows:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageNetSegmentation(SegmentationSet):
-    """Photos with the pixels of one object.
-
-    Attributes:
-        images: The photos.
-        maps: The pixels of their object.
-        synsets: Of the object of each photo.
-    """
+    """Photos with the pixels of one object."""
 
     images: MatRows
-    maps: MatRows
-    synsets: tuple[str, ...]
+    maps: MatRows  # the pixels of the object
+    synsets: tuple[str, ...]  # of the object of each photo
 
     def labelled(self) -> PhotoSet:
         """The photos whose class is one of the 1000 of ImageNet-1k, with that as their label, and masks."""
@@ -247,16 +226,13 @@ def load_imagenet_segmentation(
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The open file; every error while it is open means that the file is damaged, whatever h5py calls it."""
-    try:
-        with require("h5py", "data").File(path, "r") as file:
-            yield file
-    except MhexError:
-        raise
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise files.DataFormatError(f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged ({error}).") from error
+    kinds = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+    problem, h5py = f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged", require("h5py", "data")
+    with files.refuse_damage(problem, "", *kinds), h5py.File(path, "r") as file:
+        yield file
 
 
-def _followed(file: Any, reference: Any) -> np.ndarray[Any, Any]:
+def _followed(file: Any, reference: Any) -> files.Array:
     """The array that a reference leads to; a cell of one entry leads on to the array in it."""
     array = np.asarray(file[reference])
     while array.dtype == object:

@@ -57,20 +57,24 @@ def photo_at(images: Tensor | PhotoRows, row: int) -> Image.Image:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LabelledSet:
-    """One split of a collection whose samples have classes.
+    """One split of a collection whose samples have classes."""
 
-    Attributes:
-        labels: Class of each sample, (N,), int64, a place in ``classes``.
-        classes: Names of the classes.
-        split: The split that was asked for.
-    """
-
-    labels: Tensor
-    classes: tuple[str, ...]
-    split: str
+    labels: Tensor  # class of each sample, (N,), int64, a place in `classes`
+    classes: tuple[str, ...]  # their names
+    split: str  # the split that was asked for
+    group_of: tuple[int, ...] | None = None  # group of each class, a place in `group_names`; None without groups
+    group_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The classes of each group, such as ``{"cat": ["Abyssinian", ...], "dog": [...]}``; empty without groups."""
+        return {
+            group: [name for name, number in zip(self.classes, self.group_of or (), strict=True) if number == place]
+            for place, group in enumerate(self.group_names)
+        }
 
     def items(self) -> Items:
         """Samples for `mhex.evaluate`: ``image`` or ``text``, and ``label``, ``mask``, ``rationale`` where known."""
@@ -82,27 +86,10 @@ class LabelledSet:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageSet(LabelledSet):
-    """One split of images in memory. Labels are (N, C), 0 or 1, where an image may have several classes.
+    """One split of images in memory. Labels are (N, C), 0 or 1, where an image may have several classes."""
 
-    Attributes:
-        images: (N, 3, H, W), uint8.
-        names: Name of each image.
-        group_of: Group of each class, a place in ``group_names``; None where classes have no groups.
-        group_names: Names of the groups.
-    """
-
-    images: Tensor
-    names: tuple[str, ...] = field(repr=False)
-    group_of: tuple[int, ...] | None = None
-    group_names: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """The classes of each group, such as ``{"cat": ["Abyssinian", ...], "dog": [...]}``; empty without groups."""
-        return {
-            group: [name for name, number in zip(self.classes, self.group_of or (), strict=True) if number == place]
-            for place, group in enumerate(self.group_names)
-        }
+    images: Tensor  # (N, 3, H, W), uint8
+    names: tuple[str, ...] = field(repr=False)  # name of each image
 
     def mask(self, row: int) -> Tensor | None:
         """Where the object of an image is, (H, W), int64: 1 there, 0 elsewhere, -1 to be ignored; None if not known."""
@@ -118,20 +105,11 @@ class ImageSet(LabelledSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PhotoSet(LabelledSet):
-    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken.
+    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken."""
 
-    Attributes:
-        images: N photos.
-        names: Name of each photo.
-        masks: Where the objects are, taken like rows of a tensor: (B, H, W), values as in `ImageSet.mask`; None if not
-            known.
-        group_of: Always None: classes have no groups.
-    """
-
-    images: PhotoRows
-    names: tuple[str, ...] = field(repr=False)
-    masks: PhotoRows | None = None
-    group_of: tuple[int, ...] | None = None
+    images: PhotoRows  # N photos
+    names: tuple[str, ...] = field(repr=False)  # name of each photo
+    masks: PhotoRows | None = None  # where objects are, rows (B, H, W) with values as in `ImageSet.mask`
 
     def _item(self, row: int) -> dict[str, Any]:
         item: dict[str, Any] = {"image": photo_at(self.images, row), "label": int(self.labels[row])}
@@ -140,15 +118,10 @@ class PhotoSet(LabelledSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TwoClassSet(PhotoSet):
-    """Photos that show things of several classes.
+    """Photos that show things of several classes."""
 
-    Attributes:
-        second_labels: A second class of each photo, (N,), int64, ``other`` of its item; -1 where there is none.
-        present: All classes of each photo.
-    """
-
-    second_labels: Tensor
-    present: tuple[tuple[int, ...], ...] = field(repr=False)
+    second_labels: Tensor  # a second class of each photo, (N,), int64, `other` of its item; -1 where there is none
+    present: tuple[tuple[int, ...], ...] = field(repr=False)  # all classes of each photo
 
     def _item(self, row: int) -> dict[str, Any]:
         return {**super()._item(row), "other": int(self.second_labels[row])}
@@ -156,15 +129,11 @@ class TwoClassSet(PhotoSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextSet(LabelledSet):
-    """One split of a collection of texts.
+    """One split of a collection of texts."""
 
-    Attributes:
-        texts: N strings.
-        rationales: For each text the words, counted from 0 and split at white space, that people marked as the reason
-            for its class: spans (first, last + 1), rising. None where nobody marked any.
-    """
-
-    texts: tuple[str, ...] = field(repr=False)
+    texts: tuple[str, ...] = field(repr=False)  # N strings
+    # For each text the words, counted from 0 and split at white space, that people marked as the reason for its class:
+    # spans (first, last + 1), rising. None where nobody marked any.
     rationales: tuple[tuple[tuple[int, int], ...], ...] | None = field(default=None, repr=False)
 
     def marked(self, row: int) -> Tensor | None:
@@ -184,21 +153,13 @@ class TextSet(LabelledSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ValueSet:
-    """One split of a collection of images with measured values instead of classes, for regression.
+    """One split of a collection of images with measured values instead of classes, for regression."""
 
-    Attributes:
-        images: N images, taken like rows of a tensor: (B, 3, H, W), uint8.
-        values: (N, K), float32.
-        value_names: What the K values are.
-        split: The split that was asked for.
-        names: Name of each image.
-    """
-
-    images: Tensor | PhotoRows
-    values: Tensor
-    value_names: tuple[str, ...]
-    split: str
-    names: tuple[str, ...] = field(repr=False)
+    images: Tensor | PhotoRows  # N images, taken like rows of a tensor: (B, 3, H, W), uint8
+    values: Tensor  # (N, K), float32
+    value_names: tuple[str, ...]  # what the K values are
+    split: str  # the split that was asked for
+    names: tuple[str, ...] = field(repr=False)  # name of each image
 
     def __len__(self) -> int:
         return len(self.values)
@@ -210,23 +171,14 @@ class ValueSet:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SegmentationSet:
-    """Photos with a class for every pixel.
+    """Photos with a class for every pixel."""
 
-    Attributes:
-        images: N photos, taken like rows of a tensor: (B, 3, H, W), uint8.
-        maps: Class of each pixel, taken likewise: (B, H, W), uint8, a place in ``classes``, or 255 for none.
-        classes: Names of the classes.
-        background: The class that is no object; None where every class is one.
-        split: The split that was asked for.
-        names: Name of each photo.
-    """
-
-    images: Tensor | PhotoRows
-    maps: Tensor | PhotoRows
-    classes: tuple[str, ...]
-    split: str
-    names: tuple[str, ...] = field(repr=False)
-    background: int | None = None
+    images: Tensor | PhotoRows  # N photos, taken like rows of a tensor: (B, 3, H, W), uint8
+    maps: Tensor | PhotoRows  # class of each pixel, taken likewise: (B, H, W), uint8, a place in `classes` or 255
+    classes: tuple[str, ...]  # their names
+    split: str  # the split that was asked for
+    names: tuple[str, ...] = field(repr=False)  # name of each photo
+    background: int | None = None  # the class that is no object; None where every class is one
 
     def __len__(self) -> int:
         return len(self.names)
