@@ -17,8 +17,7 @@ from mhex.errors import ArgumentError
 from mhex.judge.rows import explain_seconds
 from mhex.lab.config.suite import ClaimPart, Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
-from mhex.lab.suites.claims import Checked, check_claims
-from mhex.lab.suites.page import suite_charts, suite_page, write_page
+from mhex.lab.suites.page import Checked, check_claims, suite_charts, suite_page, write_page
 from mhex.lab.suites.run import run_suite
 from mhex.lab.suites.stored import SuiteResult, stored_result
 from mhex.stats.comparison import paired

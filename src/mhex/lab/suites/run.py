@@ -55,7 +55,7 @@ class Shelf:
             try:
                 self._bundles[name] = load(name)
             except MhexError as error:
-                from mhex.lab.train.dependencies import buildable
+                from mhex.lab.train.run import buildable
 
                 recipe = name.removeprefix("zoo:")
                 if recipe != name and recipe in buildable() and name not in [row["name"] for row in list_models()]:
