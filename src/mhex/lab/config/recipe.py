@@ -329,14 +329,9 @@ packaged_recipes, find_recipe = _RECIPES.packaged, _RECIPES.find
 
 
 def find_named(name: str, folder: Path) -> Path:
-    """Find the file of the recipe that another one needs, whatever the file is called.
+    """Find the file of the recipe `name` that another one needs, whatever the file is called.
 
-    Args:
-        name: Name of the recipe, which is what its folder is called.
-        folder: Folder whose recipes come before the packaged ones of the same name.
-
-    Raises:
-        ArgumentError: No recipe has this name, or two have it.
+    Recipes of the folder come before the packaged ones of the same name; a name that two of them have is refused.
     """
     files = [path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and _name_in(path) == name]
     files = [path for path in files if path.stem == name] or files
@@ -357,11 +352,7 @@ def _name_in(path: Path) -> Any:
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> TrainingRecipe:
-    """Read a recipe file and check its keys.
-
-    Args:
-        path: The file.
-        changes: ``section.key=value`` each, put over what the file says.
+    """Read a recipe file, put changes ``section.key=value`` over what it says, and check its keys.
 
     Raises:
         ArgumentError: One sentence that names the file and the key.

@@ -222,11 +222,7 @@ packaged_suites, find_suite = _SUITES.packaged, _SUITES.find
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite file, and check all that can be checked without weights and data.
-
-    Raises:
-        ArgumentError: One sentence that names the file and the key.
-    """
+    """Read a suite file, and refuse what can be found to be wrong without weights and data, by file and key."""
     suite = build(Suite, _SUITES.read(path), path.name)
     check_suite(suite, path.name)
     return suite
@@ -241,15 +237,7 @@ class _Table:
 
 
 def check_suite(suite: Suite, source: str) -> None:
-    """Refuse a suite that cannot be run, found without weights and without data.
-
-    Args:
-        suite: The suite as it was read.
-        source: Name of the file, for messages.
-
-    Raises:
-        ArgumentError: One sentence that names the file and the key.
-    """
+    """Refuse a suite that cannot be run, in one sentence that names the file `source` and the key."""
     entries = suite.entries()
     _check_labels([entry.label for entry in entries], source)
     with _at(source, "quick.models"):

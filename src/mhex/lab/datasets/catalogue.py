@@ -53,10 +53,6 @@ class DataEntry:
             split: By default the split to judge by.
             limit: At most so many samples, evenly spaced over the split.
             **options: For the loader, such as ``side``.
-
-        Raises:
-            DataMissingError: A file is missing; the message says what to place where.
-            ArgumentError: The split is unknown or the limit is not positive.
         """
         loaded = self.load(split or self.test, limit=limit, **{**self.load_options, **options})
         items: Items = loaded.items(**self.item_options)

@@ -44,6 +44,14 @@ class DataFormatError(MhexError, ValueError):
     """A data file does not hold what it should."""
 
 
+RIGHT, PUBLISHED = "place the right file in the data folder", "place the published file"
+
+
+def wrong_file(problem: str, advice: str = "the file is damaged or of another data set") -> DataFormatError:
+    """Build the error for a file that does not hold what it should."""
+    return DataFormatError(f"{problem}: {advice}.")
+
+
 @contextmanager
 def refuse_damage(problem: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
     """Turn errors of some kinds into a `DataFormatError` with the problem, the reason and, if there is any, advice."""
@@ -135,10 +143,8 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     with refuse_damage(f"{path.name} is not a parquet file, or damaged", "place it anew", broken, OSError):
         present = parquet.read_schema(path).names
     if missing := [name for name in columns if name not in present]:
-        raise DataFormatError(
-            f"{path.name} should have the columns {list(columns)}, and lacks {missing} (it has {list(present)}): "
-            "place the right file in the data folder."
-        )
+        words = f"should have the columns {list(columns)}, and lacks {missing} (it has {list(present)})"
+        raise wrong_file(f"{path.name} {words}", RIGHT)
     with refuse_damage(f"{path.name} is damaged", "place it anew", broken, OSError, UnicodeDecodeError):
         table = parquet.read_table(path, columns=list(columns))
         values = {name: table.column(name).to_pylist() for name in columns}
@@ -146,10 +152,8 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
         kind, words = _TYPES.get(name, (object, ""))
         for value in values[name]:
             if not isinstance(value, kind):
-                raise DataFormatError(
-                    f"The column {name!r} of {path.name} should hold {words} in all rows, and {value!r:.40} came: "
-                    "place the right file in the data folder."
-                )
+                column = f"The column {name!r} of {path.name}"
+                raise wrong_file(f"{column} should hold {words} in all rows, and {value!r:.40} came", RIGHT)
     return values
 
 
@@ -159,10 +163,8 @@ def checked_labels(values: Sequence[int], classes: Sequence[str], title: str) ->
     with refuse_damage(problem, "", TypeError, ValueError, RuntimeError):
         labels = torch.tensor(values, dtype=torch.int64)
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
-        raise DataFormatError(
-            f"Labels of {title} should lie in 0..{len(classes) - 1}, and {int(labels.min())}..{int(labels.max())} "
-            "came: the file is damaged or of another data set."
-        )
+        span = f"{int(labels.min())}..{int(labels.max())}"
+        raise wrong_file(f"Labels of {title} should lie in 0..{len(classes) - 1}, and {span} came")
     return labels
 
 
@@ -208,10 +210,8 @@ def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int,
     with _opened(path) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         if missing := [name for name in names if name not in present]:
-            raise DataFormatError(
-                f"{path.name} should have the arrays {list(names)}, and lacks {missing} (it has {present}): place the "
-                "right file in the data folder."
-            )
+            words = f"should have the arrays {list(names)}, and lacks {missing} (it has {present})"
+            raise wrong_file(f"{path.name} {words}", RIGHT)
         for name in names:
             with archive.open(f"{name}.npy") as stream:
                 shape, _, kind = _header(stream)

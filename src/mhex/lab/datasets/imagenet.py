@@ -101,10 +101,8 @@ def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
     places = synset_places()
     for name in names:
         if name.split("_")[0] not in places:
-            raise files.DataFormatError(
-                f"Names in {PHOTOS_FILE} should begin with a synset of ImageNet-1k, such as n01443537_goldfish, and "
-                f"{name!r} came: the file is damaged or of another data set."
-            )
+            words = f"Names in {PHOTOS_FILE} should begin with a synset of ImageNet-1k, such as n01443537_goldfish"
+            raise files.wrong_file(f"{words}, and {name!r} came")
     images = files.decode_images([table["image"][row] for row in rows])
     labels = torch.tensor([places[name.split("_")[0]] for name in names])
     return ImageSet(images=images, labels=labels, classes=tuple(places), split=split, names=tuple(names))
@@ -190,10 +188,8 @@ def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
     if isinstance(content, list):
         content = {VAL_NAME.format(place): classes for place, classes in enumerate(content, 1)}
     if not isinstance(content, dict) or not all(isinstance(classes, list) for classes in content.values()):
-        raise files.DataFormatError(
-            f"{path.name} should hold a list of lists of classes, or such a list for each name of a photo: place the "
-            "right file in the data folder."
-        )
+        words = f"{path.name} should hold a list of lists of classes, or such a list for each name of a photo"
+        raise files.wrong_file(words, files.RIGHT)
     order = synset_places()
     annotations: dict[str, tuple[int, ...]] = {}
     for name, classes in content.items():

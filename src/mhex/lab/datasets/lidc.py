@@ -36,13 +36,8 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
 
     The data folder has ``lidc/nodules.csv`` with the columns ``image`` (path from ``lidc``), ``malignancy`` (mean
     rating 1..5), others with numbers, which are biomarkers, and perhaps ``split``. Without splits a fixed draw is made,
-    15 % test and 12.75 % val of the benign, the malignant and the unsure each.
-
-    Args:
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        limit: As for all loaders.
-        side: Side of the squares that crops are made to when they are taken.
-        threshold: Above it a nodule is malignant, below benign.
+    15 % test and 12.75 % val of the benign, the malignant and the unsure each. Above the threshold a nodule is
+    malignant, below benign. Crops are made to squares of ``side`` pixels when they are taken.
     """
     table, ratings, splits = _nodules()
     sure = [row for row, rating in enumerate(ratings) if rating != threshold]
@@ -64,11 +59,7 @@ def load_lidc_biomarkers(
 ) -> ValueSet:
     """List all nodules with their biomarkers as values (N, K), for regression, in the splits of `load_lidc`.
 
-    Args:
-        split: As for all loaders.
-        limit: As for all loaders.
-        side: As for `load_lidc`.
-        biomarkers: Columns of ``lidc/nodules.csv``, also ``malignancy``; by default all others.
+    Biomarkers are columns of ``lidc/nodules.csv``, also ``malignancy``; by default all others.
     """
     table, _, splits = _nodules()
     present = [name for name in table if name not in ("image", "split")]

@@ -106,11 +106,8 @@ def load_pneumonia(split: str = "train", *, limit: int | None = None) -> ImageSe
 def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, size: int = 28) -> ImageSet:
     """Load a MedMNIST collection from ``NAME.npz`` or ``NAME_SIZE.npz``, splits train, val and test.
 
-    Args:
-        name: One of the twelve collections in two dimensions, such as ``"bloodmnist"``.
-        split: As for all loaders.
-        limit: As for all loaders; the other images are skipped while reading.
-        size: Side of the images in pixels: 28, 64, 128 or 224.
+    The name is that of one of the twelve collections in two dimensions, such as ``"bloodmnist"``, and the size the side
+    of the images in pixels: 28, 64, 128 or 224.
 
     Returns:
         The images, (N, 3, H, W), grey ones with three equal channels; an image is named by its split and place.
@@ -132,9 +129,8 @@ def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, 
         [files.array_rows(path, f"{part}_labels", rows[part]).reshape(len(rows[part]), -1) for part in rows]
     )
     if several and not bool(np.isin(labels, (0, 1)).all()):
-        raise files.DataFormatError(
-            f"Labels of {name} should be 0 and 1 for each class, and others came: place it anew."
-        )
+        words = f"Labels of {name} should be 0 and 1 for each class, and others came"
+        raise files.wrong_file(words, "place it anew")
     return ImageSet(
         images=images[:, None].repeat(1, 3, 1, 1) if images.dim() == 3 else images.permute(0, 3, 1, 2).contiguous(),
         labels=torch.from_numpy(labels.astype(np.int64))

@@ -1,4 +1,7 @@
-"""Data of the user: photos in a folder for each class, and photos or texts in a CSV file."""
+"""Data of the user: photos in a folder for each class, and photos or texts in a CSV file.
+
+The loaders raise what all loaders raise, and `ArgumentError` where a class is not among ``classes``.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,6 @@ def load_csv(
 
     Returns:
         Photos, decoded when they are taken, or texts. Labels do not depend on the split.
-
-    Raises:
-        DataMissingError: The file or a photo is missing.
-        DataFormatError: A column is missing or the file is no CSV file.
-        ArgumentError: The split is unknown, the limit is not positive, or a class is not among ``classes``.
     """
     path = _existing(Path(path).expanduser())
     table = files.read_csv(path)
@@ -137,16 +135,12 @@ def load_folder(
         split: ``"train"``, ``"val"``, ``"test"``, or ``"all"`` for every photo; without splits only ``"all"``.
         limit: At most so many photos, evenly spaced.
         masks: Folder laid out as the other, with a PNG of the same name for each photo, not black where the object is.
-        side: Side of the squares that photos are made to when they are taken.
-        fit: ``"crop"`` cuts out the middle square, ``"squash"`` scales both sides.
+        side: As for `load_csv`.
+        fit: As for `load_csv`.
         window: As for `load_csv`.
 
     Returns:
         The photos, decoded when they are taken; classes are the names of the folders in alphabetical order.
-
-    Raises:
-        DataMissingError: The folder, its photos or a mask are missing; the message says what to place where.
-        ArgumentError: The split is unknown or the limit is not positive.
     """
     root = Path(folder).expanduser()
     parts = [part for part in SPLITS if (root / part).is_dir() and any((root / part).glob("*/"))]

@@ -78,10 +78,8 @@ def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, f
 def _voc_classes(values: Bytes, name: str) -> Bytes:
     wrong = values[(values >= len(VOC_CLASSES)) & (values != VOID)]
     if len(wrong):
-        raise files.DataFormatError(
-            f"{name} should hold the classes 0..20 and 255, as a picture with a palette, and {int(wrong[0])} came: "
-            "place the published file."
-        )
+        words = f"{name} should hold the classes 0..20 and 255, as a picture with a palette, and {int(wrong[0])} came"
+        raise files.wrong_file(words, files.PUBLISHED)
     return np.ascontiguousarray(values)
 
 
@@ -106,17 +104,11 @@ def load_camvid(split: str = "train", *, limit: int | None = None) -> Segmentati
     table, _ = files.read_split(CAMVID_FILE, "CamVid", ["name", "image", "mask"], split, limit)
     maps = files.decode_images(table["mask"], "L")
     if int(maps.max()) > len(CAMVID_CLASSES):
-        raise files.DataFormatError(
-            f"Masks of {CAMVID_FILE} should hold the classes 0..10 and 11 for none, and {int(maps.max())} came: the "
-            "file is damaged or of another data set."
-        )
-    return SegmentationSet(
-        images=files.decode_images(table["image"]),
-        maps=maps.masked_fill(maps == len(CAMVID_CLASSES), VOID),
-        classes=CAMVID_CLASSES,
-        split=split,
-        names=tuple(table["name"]),
-    )
+        words = f"Masks of {CAMVID_FILE} should hold the classes 0..10 and 11 for none, and {int(maps.max())} came"
+        raise files.wrong_file(words)
+    maps = maps.masked_fill(maps == len(CAMVID_CLASSES), VOID)
+    images, names = files.decode_images(table["image"]), tuple(table["name"])
+    return SegmentationSet(images=images, maps=maps, classes=CAMVID_CLASSES, split=split, names=names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +137,8 @@ class MatRows:
         if self.field == "img":
             return np.asarray(fitted(plain.convert("RGB"), self.side, self.fit)).transpose(2, 0, 1)
         if not set(np.unique(array).tolist()) <= {0, 1, 255}:
-            raise files.DataFormatError(
-                f"Maps of {self.path.name} should hold 0, 1 and 255, and photo {number} has "
-                f"{np.unique(array).tolist()[:8]}: place the right file in the data folder."
-            )
+            words = f"photo {number} has {np.unique(array).tolist()[:8]}"
+            raise files.wrong_file(f"Maps of {self.path.name} should hold 0, 1 and 255, and {words}", files.RIGHT)
         return np.asarray(fitted(plain, self.side, self.fit, nearest=True))
 
 
@@ -205,10 +195,8 @@ def load_imagenet_segmentation(
     files.split_parts(["test"], split)
     with _opened(path) as file:
         if not all(f"value/{field}" in file for field in FIELDS):
-            raise files.DataFormatError(
-                f"{path.name} should have the fields {[f'value/{field}' for field in FIELDS]}, and lacks one: "
-                "place the right file in the data folder."
-            )
+            words = f"{path.name} should have the fields {[f'value/{field}' for field in FIELDS]}, and lacks one"
+            raise files.wrong_file(words, files.RIGHT)
         rows = tuple(files.pick_rows(["test"] * len(file["value/img"]), split, limit))
         letters = [_followed(file, file["value/target"][row, 0]).flatten().tolist() for row in rows]
         synsets = ["".join(map(chr, codes)) for codes in letters]

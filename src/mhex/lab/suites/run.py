@@ -159,11 +159,7 @@ class Resized(nn.Module):
 
 
 def evaluator_of(bundle: Bundle, reader: Bundle) -> nn.Module:
-    """Make another network, the reader, ready to read what the explained one is given; inputs are resized for it.
-
-    Raises:
-        ArgumentError: It would see other colours, tokens or classes than it was trained on.
-    """
+    """Let a reader read what the explained network is given, resized; refuse other colours, tokens or classes."""
     if bundle.class_names != reader.class_names:
         raise ArgumentError(f"the evaluator {reader.name} knows other classes than {bundle.name}.")
     ours: Any = bundle.preprocess
