@@ -55,10 +55,8 @@ def two_class_items(photos: ImageSet | PhotoSet, form: Form, *, limit: int | Non
         first, second = pairs[number]
         rows = [(first + second)[place] for place in orders[number]]
         cells = [photo_at(photos.images, row) for row in rows]
-        item = {"label": labels[first[0]], "other": labels[second[0]]}
-        if form == "side-by-side":
-            return {"image": _halves(cells), **item}
-        return {"image": _grid(cells), **item, "tiles": [labels[row] for row in rows]}
+        item = {"image": _picture(cells), "label": labels[first[0]], "other": labels[second[0]]}
+        return item if form == "side-by-side" else {**item, "tiles": [labels[row] for row in rows]}
 
     return Items(len(pairs), take)
 
@@ -87,21 +85,17 @@ def _partners(groups: list[list[Unit]], limit: int | None) -> list[tuple[Unit, U
     return pairs
 
 
-def _halves(photos: Sequence[Image.Image]) -> Image.Image:
-    """The middle halves of two photos beside each other, at the size of the first photo."""
+def _picture(photos: Sequence[Image.Image]) -> Image.Image:
+    """The middle halves of two photos beside each other, or four photos row by row, at the size of the first."""
     width, height = photos[0].size
-    picture, begin = Image.new("RGB", (width, height)), 0
-    for photo, part in zip(photos, (width // 2, width - width // 2), strict=True):
+    resized = [photo.resize((width, height)) for photo in photos]
+    if len(photos) > 2:
+        picture = Image.new("RGB", (2 * width, 2 * height))
+        for place, photo in enumerate(resized):
+            picture.paste(photo, (place % 2 * width, place // 2 * height))
+        return picture
+    picture, middle = Image.new("RGB", (width, height)), width // 2
+    for photo, begin, part in zip(resized, (0, middle), (middle, width - middle), strict=True):
         edge = (width - part) // 2
-        picture.paste(photo.resize((width, height)).crop((edge, 0, edge + part, height)), (begin, 0))
-        begin += part
-    return picture
-
-
-def _grid(photos: Sequence[Image.Image]) -> Image.Image:
-    """Four photos, row by row, each at the size of the first."""
-    width, height = photos[0].size
-    picture = Image.new("RGB", (2 * width, 2 * height))
-    for place, photo in enumerate(photos):
-        picture.paste(photo.resize((width, height)), (place % 2 * width, place // 2 * height))
+        picture.paste(photo.crop((edge, 0, edge + part, height)), (begin, 0))
     return picture

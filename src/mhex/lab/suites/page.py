@@ -41,7 +41,7 @@ def write_page(result: SuiteResult, path: Path) -> list[Path]:
     charts = suite_charts(result)
     with writing(path):
         (path.parent / _IMAGES if charts else path.parent).mkdir(parents=True, exist_ok=True)
-    files = [save_figure(chart, path.parent / _chart_path(result, label)) for label, chart in charts.items()]
+    files = [save_figure(chart, path.parent / chart_path(result, label)) for label, chart in charts.items()]
     write_text(suite_page(result), path)  # the last, because it links the charts
     return [path, *files]
 
@@ -50,20 +50,17 @@ def suite_charts(result: SuiteResult) -> dict[str, Figure]:
     """Draw for each model with curves a figure of their means with bands; none where the suite asks for none."""
     charts: dict[str, Figure] = {}
     for label, report in result.reports.items():
-        if _has_chart(result, label):
+        if chart_path(result, label):
             entry = Evaluation(label, report, {}, (), {})
             charts[label] = curve_figure(curve_panels(entry), styles_of(entry.methods, entry.controls), key=True)
     return charts
 
 
-def _has_chart(result: SuiteResult, label: str) -> bool:
-    report = result.reports[label]
-    return result.suite.charts and any(report.has_curves(metric) for metric in report.metrics)
-
-
-def _chart_path(result: SuiteResult, label: str) -> str:
-    """Where the chart of a model is, seen from the page."""
-    quick = "-quick" if result.quick else ""
+def chart_path(result: SuiteResult, label: str) -> str:
+    """Where the chart of a model is, seen from the page; empty where it has no curves or the suite asks for none."""
+    report, quick = result.reports[label], "-quick" if result.quick else ""
+    if not result.suite.charts or not any(report.has_curves(metric) for metric in report.metrics):
+        return ""
     return f"{_IMAGES}/{result.suite.name}{quick}-{label}.svg"
 
 
@@ -72,33 +69,8 @@ def suite_page(result: SuiteResult) -> str:
 
     Charts, where the suite asks for them, are linked as files in a folder `images` beside the page.
     """
-    suite, facts = result.suite, result.record
-    records = {label: facts["models"][label] for label in result.reports}
-    sections = []
-    for label, report in result.reports.items():
-        cells, seconds = report.summary(), explain_seconds(report.rows)
-        published = [part for part in suite.published if not part.models or label in part.models]
-        claims = [claim for claim in suite.claims if not claim.models or label in claim.models]
-        section = {
-            "label": label,
-            "remarks": report.remarks,
-            "tables": tables(report, cells),
-            "published": [beside(part, cells, suite.seed) for part in published],
-            "claims": check_claims(claims, report, cells, suite.seed),
-            "chart": _chart_path(result, label) if _has_chart(result, label) else "",
-            "costs": {name: value for name, value in seconds.items() if not is_control(name)},
-        }
-        sections.append(section)
-    page = _template().render(
-        suite=suite,
-        facts=facts,
-        quick=result.quick,
-        records=records,
-        call_remarks=[name for name in dict.fromkeys(record.get("remark") for record in records.values()) if name],
-        remarks=result.remarks,
-        sections=sections,
-        accuracy=_accuracy,
-    )
+    records = {label: result.record["models"][label] for label in result.reports}
+    page = _template().render(result=result, records=records)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
@@ -106,15 +78,23 @@ def suite_page(result: SuiteResult) -> str:
 def _template() -> Template:
     loader = PackageLoader("mhex.lab.suites")
     options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True, "autoescape": False}
-    return Environment(loader=loader, **options).get_template("suite.md")
+    environment = Environment(loader=loader, **options)
+    for function in (accuracy, beside, chart_path, check_claims, explain_seconds, is_control, parts_for, tables):
+        environment.globals[function.__name__] = function
+    return environment.get_template("suite.md")
 
 
-def _accuracy(accuracy: Mapping[str, Any] | None) -> str:
+def parts_for(label: str, parts: Sequence[Any]) -> list[Any]:
+    """Choose the published numbers, or the claims, that are for a model."""
+    return [part for part in parts if not part.models or label in part.models]
+
+
+def accuracy(entry: Mapping[str, Any] | None) -> str:
     """The accuracy entry of a card in words: `breed 71.2 % (test)`."""
-    if not accuracy:
+    if not entry:
         return "not measured"
-    shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in accuracy.items() if isinstance(v, float)]
-    return f"{', '.join(shares)} ({accuracy.get('split', 'unknown split')})"
+    shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in entry.items() if isinstance(v, float)]
+    return f"{', '.join(shares)} ({entry.get('split', 'unknown split')})"
 
 
 def tables(report: Report, cells: Sequence[Cell]) -> str:
@@ -152,19 +132,19 @@ def tables(report: Report, cells: Sequence[Cell]) -> str:
     return "\n\n".join([*parts, "\n".join([*specific, *alike, *general])])
 
 
-def beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
-    """Put our numbers beside those of a paper, for the methods and columns that both have; empty without any.
+def beside(
+    published: PublishedPart, cells: Sequence[Cell], seed: int
+) -> tuple[list[tuple[list[str], list[list[str]]]], list[tuple[str, int, float]]]:
+    """Put our numbers beside those of a paper, for the methods and columns that both have.
 
-    Names of columns hold the suite's seed where it is not 0.
+    Names of columns hold the suite's seed where it is not 0. Gives tables of a head and rows, none without common
+    numbers; and, of each column with enough methods, their number and the rank correlation of the two orders.
     """
     ours = {(cell.method, without_seed(cell.column, seed)): cell for cell in cells}
     methods = [name for name in published.values if any(method == name for method, _ in ours)]
     wanted = dict.fromkeys(column for name in methods for column in published.values[name])
     columns = [name for name in wanted if any(column == name for _, column in ours)]
-    if not methods or not columns:
-        return ""
-    per_cent = " Published per cent are shown as shares." if published.percent else ""
-    parts = [f"### Beside {published.paper}, {published.table}", f"{' '.join(published.note.split())}{per_cent}"]
+    groups, orders = [], []
     for start in range(0, len(columns), _OUR_COLUMNS):
         part = columns[start : start + _OUR_COLUMNS]
         rows = []
@@ -175,24 +155,15 @@ def beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
                 share = "—" if value is None else f"{value / 100 if published.percent else float(value):.4g}"
                 row += ["" if cell is None else cell.text, share]
             rows.append(row)
-        parts.append(markdown_table(["method", *(name for column in part for name in (column, "published"))], rows))
-    orders = [_order(published, column, methods, ours) for column in columns]
-    parts.append("\n".join(f"- {order}" for order in orders if order))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _order(published: PublishedPart, column: str, methods: Sequence[str], ours: Mapping[tuple[str, str], Cell]) -> str:
-    """Whether both put methods in the same order."""
-    pairs = [
-        (ours[method, column].value, float(published.values[method][column]))
-        for method in methods
-        if (method, column) in ours and column in published.values[method]
-    ]
-    pairs = [pair for pair in pairs if not math.isnan(pair[0])]
-    if len(pairs) < _FEW:
-        return ""
-    rho = float(rank_correlation(*torch.tensor(pairs, dtype=torch.float64).mT))
-    return "" if math.isnan(rho) else f"{column}: order of {len(pairs)} methods, Spearman's rho {rho:.2f}."
+        groups.append((["method", *(name for column in part for name in (column, "published"))], rows))
+    for column in columns:
+        common = [name for name in methods if (name, column) in ours and column in published.values[name]]
+        pairs = [(ours[name, column].value, float(published.values[name][column])) for name in common]
+        pairs = [pair for pair in pairs if not math.isnan(pair[0])]
+        rho = float(rank_correlation(*torch.tensor(pairs, dtype=torch.float64).mT)) if len(pairs) >= _FEW else math.nan
+        if not math.isnan(rho):
+            orders.append((column, len(pairs), rho))
+    return groups, orders
 
 
 @dataclass(frozen=True)
@@ -238,9 +209,3 @@ def check_claims(claims: Sequence[ClaimPart], report: Report, cells: Sequence[Ce
 def without_seed(column: str, seed: int) -> str:
     """A column as it is called where the seed is 0, which names it for all seeds."""
     return column.replace(f"(seed={seed}, ", "(").replace(f" (seed={seed})", "")
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])

@@ -66,17 +66,16 @@ class Shelf:
 
     def items(self, part: SuiteData, seed: int) -> Items:
         """Load samples, or give those that are there; the seed is that of pictures of two classes."""
-        key = (part, 0 if part.form == "single" else seed)
-        if key not in self._items:
-            self._items[key] = _items(part, seed)
-        return self._items[key]
-
-
-def _items(part: SuiteData, seed: int) -> Items:
-    data = data_entry(part.name)
-    if part.form == "single":
-        return data.items(part.split, limit=part.limit, **part.options)
-    return two_class_items(data.load(part.split or data.test, **part.options), part.form, limit=part.limit, seed=seed)
+        key, data = (part, 0 if part.form == "single" else seed), data_entry(part.name)
+        if key in self._items:
+            return self._items[key]
+        if part.form == "single":
+            items = data.items(part.split, limit=part.limit, **part.options)
+        else:
+            photos = data.load(part.split or data.test, **part.options)
+            items = two_class_items(photos, part.form, limit=part.limit, seed=seed)
+        self._items[key] = items
+        return items
 
 
 @dataclass(frozen=True)
@@ -205,14 +204,9 @@ def run_suite(
     """
     out = Path(out)
     entries = load_entries(suite, quick, shelf)
-    gpu = device.startswith("cuda")
+    gpu, command = device.startswith("cuda"), command or f"run_suite({suite.name!r}, quick={quick})"
     words = torch.cuda.get_device_name(device) if gpu else f"{torch.get_num_threads()} threads"
-    call = {
-        "device": f"{device} ({words})",
-        "versions": versions(),
-        "command": command or f"run_suite({suite.name!r}, quick={quick})",
-        "remark": remark,
-    }
+    call = {"device": f"{device} ({words})", "versions": versions(), "command": command, "remark": remark}
     before = dict(read_record(out)["models"]) if (out / RECORD).is_file() else {}
     # What an earlier call told of models whose turn has not come stays, should this one be broken off.
     models = {loaded.entry.label: before[loaded.entry.label] for loaded in entries if loaded.entry.label in before}
@@ -232,10 +226,8 @@ def run_suite(
         summary = _summary(suite, quick, models)
         write_text(json.dumps(summary, indent=2), out / RECORD)
         if say is not None:
-            controls = sum(map(is_control, report.methods))
-            words = (
-                f"{len(report.methods) - controls} methods and {controls} control maps on {record['images']} samples"
-            )
+            controls, count = sum(map(is_control, report.methods)), record["images"]
+            words = f"{len(report.methods) - controls} methods and {controls} control maps on {count} samples"
             say(f"{suite.name}: {label}: {words}{'' if new else ', which were there,'} in {seconds:.1f} s.")
     return SuiteResult(suite, quick, reports, summary, added)
 
@@ -244,20 +236,17 @@ def _judge(suite: Suite, loaded: LoadedEntry, folder: Path, device: str, progres
     loaded.bundle.model.to(device)
     if loaded.evaluator is not None:
         loaded.evaluator.to(device)
+    settings = suite.model_dump(include={"controls", "batch_size", "seed", "curves", "pictures"})
     return evaluate(
         loaded.bundle,
         loaded.items,
         loaded.methods,
         [part.argument for part in loaded.entry.metrics],
         target=loaded.entry.target,
-        controls=suite.controls,
-        batch_size=suite.batch_size,
         evaluator=loaded.evaluator,
-        seed=suite.seed,
         out=folder,
-        curves=suite.curves,
-        pictures=suite.pictures,
         progress=progress,
+        **settings,
     )
 
 
