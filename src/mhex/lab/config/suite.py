@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from mhex.zoo.residents import list_models
 
 All = Literal["all"]
 EVERY: All = "all"  # in the place of names: each method that serves the model
+_Table = tuple[set[str], dict[str, Any]]  # what it can have: methods, and columns with the side that is better
 SectionT = TypeVar("SectionT", bound=FileSection)
 
 
@@ -228,14 +230,6 @@ def read_suite(path: Path) -> Suite:
     return suite
 
 
-@dataclass
-class _Table:
-    """What a table can have: names of methods, and columns with the side that is better."""
-
-    methods: set[str]
-    columns: dict[str, Any]
-
-
 def check_suite(suite: Suite, source: str) -> None:
     """Refuse a suite that cannot be run, in one sentence that names the file `source` and the key."""
     entries = suite.entries()
@@ -257,27 +251,24 @@ def check_suite(suite: Suite, source: str) -> None:
         raise ArgumentError(f"{source}: charts: they draw curves, and no metric of the suite has any; leave it out.")
     for place, published in enumerate(suite.published):
         with _at(source, f"published[{place}]"):
-            table = _joined(tables, published.models)
-            _check_known("method", published.values, sorted(table.methods))
+            methods, columns = _joined(tables, published.models)
+            _check_known("method", published.values, sorted(methods))
             for numbers in published.values.values():
-                _check_known("column", numbers, sorted(table.columns))
+                _check_known("column", numbers, sorted(columns))
     for place, claim in enumerate(suite.claims):
         with _at(source, f"claims[{place}]"):
-            table = _joined(tables, claim.models)
-            _check_known("column", [claim.column], sorted(table.columns))
-            if table.columns[claim.column] is None:
+            methods, columns = _joined(tables, claim.models)
+            _check_known("column", [claim.column], sorted(columns))
+            if columns[claim.column] is None:
                 raise ArgumentError(f"neither high nor low is better for {claim.column!r}, so nothing is better by it.")
-            _check_known("method", (*claim.better, *claim.than), sorted(table.methods))
+            _check_known("method", (*claim.better, *claim.than), sorted(methods))
 
 
 def _joined(tables: Mapping[str, _Table], labels: Sequence[str]) -> _Table:
     """Join the tables of some models, or of all."""
     _check_known("model", labels, tables)
-    joined = _Table(set(), {})
-    for name in labels or tables:
-        joined.methods |= tables[name].methods
-        joined.columns |= tables[name].columns
-    return joined
+    members = [tables[name] for name in labels or tables]
+    return set().union(*(methods for methods, _ in members)), dict(ChainMap(*(columns for _, columns in members)))
 
 
 def _keys(suite: Suite, entry: SuiteEntry, quick: bool) -> dict[str, str]:
@@ -327,7 +318,7 @@ def _check_entry(entry: SuiteEntry, source: str, keys: Mapping[str, str]) -> _Ta
             _check_model(entry.evaluator)
         if entry.evaluator == entry.model:
             raise ArgumentError(f"expected another network than {entry.model}; leave it out to read the model itself.")
-    return _Table(_check_methods(entry.methods, data, source, keys["methods"]), columns)
+    return _check_methods(entry.methods, data, source, keys["methods"]), columns
 
 
 def _check_model(name: str) -> None:

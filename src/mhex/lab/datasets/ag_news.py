@@ -31,8 +31,7 @@ FACTS: dict[str, Any] = {
 def load_ag_news(split: str = "train", *, limit: int | None = None, file: str = AG_NEWS_FILE) -> TextSet:
     """Load AG News, splits train, val and test; or ``"ag_news_full.parquet"``, splits train and test.
 
-    Returns:
-        The items, title and text with a space between, with their topics.
+    An item is a title and a text with a space between.
     """
     title = "all of AG News, labels counted from 0," if file == AG_NEWS_FULL_FILE else "AG News"
     table, _ = files.read_split(file, title, ["label", "title", "text"], split, limit)
@@ -53,9 +52,6 @@ def load_ag_news_full(split: str = "train", *, limit: int | None = None) -> Text
 
     In this order: ``ag_news_full.parquet``; ``ag_news/train.csv`` and ``test.csv`` as published, with topics counted
     from 1; ``ag_news/data/train-00000-of-00001.parquet`` and ``test-...`` as on the Hugging Face hub.
-
-    Returns:
-        The items, title and text with a space between, with their topics.
     """
     root = files.data_folder()
     if (root / AG_NEWS_FULL_FILE).is_file():

@@ -19,7 +19,6 @@ from mhex._files import read_json
 from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, PhotoFiles, class_photos
 from mhex.lab.datasets.sets import ImageSet, PhotoSet, TwoClassSet
 
 Embed = Callable[[Sequence[str]], Tensor]
@@ -60,21 +59,19 @@ def synset_places() -> dict[str, int]:
 def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> PhotoSet:
     """List ImageNet-1k, splits train and val, laid out as ``imagenet/train/SYNSET/*.JPEG`` in the data folder.
 
-    Returns:
-        The photos, cut to squares of ``side`` pixels when they are taken, with their labels; classes are the synsets
-        of ``train`` in alphabetical order.
+    Photos are cut to squares of ``side`` pixels when they are taken; classes are the synsets of ``train`` in order.
     """
     parts = files.split_parts(SPLITS, split)
     root = files.data_folder() / IMAGENET_FOLDER
     classes = sorted(entry.name for entry in (root / "train").glob("*/")) if (root / "train").is_dir() else []
-    photos = [file for part in parts for file in class_photos(root / part, classes)]
+    photos = [file for part in parts for file in files.class_photos(root / part, classes)]
     if not photos:
         raise files.DataMissingError(
             f"The photos of ImageNet-1k are not in {str(root)!r}: place them there as {parts[0]}/SYNSET/*.JPEG, with "
             "the folders train and val, 1000 synsets each."
         )
     paths, places = zip(*files.evenly_spaced(photos, limit), strict=True)
-    images, labels = PhotoFiles(paths, side), torch.tensor(places)
+    images, labels = files.PhotoFiles(paths, side), torch.tensor(places)
     return PhotoSet(images=images, labels=labels, classes=tuple(classes), split=split, names=images.names)
 
 
@@ -89,10 +86,9 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
     validation=None,
 )
 def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
-    """Load the photos of ``photos.parquet``; the splits ``"test"`` and ``"all"`` are the same.
+    """Load the photos of ``photos.parquet``, (N, 3, 256, 256); the splits ``"test"`` and ``"all"`` are the same.
 
-    Returns:
-        The photos, (N, 3, 256, 256), with labels among the 1000 synsets of ImageNet-1k in their usual order.
+    Labels count the 1000 synsets of ImageNet-1k in their usual order.
     """
     title = "photos of ImageNet classes with the columns name, a synset and a word, and image"
     table = files.read_columns(files.data_file(PHOTOS_FILE, title), ["name", "image"])
@@ -153,7 +149,7 @@ def load_imagenet_multi(
     title = "labels of ImageNet photos with several classes: for each photo a list of class numbers"
     listed = _annotations(files.data_file(f"{IMAGENET_FOLDER}/{file}", title))
     folder = files.data_folder() / IMAGENET_FOLDER / "val"
-    paths = {path.stem: path for path in folder.glob("**/*") if path.suffix.lower() in PHOTO_SUFFIXES}
+    paths = {path.stem: path for path in folder.glob("**/*") if path.suffix.lower() in files.PHOTO_SUFFIXES}
     names = list(imagenet_synsets().values())
     several = sorted({number for numbers in listed.values() if len(numbers) > 1 for number in numbers})
     place_of = {number: place for place, number in enumerate(several)}
@@ -169,7 +165,7 @@ def load_imagenet_multi(
             "validation photos of ImageNet-1k there, as val/SYNSET/ILSVRC2012_val_00000001.JPEG or without synsets."
         )
     chosen, present, seconds = zip(*files.evenly_spaced(photos, limit), strict=True)
-    images = PhotoFiles(chosen, side)
+    images = files.PhotoFiles(chosen, side)
     return TwoClassSet(
         images=images,
         labels=torch.tensor([numbers[0] for numbers in present]),

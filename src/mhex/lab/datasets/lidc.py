@@ -10,7 +10,6 @@ import torch
 from mhex.errors import unknown_name
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.photo_files import PhotoFiles
 from mhex.lab.datasets.sets import PhotoSet, ValueSet
 
 LIDC_FILE = "lidc/nodules.csv"
@@ -101,9 +100,9 @@ def drawn_splits(ratings: Sequence[float]) -> list[str]:
     return splits
 
 
-def _crops(table: dict[str, list[str]], rows: Sequence[int], side: int) -> tuple[PhotoFiles, tuple[str, ...]]:
+def _crops(table: dict[str, list[str]], rows: Sequence[int], side: int) -> tuple[files.PhotoFiles, tuple[str, ...]]:
     """The crops of some nodules, and their names."""
     paths = files.csv_column(table, "image", LIDC_FILE)
     names = tuple(paths[row] for row in rows)
     folder = files.data_file(LIDC_FILE, "lung nodules").parent
-    return PhotoFiles(files.check_listed([folder / name for name in names], LIDC_FILE), side), names
+    return files.PhotoFiles(files.check_listed([folder / name for name in names], LIDC_FILE), side), names

@@ -34,11 +34,8 @@ _WRONG_LINE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 def load_movies(split: str = "train", *, limit: int | None = None) -> TextSet:
     """Load the Movie Reviews, splits train, val and test, in whichever layout they lie in the data folder.
 
-    In this order: ``movies.parquet``; the folder ``movies`` as published, with ``docs/`` and ``train.jsonl``.
-    Rationales are complete in the split test alone: elsewhere people marked some of the reasons.
-
-    Returns:
-        The reviews, words with single spaces between, with labels and rationales.
+    In this order: ``movies.parquet``; the folder ``movies`` as published, with ``docs/``, ``train.jsonl``. Words have
+    single spaces between. Rationales are complete in the split test alone: elsewhere people marked some of the reasons.
     """
     folder = files.data_folder() / MOVIES_FOLDER
     if folder.is_dir() and not (files.data_folder() / MOVIES_FILE).is_file():

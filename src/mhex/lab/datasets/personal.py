@@ -14,7 +14,6 @@ from torch import Tensor
 from mhex.errors import ArgumentError, some_of
 from mhex.inputs.photos import Window
 from mhex.lab.datasets import files
-from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, Fit, MaskFiles, PhotoFiles, class_photos, object_mask
 from mhex.lab.datasets.sets import PhotoSet, TextSet
 
 IMAGE_COLUMNS = ("image", "path", "file")
@@ -33,7 +32,7 @@ def load_csv(
     mask: str | None = None,
     classes: Sequence[str] | None = None,
     side: int = 256,
-    fit: Fit = "crop",
+    fit: files.Fit = "crop",
     window: Window | None = None,
 ) -> PhotoSet | TextSet:
     """Load a CSV file in UTF-8 with a heading and a row for each sample.
@@ -76,7 +75,7 @@ def load_csv(
         values = files.csv_column(table, column, path.name)
         return files.check_listed([path.parent / values[row] for row in rows], path.name)
 
-    images = PhotoFiles(paths_in(photos), side, fit, upright=True, window=window)
+    images = files.PhotoFiles(paths_in(photos), side, fit, upright=True, window=window)
     mask = mask or ("mask" if "mask" in table else None)
     return PhotoSet(
         images=images,
@@ -84,7 +83,7 @@ def load_csv(
         classes=names,
         split=split,
         names=images.names,
-        masks=None if mask is None else MaskFiles(paths_in(mask), side, fit, object_mask),
+        masks=None if mask is None else files.MaskFiles(paths_in(mask), side, fit, files.object_mask),
     )
 
 
@@ -125,7 +124,7 @@ def load_folder(
     limit: int | None = None,
     masks: str | Path | None = None,
     side: int = 256,
-    fit: Fit = "crop",
+    fit: files.Fit = "crop",
     window: Window | None = None,
 ) -> PhotoSet:
     """List photos in ``FOLDER/CLASS/*.jpg``, or in ``FOLDER/SPLIT/CLASS/*.jpg`` with splits train, val and test.
@@ -151,26 +150,27 @@ def load_folder(
         )
     roots = [root / part for part in parts] or [root]
     classes = sorted({entry.name for place in roots for entry in place.glob("*/") if not entry.name.startswith(".")})
-    pairs = [pair for place in (roots if split == "all" else [root / split]) for pair in class_photos(place, classes)]
+    places = roots if split == "all" else [root / split]
+    pairs = [pair for place in places for pair in files.class_photos(place, classes)]
     if not pairs:
-        flat = root.is_dir() and any(path.suffix.lower() in PHOTO_SUFFIXES for path in root.iterdir())
+        flat = root.is_dir() and any(path.suffix.lower() in files.PHOTO_SUFFIXES for path in root.iterdir())
         raise files.DataMissingError(
             f"{'None of the photos is in a folder of its class' if flat else 'There are no photos'} in {str(root)!r}: "
             "place them with a folder for each class, as CLASS/photo.jpg, or with splits, as train/CLASS/photo.jpg and "
             "test/CLASS/photo.jpg. A list of photos without classes serves mhex.evaluate and mhex.recommend too."
         )
-    paths, places = zip(*files.evenly_spaced(pairs, limit), strict=True)
-    images, mask_files = PhotoFiles(paths, side, fit, upright=True, window=window), None
+    paths, labels = zip(*files.evenly_spaced(pairs, limit), strict=True)
+    images, mask_files = files.PhotoFiles(paths, side, fit, upright=True, window=window), None
     if masks is not None:
         mirrored = [(Path(masks).expanduser() / path.relative_to(root)).with_suffix(".png") for path in paths]
         if missing := [str(path) for path in mirrored if not path.is_file()]:
             raise files.DataMissingError(
                 f"There is no mask {missing[0]!r}: place one there for each photo, with its name."
             )
-        mask_files = MaskFiles(mirrored, side, fit, object_mask)
+        mask_files = files.MaskFiles(mirrored, side, fit, files.object_mask)
     return PhotoSet(
         images=images,
-        labels=torch.tensor(places),
+        labels=torch.tensor(labels),
         classes=tuple(classes),
         split=split,
         names=images.names,

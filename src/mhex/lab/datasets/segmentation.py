@@ -17,7 +17,6 @@ from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places
-from mhex.lab.datasets.photo_files import Bytes, Fit, MaskFiles, PhotoFiles, fitted
 from mhex.lab.datasets.sets import VOID, PhotoSet, SegmentationSet
 
 VOC_FOLDER = "VOCdevkit/VOC2012"
@@ -48,12 +47,12 @@ FIELDS = ("img", "gt", "target")
     item_options={"of": "each"},
     judged="masks, two classes",
 )
-def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, fit: Fit = "squash") -> SegmentationSet:
+def load_voc(
+    split: str = "val", *, limit: int | None = None, side: int = 224, fit: files.Fit = "squash"
+) -> SegmentationSet:
     """List PASCAL VOC 2012 segmentation, splits train and val, laid out as published in the data folder.
 
-    Returns:
-        The photos as squares of ``side`` pixels (see `fitted`) with maps of their pixels' classes, where 255 marks
-        borders and what is hard to tell.
+    Photos are squares of ``side`` pixels, and 255 in their maps marks borders and what is hard to tell.
     """
     root, pairs = files.data_folder(), list[tuple[str, str]]()
     for part in files.split_parts(VOC_SPLITS, split):
@@ -69,13 +68,13 @@ def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, f
     pairs = files.evenly_spaced(pairs, limit)
     photos, maps = ([Path(pair[column]) for pair in pairs] for column in range(2))
     files.check_listed([*photos, *maps], "ImageSets/Segmentation")
-    images, masks = PhotoFiles(photos, side, fit), MaskFiles(maps, side, fit, _voc_classes)
+    images, masks = files.PhotoFiles(photos, side, fit), files.MaskFiles(maps, side, fit, _voc_classes)
     return SegmentationSet(
         images=images, maps=masks, classes=VOC_CLASSES, background=0, split=split, names=images.names
     )
 
 
-def _voc_classes(values: Bytes, name: str) -> Bytes:
+def _voc_classes(values: files.Bytes, name: str) -> files.Bytes:
     wrong = values[(values >= len(VOC_CLASSES)) & (values != VOID)]
     if len(wrong):
         words = f"{name} should hold the classes 0..20 and 255, as a picture with a palette, and {int(wrong[0])} came"
@@ -96,10 +95,9 @@ def _voc_classes(values: Bytes, name: str) -> Bytes:
     judged="masks, two classes",
 )
 def load_camvid(split: str = "train", *, limit: int | None = None) -> SegmentationSet:
-    """Load CamVid from ``camvid.parquet``, splits ``"train"``, ``"val"`` and ``"test"``.
+    """Load CamVid from ``camvid.parquet``, splits train, val and test.
 
-    Returns:
-        The photos, (N, 3, 176, 240), with maps of their pixels' classes; 255 marks pixels without a class.
+    Photos are (N, 3, 176, 240), and 255 in their maps marks pixels without a class.
     """
     table, _ = files.read_split(CAMVID_FILE, "CamVid", ["name", "image", "mask"], split, limit)
     maps = files.decode_images(table["mask"], "L")
@@ -119,7 +117,7 @@ class MatRows:
     numbers: tuple[int, ...]  # of the photos in the file
     field: str  # "img" or "gt"
     side: int  # of the squares in pixels
-    fit: Fit
+    fit: files.Fit
     signed: bool = False  # whether 255 becomes -1, int8
 
     def __len__(self) -> int:
@@ -135,11 +133,11 @@ class MatRows:
         # MATLAB counts along columns first, so axes come in reverse: (3, W, H), and (W, H) of a grey photo.
         plain = Image.fromarray(np.ascontiguousarray(array.T, dtype=np.uint8))
         if self.field == "img":
-            return np.asarray(fitted(plain.convert("RGB"), self.side, self.fit)).transpose(2, 0, 1)
+            return np.asarray(files.fitted(plain.convert("RGB"), self.side, self.fit)).transpose(2, 0, 1)
         if not set(np.unique(array).tolist()) <= {0, 1, 255}:
             words = f"photo {number} has {np.unique(array).tolist()[:8]}"
             raise files.wrong_file(f"Maps of {self.path.name} should hold 0, 1 and 255, and {words}", files.RIGHT)
-        return np.asarray(fitted(plain, self.side, self.fit, nearest=True))
+        return np.asarray(files.fitted(plain, self.side, self.fit, nearest=True))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -181,13 +179,12 @@ class ImageNetSegmentation(SegmentationSet):
     judged="masks",
 )
 def load_imagenet_segmentation(
-    split: str = "test", *, limit: int | None = None, side: int = 224, fit: Fit = "squash"
+    split: str = "test", *, limit: int | None = None, side: int = 224, fit: files.Fit = "squash"
 ) -> ImageNetSegmentation:
     """List ImageNet-Segmentation from ``gtsegs_ijcv.mat``, split test; needs h5py (``mhex[data]``).
 
-    Returns:
-        The photos as squares of ``side`` pixels, squashed as in the papers or cropped, with classes background and
-        object; `labelled` gives those with a label of ImageNet-1k.
+    Photos are squares of ``side`` pixels, squashed as in the papers or cropped, with the classes background and object;
+    `labelled` gives those with a label of ImageNet-1k.
     """
     path = files.data_file(
         SEGMENTATION_FILE, "ImageNet-Segmentation, with the fields value/img, value/gt and value/target"

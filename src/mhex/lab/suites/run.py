@@ -31,8 +31,7 @@ from mhex.judge.plan import MethodGiven, method_runs
 from mhex.judge.report import Report, versions
 from mhex.lab.config.suite import EVERY, Suite, SuiteData, SuiteEntry, check_suite
 from mhex.lab.datasets import data_entry
-from mhex.lab.datasets.sets import Items
-from mhex.lab.datasets.two_class import two_class_items
+from mhex.lab.datasets.sets import Items, two_class_items
 from mhex.lab.suites.stored import RECORD, SuiteResult, count_samples, read_record
 from mhex.methods import all_methods, get_method
 from mhex.zoo.names import load

@@ -82,18 +82,13 @@ def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
     pixels = images.float() / 255
     grid = functional.affine_grid(draws.matrices, [len(images), 3, side, side], align_corners=False)
     pixels = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-    pixels = recolour(pixels, draws)
-    return torch.where(inside(draws.hole, side), draws.noise[:, :, None, None], pixels)
-
-
-def recolour(pixels: Tensor, draws: Draws) -> Tensor:
-    """Change brightness, contrast, saturation and colour cast of photos (N, 3, H, W) in 0..1."""
     pixels = pixels * draws.brightness.view(-1, 1, 1, 1) * draws.cast[:, :, None, None]
     # Luma weights of Rec. 601, as PIL turns colour into grey.
     grey = (pixels * per_channel((0.299, 0.587, 0.114), pixels.device)).sum(dim=1, keepdim=True)
     pixels = grey + (pixels - grey) * draws.saturation.view(-1, 1, 1, 1)
     middle = grey.mean(dim=(2, 3), keepdim=True)
-    return (middle + (pixels - middle) * draws.contrast.view(-1, 1, 1, 1)).clamp(0, 1)
+    pixels = (middle + (pixels - middle) * draws.contrast.view(-1, 1, 1, 1)).clamp(0, 1)
+    return torch.where(inside(draws.hole, side), draws.noise[:, :, None, None], pixels)
 
 
 def inside(boxes: Tensor, side: int) -> Tensor:

@@ -178,7 +178,7 @@ def load_checkpoint(
         old = build(TrainingRecipe, {**state["recipe"], "title": recipe.title}, f"the checkpoint {folder}")
     except ArgumentError as error:
         raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
-    refuse_other_recipe(folder.parent.parent, old, recipe)
+    recipe.check_same(old, folder.parent.parent)
     try:
         model.load_state_dict(read_tensors(folder / "model.safetensors"))
         restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
@@ -188,27 +188,6 @@ def load_checkpoint(
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ArgumentError(f"The checkpoint {folder} is damaged ({reason[0]}): begin anew with --restart.") from error
-
-
-def refuse_other_recipe(out: Path, old: TrainingRecipe, recipe: TrainingRecipe) -> None:
-    """Refuse to go on with the work of a recipe that differs in what decides the weights; name the keys."""
-    if wrong := differences(old.identity(), recipe.identity()):
-        raise ArgumentError(
-            f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
-            f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
-        )
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> list[str]:
-    """Name the keys in which two recipes differ, with their values: ``train.epochs (3 there, 5 here)``."""
-    keys: list[str] = []
-    for key in dict.fromkeys((*old, *new)):
-        before, now, name = old.get(key), new.get(key), f"{place}{key}"
-        if isinstance(before, Mapping) and isinstance(now, Mapping):
-            keys += differences(before, now, f"{name}.")
-        elif before != now:
-            keys.append(f"{name} ({before!r} there, {now!r} here)")
-    return keys
 
 
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

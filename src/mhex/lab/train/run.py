@@ -16,15 +16,7 @@ from mhex._files import folder_aside, replacing
 from mhex.errors import ArgumentError, unknown_name
 from mhex.heads.scaffold import Scaffold
 from mhex.lab.config.recipe import RecipeFit, TrainingRecipe, find_named, packaged_recipes, read_recipe
-from mhex.lab.train.checkpoint import (
-    FOLDER,
-    latest_checkpoint,
-    load_weights,
-    read_tensors,
-    refuse_other_recipe,
-    transfer,
-    write_tensors,
-)
+from mhex.lab.train.checkpoint import FOLDER, latest_checkpoint, load_weights, read_tensors, transfer, write_tensors
 from mhex.lab.train.dry_run import check_length, check_recipe, try_answer, try_step
 from mhex.lab.train.evaluate import make_objective, measure
 from mhex.lab.train.loop import LOGS, Loop, Pace, make_accelerator
@@ -70,7 +62,7 @@ def train(
     accelerator.wait_for_everyone()
     done = read_finished(out)
     if done is not None:
-        refuse_other_recipe(out, done.recipe, recipe)
+        recipe.check_same(done.recipe, out)
         pace.say(f"{recipe.name}: already there")
     elif recipe.fit is None:
         learn(recipe, out, accelerator, pace)

@@ -147,22 +147,15 @@ class ImageFeed(Feed):
         return TrainingBatch(inputs, targets, pixels)
 
 
-class TwoViews(Feed):
-    """Two views of each image of a feed in place of one, and no labels."""
-
-    def __init__(self, feed: ImageFeed) -> None:
-        if feed.changes is None:
-            raise ArgumentError("Two views of an image should differ, and the feed changes nothing: give it changes.")
-        self.feed, self.labels = feed, feed.labels
-
-    def plain(self, rows: Tensor) -> Tensor:
-        """Give images (B, 3, S, S), normalised and unchanged."""
-        return self.feed.plain(rows)
+class TwoViews(ImageFeed):
+    """Two views of each image in place of one, and no labels."""
 
     def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
         """Give one view of all images of a part, then the other, (2 B, 3, S, S); the targets are empty, (2 B, 0)."""
-        seeds = [derive(seed, "view", place) for place in range(2)]
-        views: list[Any] = [self.feed.varied(rows, part, table, view_seed, step).inputs for view_seed in seeds]
+        if self.changes is None:
+            raise ArgumentError("Two views of an image should differ, and the feed changes nothing: give it changes.")
+        varied, seeds = super().varied, [derive(seed, "view", place) for place in range(2)]
+        views: list[Any] = [varied(rows, part, table, view_seed, step).inputs for view_seed in seeds]
         return TrainingBatch(torch.cat(views), table.new_zeros(2 * len(views[0]), 0))
 
 
@@ -248,5 +241,5 @@ def make_feed(
     rows = torch.arange(len(samples)) if rows is None else rows
     if isinstance(samples, TextSet):
         return TextFeed(samples, tokenizer, recipe.data.length or 0, device, rows)
-    feed = ImageFeed(samples, recipe.view, recipe.augment if vary else None, device, rows)
-    return TwoViews(feed) if vary and recipe.unlabelled is not None else feed
+    kind = TwoViews if vary and recipe.unlabelled is not None else ImageFeed
+    return kind(samples, recipe.view, recipe.augment if vary else None, device, rows)
