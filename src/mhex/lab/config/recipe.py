@@ -362,11 +362,7 @@ def _name_in(path: Path) -> Any:
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> TrainingRecipe:
-    """Read a recipe file, put changes ``section.key=value`` over what it says, and check its keys.
-
-    Raises:
-        ArgumentError: One sentence that names the file and the key.
-    """
+    """Read a recipe file, put changes ``section.key=value`` over it, and check it; a mistake names file and key."""
     raw = _RECIPES.read(path)
     for change in changes:
         _override(raw, change)

@@ -67,9 +67,8 @@ class _StrictLoader(yaml.SafeLoader):
             if not key.tag.endswith((":str", ":merge")):
                 raise KeyMistakeError(f"{place} should be a text; put it in quotes")
             if isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null") and not value.value:
-                raise KeyMistakeError(
-                    f"{place} has no value; write one, {{}} for a section of defaults, or null for none"
-                )
+                advice = "write one, {} for a section of defaults, or null for none"
+                raise KeyMistakeError(f"{place} has no value; {advice}")
         return super().construct_mapping(node, deep=deep)
 
 
@@ -120,7 +119,6 @@ class NamedFiles:
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"The {self.kind} {path} cannot be read: {error}.") from error
         if not isinstance(raw, dict):
-            raise ArgumentError(
-                f"{path.name}: a {self.kind} should be a mapping of keys to values, not {type(raw).__name__}."
-            )
+            words = f"a {self.kind} should be a mapping of keys to values, not {type(raw).__name__}"
+            raise ArgumentError(f"{path.name}: {words}.")
         return raw

@@ -29,10 +29,7 @@ FACTS: dict[str, Any] = {
     files="`ag_news.parquet`: label, title, text, split",
 )
 def load_ag_news(split: str = "train", *, limit: int | None = None, file: str = AG_NEWS_FILE) -> TextSet:
-    """Load AG News, splits train, val and test; or ``"ag_news_full.parquet"``, splits train and test.
-
-    An item is a title and a text with a space between.
-    """
+    """Load AG News, splits train, val and test; or ``"ag_news_full.parquet"``, splits train and test."""
     title = "all of AG News, labels counted from 0," if file == AG_NEWS_FULL_FILE else "AG News"
     table, _ = files.read_split(file, title, ["label", "title", "text"], split, limit)
     texts = [f"{heading} {text}".strip() for heading, text in zip(table["title"], table["text"], strict=True)]
@@ -82,11 +79,9 @@ def _text_set(texts: list[str], labels: list[int], split: str) -> TextSet:
 
 def _published(path: Path) -> list[tuple[str, int]]:
     """Items of a published table without a heading: topic 1..4, title, text."""
-    lines = files.csv_lines(path, "place the published file")
+    lines = files.csv_lines(path, files.PUBLISHED)
     wrong = next((line for line in lines if len(line) != 3 or line[0] not in ("1", "2", "3", "4")), None)
     if wrong is not None or not lines:
-        raise files.DataFormatError(
-            f"Lines of {path.name} should be a topic 1..4, a title and a text, and {wrong} came: place the published "
-            "file, which has no heading."
-        )
+        words = f"Lines of {path.name} should be a topic 1..4, a title and a text, and {wrong} came"
+        raise files.wrong_file(words, f"{files.PUBLISHED}, which has no heading")
     return [(f"{title} {text}".strip(), int(topic) - 1) for topic, title, text in lines]

@@ -66,13 +66,7 @@ _VARIANTS: dict[str, DataEntry] = {}  # names that load and are not listed
 
 
 def register_data(name: str, *, listed: bool = True, **facts: Any) -> Callable[[Loader], Loader]:
-    """Register the decorated loader as data set `name`.
-
-    Args:
-        name: The name that users type.
-        listed: Whether the catalogue lists it; other sizes of a listed data set are not listed.
-        **facts: The attributes of `DataEntry` except ``load``.
-    """
+    """Register the decorated loader as data set `name` with the fields of `DataEntry`; variants are not listed."""
 
     def decorate(load: Loader) -> Loader:
         (CATALOGUE if listed else _VARIANTS)[name] = DataEntry(load, **facts)
@@ -88,10 +82,6 @@ def data_entry(name: str) -> DataEntry:
         name: A name of the catalogue; or ``NAME_64``, ``NAME_128``, ``NAME_224`` of a MedMNIST collection; or
             ``folder:PATH`` or ``csv:PATH`` of the user's data with splits train and test, in the data folder unless
             the path is absolute.
-
-    Raises:
-        ArgumentError: The name is unknown.
-        DataMissingError: The user's table is missing.
     """
     kind, _, path = name.partition(":")
     if path and kind in ("folder", "csv"):

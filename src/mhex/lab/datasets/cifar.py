@@ -55,10 +55,7 @@ def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
     files="`cifar-10-batches-bin/`: the binary version",
 )
 def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> ImageSet:
-    """Load CIFAR-10, (N, 3, 32, 32), from ``cifar-10-batches-bin``, splits train and test.
-
-    A photo is named by its split and place.
-    """
+    """Load CIFAR-10, (N, 3, 32, 32), from ``cifar-10-batches-bin``, splits train and test, named by split and place."""
     folder = files.data_folder() / "cifar-10-batches-bin"
     numbers, images, names = _records(folder, _FILES_10, split, limit, labels=1, pickled="cifar-10-batches-py")
     labels = files.checked_labels(numbers[:, 0].tolist(), CIFAR10_CLASSES, "CIFAR-10")
@@ -74,10 +71,7 @@ def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> Im
     group_answers="coarse_class",
 )
 def load_cifar100(split: str = "train", *, limit: int | None = None) -> ImageSet:
-    """Load CIFAR-100, (N, 3, 32, 32), from ``cifar-100-binary``, splits train and test.
-
-    Labels are the 100 fine classes, and groups the 20 coarse ones.
-    """
+    """Load CIFAR-100, (N, 3, 32, 32), from ``cifar-100-binary``, splits train and test; groups are coarse classes."""
     folder = files.data_folder() / "cifar-100-binary"
     labels, images, names = _records(folder, _FILES_100, split, limit, labels=2, pickled="cifar-100-python")
     fine, coarse = (_words(folder / f"{kind}_label_names.txt") for kind in ("fine", "coarse"))

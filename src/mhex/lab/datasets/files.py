@@ -197,9 +197,7 @@ def read_csv(path: Path) -> dict[str, list[str]]:
 def csv_column(table: dict[str, list[str]], name: str, file: str) -> list[str]:
     """A column of a CSV file; a missing column is refused with the names of the present ones."""
     if name not in table:
-        raise DataFormatError(
-            f"{file} should have the column {name!r}, and has {list(table)}: add it, or name another."
-        )
+        raise wrong_file(f"{file} should have the column {name!r}, and has {list(table)}", "add it, or name another")
     return table[name]
 
 
@@ -363,15 +361,10 @@ class _Files(ABC):
 
 
 class PhotoFiles(_Files):
-    """Photos in files, taken like rows of a tensor: ``files[rows]`` is (B, 3, side, side), uint8.
+    """Photos in files, taken like rows of a tensor: ``files[rows]`` is (B, 3, side, side), uint8, made by `fitted`.
 
-    Args:
-        paths: The files.
-        side: Side of the squares in pixels.
-        fit: As for `fitted`.
-        upright: Whether to turn photos as their camera says, with transparency over white. Published collections are
-            used without.
-        window: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
+    With `upright`, they are turned as their camera says, with transparency over white; published collections are not.
+    The window has the values that become black and white, for photos of more than 8 bits that do not say them.
     """
 
     def __init__(

@@ -86,10 +86,7 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
     validation=None,
 )
 def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
-    """Load the photos of ``photos.parquet``, (N, 3, 256, 256); the splits ``"test"`` and ``"all"`` are the same.
-
-    Labels count the 1000 synsets of ImageNet-1k in their usual order.
-    """
+    """Load the photos of ``photos.parquet``, (N, 3, 256, 256), labelled 0..999; splits test and all are the same."""
     title = "photos of ImageNet classes with the columns name, a synset and a word, and image"
     table = files.read_columns(files.data_file(PHOTOS_FILE, title), ["name", "image"])
     rows = files.pick_rows(["test"] * len(table["name"]), split, limit)
@@ -192,9 +189,8 @@ def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
         numbers: list[Any] = [order.get(value, value) if isinstance(value, str) else value for value in classes]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(order):
-                raise files.DataFormatError(
-                    f"Classes in {path.name} should be 0..999 or synsets of ImageNet-1k, and {number!r} came."
-                )
+                words = f"Classes in {path.name} should be 0..999 or synsets of ImageNet-1k"
+                raise files.DataFormatError(f"{words}, and {number!r} came.")
         annotations[Path(name).stem] = tuple(dict.fromkeys(numbers))
     return annotations
 

@@ -67,9 +67,7 @@ def load_lidc_biomarkers(
         if name not in present:
             raise unknown_name("biomarker", name, present)
     if not wanted:
-        raise files.DataFormatError(
-            f"{LIDC_FILE} should have columns with biomarkers, and has {list(table)}: add some."
-        )
+        raise files.wrong_file(f"{LIDC_FILE} should have columns with biomarkers, and has {list(table)}", "add some")
     rows = files.pick_rows(splits, split, limit)
     values = torch.tensor([files.csv_numbers(table, name, LIDC_FILE) for name in wanted]).T
     images, names = _crops(table, rows, side)
@@ -82,9 +80,8 @@ def _nodules() -> tuple[dict[str, list[str]], list[float], list[str]]:
     table = files.read_csv(path)
     ratings = files.csv_numbers(table, "malignancy", LIDC_FILE)
     if min(ratings) < 1 or max(ratings) > 5:
-        raise files.DataFormatError(
-            f"Ratings of malignancy should lie in 1..5, and {min(ratings)}..{max(ratings)} came."
-        )
+        span = f"{min(ratings)}..{max(ratings)}"
+        raise files.DataFormatError(f"Ratings of malignancy should lie in 1..5, and {span} came.")
     return table, ratings, table.get("split") or drawn_splits(ratings)
 
 

@@ -75,7 +75,7 @@ def _document(folder: Path, line: str, file: str) -> tuple[str, int, list[tuple[
         f"A line of {file} should have annotation_id, classification and evidences with start_token and end_token, and "
         f"{line[:60]!r} has not"
     )
-    with files.refuse_damage(problem, "place the published file", *_WRONG_LINE):
+    with files.refuse_damage(problem, files.PUBLISHED, *_WRONG_LINE):
         row = read_json(line)
         name, label = row["annotation_id"], row["classification"]
         spans = [span for group in row["evidences"] for span in group]
@@ -92,14 +92,13 @@ def _document(folder: Path, line: str, file: str) -> tuple[str, int, list[tuple[
     if not path.is_file():
         raise files.DataMissingError(f"{name} is annotated and not in {str(path.parent)!r}: place it there.")
     if label not in _LABELS:
-        raise files.DataFormatError(
-            f"Classes in {file} should be {sorted(_LABELS)}, and {label!r} came: place the right file."
-        )
+        words = f"Classes in {file} should be {sorted(_LABELS)}, and {label!r} came"
+        raise files.wrong_file(words, "place the right file")
     return _read(path), _LABELS[label], evidence
 
 
 def _read(path: Path) -> str:
-    with files.refuse_damage(f"{path.name} is not a text in UTF-8", "place the published file", UnicodeDecodeError):
+    with files.refuse_damage(f"{path.name} is not a text in UTF-8", files.PUBLISHED, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
 
 
@@ -109,8 +108,6 @@ def _spans(evidence: Sequence[Any] | None, words: int) -> tuple[tuple[int, int],
     with files.refuse_damage(problem, "", TypeError, ValueError):
         spans = sorted((int(first), int(end)) for first, end in evidence or ())
     if any(not 0 <= first <= end <= words for first, end in spans):
-        raise files.DataFormatError(
-            f"Spans of words in Movie Reviews should lie in the {words} words of their review, and {spans} came: the "
-            "file is damaged or of another kind."
-        )
+        problem = f"Spans of words in Movie Reviews should lie in the {words} words of their review"
+        raise files.wrong_file(f"{problem}, and {spans} came", "the file is damaged or of another kind")
     return tuple(span for span in spans if span[0] < span[1])  # the published file has a few empty ones

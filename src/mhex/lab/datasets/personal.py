@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,16 +76,18 @@ def load_csv(
         values = files.csv_column(table, column, path.name)
         return files.check_listed([path.parent / values[row] for row in rows], path.name)
 
-    images = files.PhotoFiles(paths_in(photos), side, fit, upright=True, window=window)
     mask = mask or ("mask" if "mask" in table else None)
-    return PhotoSet(
-        images=images,
-        labels=labels[rows],
-        classes=names,
-        split=split,
-        names=images.names,
-        masks=None if mask is None else files.MaskFiles(paths_in(mask), side, fit, files.object_mask),
-    )
+    paths, masks = paths_in(photos), None if mask is None else paths_in(mask)
+    return _photo_set(paths, masks, side, fit, window, labels=labels[rows], classes=names, split=split)
+
+
+def _photo_set(
+    paths: Sequence[Path], masks: Sequence[Path] | None, side: int, fit: files.Fit, window: Window | None, **facts: Any
+) -> PhotoSet:
+    """Photos in files, with masks in files where there are any, and the other fields of the set."""
+    images = files.PhotoFiles(paths, side, fit, upright=True, window=window)
+    mask_files = None if masks is None else files.MaskFiles(masks, side, fit, files.object_mask)
+    return PhotoSet(images=images, names=images.names, masks=mask_files, **facts)
 
 
 def is_text(path: Path) -> bool:
@@ -102,9 +105,8 @@ def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: st
     """Labels (N,) and the names of the classes; values are names, or places in ``classes`` if these are known."""
     different = sorted(set(values), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
     if "" in different:
-        raise files.DataFormatError(
-            f"Each row of {file} should have a class, and row {list(values).index('') + 2} has none."
-        )
+        empty = list(values).index("") + 2
+        raise files.DataFormatError(f"Each row of {file} should have a class, and row {empty} has none.")
     if classes is None and all(name.isdigit() for name in different):
         classes = [str(place) for place in range(int(different[-1]) + 1)]
     names = {name: place for place, name in enumerate(different if classes is None else classes)}
@@ -160,19 +162,11 @@ def load_folder(
             "test/CLASS/photo.jpg. A list of photos without classes serves mhex.evaluate and mhex.recommend too."
         )
     paths, labels = zip(*files.evenly_spaced(pairs, limit), strict=True)
-    images, mask_files = files.PhotoFiles(paths, side, fit, upright=True, window=window), None
+    mirrored = None
     if masks is not None:
         mirrored = [(Path(masks).expanduser() / path.relative_to(root)).with_suffix(".png") for path in paths]
         if missing := [str(path) for path in mirrored if not path.is_file()]:
-            raise files.DataMissingError(
-                f"There is no mask {missing[0]!r}: place one there for each photo, with its name."
-            )
-        mask_files = files.MaskFiles(mirrored, side, fit, files.object_mask)
-    return PhotoSet(
-        images=images,
-        labels=torch.tensor(labels),
-        classes=tuple(classes),
-        split=split,
-        names=images.names,
-        masks=mask_files,
-    )
+            words = "place one there for each photo, with its name."
+            raise files.DataMissingError(f"There is no mask {missing[0]!r}: {words}")
+    facts = {"labels": torch.tensor(labels), "classes": tuple(classes), "split": split}
+    return _photo_set(paths, mirrored, side, fit, window, **facts)

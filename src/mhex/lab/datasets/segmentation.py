@@ -95,10 +95,7 @@ def _voc_classes(values: files.Bytes, name: str) -> files.Bytes:
     judged="masks, two classes",
 )
 def load_camvid(split: str = "train", *, limit: int | None = None) -> SegmentationSet:
-    """Load CamVid from ``camvid.parquet``, splits train, val and test.
-
-    Photos are (N, 3, 176, 240), and 255 in their maps marks pixels without a class.
-    """
+    """Load CamVid, (N, 3, 176, 240), from ``camvid.parquet``, splits train, val and test; 255 marks no class."""
     table, _ = files.read_split(CAMVID_FILE, "CamVid", ["name", "image", "mask"], split, limit)
     maps = files.decode_images(table["mask"], "L")
     if int(maps.max()) > len(CAMVID_CLASSES):

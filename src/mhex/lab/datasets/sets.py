@@ -22,12 +22,8 @@ VOID = 255  # in maps of classes: a pixel that has no class
 class Items(Sequence[dict[str, Any]]):
     """Dictionaries that are made when they are taken, so that a large collection is never in memory at once.
 
-    Keys are those of `mhex.evaluate`: ``image`` (a photo) or ``text``, and beside it ``label``, ``mask``,
-    ``rationale`` or ``other``. All items of a collection have the same keys.
-
-    Args:
-        count: Number of items.
-        take: From a place 0..count-1 to the dictionary.
+    Keys are those of `mhex.evaluate`, the same for all items: ``image`` (a photo) or ``text``, and beside it ``label``,
+    ``mask``, ``rationale`` or ``other``. The function `take` makes the dictionary of a place 0..count-1.
     """
 
     def __init__(self, count: int, take: Callable[[int], dict[str, Any]]) -> None:

@@ -29,7 +29,7 @@ from mhex.judge.controls import is_control
 from mhex.judge.evaluation import evaluate
 from mhex.judge.plan import MethodGiven, method_runs
 from mhex.judge.report import Report, versions
-from mhex.lab.config.suite import EVERY, Suite, SuiteData, SuiteEntry, check_suite
+from mhex.lab.config.suite import EVERY, Suite, SuiteData, SuiteEntry, at, check_suite
 from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.sets import Items, two_class_items
 from mhex.lab.suites.stored import RECORD, SuiteResult, count_samples, read_record
@@ -56,11 +56,10 @@ class Shelf:
             except MhexError as error:
                 from mhex.lab.train.run import buildable
 
-                recipe = name.removeprefix("zoo:")
+                recipe, words = name.removeprefix("zoo:"), f"{name}: {error}"
                 if recipe != name and recipe in buildable() and name not in [row["name"] for row in list_models()]:
                     words = f"{name} is not here; train it with `mhex models build {recipe}`."
-                    raise ArgumentError(f"{source}: {words}") from error
-                raise ArgumentError(f"{source}: {name}: {error}") from error
+                raise ArgumentError(f"{source}: {words}") from error
         return self._bundles[name]
 
     def items(self, part: SuiteData, seed: int) -> Items:
@@ -91,20 +90,16 @@ class LoadedEntry:
 def load_entries(suite: Suite, quick: bool = False, shelf: Shelf | None = None) -> list[LoadedEntry]:
     """Load everything that a suite names, each once; a mistake names the suite and the model."""
     check_suite(suite, suite.name)
-    try:
+    with at(suite.name):
         refuse_missing(suite.networks(quick))
-    except ArgumentError as error:
-        raise ArgumentError(f"{suite.name}: {error}") from error
     shelf, entries = shelf or Shelf(), []
     for entry in suite.entries(quick):
         items = shelf.items(entry.data, suite.seed)
         bundle = shelf.bundle(entry.model, suite.name)
         reader = None if entry.evaluator is None else shelf.bundle(entry.evaluator, suite.name)
-        try:
+        with at(suite.name, entry.label):
             evaluator = None if reader is None else evaluator_of(bundle, reader)
             methods = _methods(entry, bundle, items)
-        except MhexError as error:
-            raise ArgumentError(f"{suite.name}: {entry.label}: {error}") from error
         entries.append(LoadedEntry(entry, bundle, evaluator, items, methods))
     return entries
 

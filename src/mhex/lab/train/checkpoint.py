@@ -65,11 +65,9 @@ def _reading(path: Path) -> Iterator[None]:
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Halve weights for shipping: floating point as float16, counters as they are."""
     half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
-    broken = [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]
-    if broken:
-        raise ArgumentError(
-            f"Weights should fit into float16 (at most 65504), and {broken} do not: retrain or rescale."
-        )
+    if broken := [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]:
+        words = f"Weights should fit into float16 (at most 65504), and {broken} do not"
+        raise ArgumentError(f"{words}: retrain or rescale.")
     return half
 
 

@@ -41,12 +41,10 @@ def make_objective(recipe: TrainingRecipe, classes: Sequence[str], *, training: 
 
 
 def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torch.device) -> dict[str, Any]:
-    """Build the network anew, load a weights file and measure it.
+    """Build the network anew, load a weights file and measure it for the entry ``accuracy`` of a card.
 
-    Returns:
-        The entry ``accuracy`` of a card: shares of right answers in 0..1, the split, and the number of samples. A
-        network that learned without labels has no answers; its entries begin with ``knn_`` and tell of the vote of the
-        nearest training samples.
+    It has shares of right answers in 0..1, the split, and the number of samples. A network that learned without labels
+    has no answers; its entries begin with ``knn_`` and tell of the vote of the nearest training samples.
     """
     entry = data_entry(recipe.data.name)
     network, objective = make_objective(recipe, samples.classes, training=False)
@@ -63,10 +61,8 @@ def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torc
         bank = make_feed(recipe, learned.train, None, device, learned.rows)
         with torch.no_grad():
             objective.eval()
-            features = [
-                torch.cat([objective.predict(inputs) for inputs, _ in FeedBatches(part)]) for part in (bank, feed)
-            ]
-        scores = neighbour_votes(features[0], bank.labels, features[1], len(samples.classes))
+            parts = [[objective.predict(inputs) for inputs, _ in FeedBatches(part)] for part in (bank, feed)]
+        scores = neighbour_votes(torch.cat(parts[0]), bank.labels, torch.cat(parts[1]), len(samples.classes))
         facts |= {"neighbours": NEIGHBOURS, "bank": len(bank)}
     shares = accuracy(scores, samples.labels, samples.group_of)
     prefix, names = "" if recipe.unlabelled is None else "knn_", {"class": entry.answers, "group": entry.group_answers}

@@ -261,17 +261,10 @@ def buildable() -> dict[str, TrainingRecipe]:
 
 
 def build(name: str, *, pace: Pace | None = None, smoke: bool = False) -> dict[str, Any]:
-    """Train a model of the zoo, with everything that it rests on; what was broken off goes on.
+    """Train a model of the zoo, named without `zoo:`, with everything that it rests on; what was broken off goes on.
 
     The files go to the folder where `mhex.load` looks for models that were built, and the runs to its folder `runs`.
-
-    Args:
-        name: Name of a recipe that ships, without the prefix `zoo:`.
-        pace: As for `train`.
-        smoke: Take a few steps on a few samples, to try whether everything fits together.
-
-    Returns:
-        The card, with the accuracy that was measured.
+    With `smoke`, a few steps on a few samples show whether everything fits together. Gives the card.
     """
     recipes = buildable()
     if name not in recipes:
