@@ -199,7 +199,7 @@ def test_a_page_is_made_from_rows_alone(
     for name in ("MHEX_MODELS", "MHEX_DATA"):
         monkeypatch.setenv(name, str(tmp_path / "nothing"))
     monkeypatch.setattr(suite_shelf, "load", lambda name: pytest.fail("loaded a model"))
-    monkeypatch.setattr(suite_shelf, "_items", lambda *given: pytest.fail("loaded data"))
+    monkeypatch.setattr(suite_shelf, "data_entry", lambda name: pytest.fail("loaded data"))
     again = stored_result(tmp_path / "copied")
     assert again.suite == many[1].suite
     assert suite_page(again) == suite_page(many[1])

@@ -77,8 +77,7 @@ def suite_page(result: SuiteResult) -> str:
 @cache
 def _template() -> Template:
     loader = PackageLoader("mhex.lab.suites")
-    options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True, "autoescape": False}
-    environment = Environment(loader=loader, **options)
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     for function in (accuracy, beside, chart_path, check_claims, explain_seconds, is_control, parts_for, tables):
         environment.globals[function.__name__] = function
     return environment.get_template("suite.md")

@@ -64,9 +64,10 @@ class Shelf:
 
     def items(self, part: SuiteData, seed: int) -> Items:
         """Load samples, or give those that are there; the seed is that of pictures of two classes."""
-        key, data = (part, 0 if part.form == "single" else seed), data_entry(part.name)
+        key = (part, 0 if part.form == "single" else seed)
         if key in self._items:
             return self._items[key]
+        data = data_entry(part.name)
         if part.form == "single":
             items = data.items(part.split, limit=part.limit, **part.options)
         else:

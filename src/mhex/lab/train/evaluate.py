@@ -88,7 +88,7 @@ def neighbour_votes(
         )
     directions = functional.normalize(bank, dim=1)
     votes = []
-    for part in functional.normalize(features, dim=1).split(64):
+    for part in torch.split(functional.normalize(features, dim=1), 64):
         cosines, rows = (part @ directions.T).topk(min(neighbours, len(bank)), dim=1)
         weights = (cosines / TEMPERATURE).softmax(dim=1)
         empty = torch.zeros(len(part), classes, device=bank.device)

@@ -89,12 +89,12 @@ class FeedBatches:
     """The samples of a feed with their labels, as often as wanted; process ``place`` of ``of`` gets its share."""
 
     def __init__(self, feed: Feed, place: int = 0, of: int = 1, *, size: int = 64) -> None:
-        self.feed, self.rows = feed, torch.arange(len(feed)).split(size)[place::of]
+        self.feed, self.rows = feed, torch.split(torch.arange(len(feed)), size)[place::of]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for rows in self.rows:
             yield self.feed.plain(rows), self.feed.labels[rows.to(self.feed.labels.device)]
 
