@@ -26,10 +26,11 @@ from mhex.errors import ArgumentError, MhexError, require
 from mhex.inputs.photos import BROKEN, UnknownWindowError, Window, check_window, claims_too_much, plain_rgb, upright_rgb
 
 DATA_VARIABLE = "MHEX_DATA"
-Fit = Literal["crop", "squash"]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PHOTO_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+RIGHT, PUBLISHED = "place the right file in the data folder", "place the published file"  # advice on wrong files
+Fit = Literal["crop", "squash"]
 Array = np.ndarray[Any, Any]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Item = TypeVar("Item")
 # Errors of zipfile and numpy; they also come from passwords and from unknown kinds of compression.
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error)
@@ -47,9 +48,6 @@ class DataMissingError(MhexError, FileNotFoundError):
 
 class DataFormatError(MhexError, ValueError):
     """A data file does not hold what it should."""
-
-
-RIGHT, PUBLISHED = "place the right file in the data folder", "place the published file"
 
 
 def wrong_file(problem: str, advice: str = "the file is damaged or of another data set") -> DataFormatError:
