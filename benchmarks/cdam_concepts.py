@@ -13,7 +13,7 @@ from torch import Tensor
 import mhex
 from mhex.lab.datasets import Pets, load_pets
 from mhex.lab.datasets.pets import SPECIES
-from mhex.lab.datasets.two_class import two_class_items
+from mhex.lab.datasets.sets import two_class_items
 from study_page import Interval, interval_of
 
 EXAMPLES = 30  # per concept, as in the paper

@@ -20,8 +20,7 @@ from accuracy_studies import STUDIES, folder_of, recipe_of
 from mhex.heads.block import Relu
 from mhex.lab.train.checkpoint import load_weights
 from mhex.lab.train.evaluate import make_objective
-from mhex.lab.train.samples import load_samples, load_test, make_feed
-from mhex_accuracy import batches
+from mhex.lab.train.samples import FeedBatches, load_samples, load_test, make_feed
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "head-maps.md"
 METRICS = ("AVG Drop", "SAD", "EAD", "area")
@@ -75,8 +74,8 @@ def network_of(out: Path, name: str, seed: int, device: torch.device) -> nn.Modu
     load_weights(network.model, folder_of(out, "blood", variant, seed) / "weights.safetensors")
     model = network.model.to(device).eval()
     if variant == "plain":
-        learned = make_feed(recipe, samples.train, None, device, samples.rows)
-        fitted = mhex.attach(model, len(samples.train.classes), preset="probe", relu=relu).fit(batches(learned))
+        learned = FeedBatches(make_feed(recipe, samples.train, None, device, samples.rows), size=128)
+        fitted = mhex.attach(model, len(samples.train.classes), preset="probe", relu=relu).fit(learned)
         print(f"seed {seed}, {name}: fitted {fitted.rows} samples in {fitted.seconds:.1f} s", flush=True)
     return model
 
@@ -89,7 +88,7 @@ def study(out: Path, seed: int, count: int) -> tuple[dict[tuple[str, str], list[
     feed = make_feed(recipe, load_test(recipe), None, device, torch.arange(count))
     sums: dict[tuple[str, str], Tensor] = {}
     same = 0.0
-    for x, labels in batches(feed):
+    for x, labels in FeedBatches(feed, size=128):
         ranks = []
         for kind, model in networks.items():
             with torch.no_grad():

@@ -27,8 +27,7 @@ import mhex
 from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.datasets import load_blood
 from mhex.lab.train.run import train
-from mhex.lab.train.samples import Feed, load_samples, load_test, make_feed
-from mhex_accuracy import batches
+from mhex.lab.train.samples import Feed, FeedBatches, load_samples, load_test, make_feed
 from placement_page import page
 from placement_studies import FITTED, PLAIN_NAME, VARIANTS, Budget, folder_of, recipe_of
 from study_page import DOCS, device_words
@@ -91,9 +90,9 @@ def fitted(
     assert bundle.class_names is not None
     scaffold = mhex.attach(bundle.model, len(bundle.class_names), preset="probe", **options)
     started = time.perf_counter()
-    scaffold.fit(batches(feeds[0]))
+    scaffold.fit(FeedBatches(feeds[0], size=128))
     seconds = time.perf_counter() - started
-    shares = scaffold.head_accuracy(batches(feeds[1]))
+    shares = scaffold.head_accuracy(FeedBatches(feeds[1], size=128))
     found = judge(bundle, images, device)
     heads = [round(shares[name], 4) for name in scaffold.names]
     scaffold.detach()

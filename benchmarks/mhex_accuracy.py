@@ -12,13 +12,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import mhex
 from accuracy_page import page
@@ -29,7 +28,7 @@ from mhex.lab.train.checkpoint import load_weights
 from mhex.lab.train.evaluate import make_objective
 from mhex.lab.train.report import read_finished
 from mhex.lab.train.run import train
-from mhex.lab.train.samples import Feed, load_samples, load_test, make_feed, row_batches
+from mhex.lab.train.samples import Feed, FeedBatches, load_samples, load_test, make_feed
 
 ROWS = "rows.json"
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "mhex-accuracy.md"
@@ -68,17 +67,11 @@ def run(out: Path, name: str, variant: str, seed: int) -> None:
     (folder / ROWS).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
-def batches(feed: Feed) -> Iterator[tuple[Any, Tensor]]:
-    """Plain batches of a feed with their labels."""
-    for rows in row_batches(len(feed), 128):
-        yield feed.plain(rows), feed.labels[rows.to(feed.labels.device)]
-
-
 def mean_gates(model: nn.Module, feed: Feed) -> list[float]:
     """Mean gate of each block over samples and channels."""
     sums, count = torch.zeros(len(mhex.Scaffold(model).names), dtype=torch.float64), 0
     with watched(model) as see:
-        for inputs, labels in batches(feed):
+        for inputs, labels in FeedBatches(feed, size=128):
             sums += torch.tensor([float(one.gate.mean()) for one in see(inputs).blocks.values()]) * len(labels)
             count += len(labels)
     return [round(float(one) / count, 4) for one in sums]
@@ -88,17 +81,17 @@ def closed_form(recipe: TrainingRecipe, model: nn.Module, tokenizer: Any, test: 
     """Heads fitted on the frozen plain network: their accuracies; its own predictions stay, bit for bit."""
     samples = load_samples(recipe)
     learned = make_feed(recipe, samples.train, tokenizer, test.labels.device, samples.rows)
-    first = next(batches(test))[0]
+    first = next(iter(FeedBatches(test, size=128)))[0]
     with torch.no_grad():
         before = model(first)
     scaffold = mhex.attach(model, len(samples.train.classes), preset="probe")
     started = time.perf_counter()
-    scaffold.fit(batches(learned))
+    scaffold.fit(FeedBatches(learned, size=128))
     seconds = time.perf_counter() - started
     with torch.no_grad():
         if not torch.equal(model(first), before):
             raise SystemExit("Fitting heads changed a prediction.")
-    shares = scaffold.head_accuracy(batches(test))
+    shares = scaffold.head_accuracy(FeedBatches(test, size=128))
     return {
         "variant": CLOSED,
         "accuracy": round(list(shares.values())[-1], 4),

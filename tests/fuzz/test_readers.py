@@ -56,8 +56,8 @@ from mhex.lab.datasets import (
     load_movies,
     load_photos,
 )
+from mhex.lab.datasets.files import MaskFiles, PhotoFiles, object_mask
 from mhex.lab.datasets.imagenet import _annotations
-from mhex.lab.datasets.photo_files import MaskFiles, PhotoFiles, object_mask
 from mhex.lab.suites.stored import read_record
 from mhex.lab.train.checkpoint import (
     Progress,

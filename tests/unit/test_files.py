@@ -23,7 +23,7 @@ SOURCE = Path(_files.__file__).parent
 WRITES = {"save_file", "write_table", "savefig", "save_pretrained", "to_csv", "copy", "copyfile", "savez", "dump"}
 ASIDE = {  # where a folder or name aside is written to, or a buffer in memory
     *("_files.py", "judge/store.py", "viz/sheet.py"),
-    *("lab/train/checkpoint.py", "lab/train/dependencies.py", "lab/train/run.py"),
+    *("lab/train/checkpoint.py", "lab/train/run.py"),
 }
 
 

@@ -115,7 +115,7 @@ def build(
     The same command goes on where a broken run stopped. Most recipes want a GPU; models of texts do without.
     """
     with busy("Loading the training"):
-        from mhex.lab.train.dependencies import build as build_model
+        from mhex.lab.train.run import build as build_model
         from mhex.lab.train.loop import Pace
         from mhex.zoo.residents import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")

@@ -57,9 +57,9 @@ def command(
         raise ArgumentError("Expected a recipe: a file, or a name of `mhex train --list`.")
     with busy("Loading the training"):
         from mhex.lab.config.recipe import find_recipe, read_recipe
-        from mhex.lab.train.dependencies import with_needs
         from mhex.lab.train.loop import Pace
         from mhex.lab.train.run import train as run
+        from mhex.lab.train.run import with_needs
     path = find_recipe(recipe)
     wanted = read_recipe(path, changes or ())
     folder = out or Path("out") / ("smoke" if smoke else "train") / wanted.name

@@ -17,8 +17,7 @@ from mhex.errors import ArgumentError
 from mhex.judge.rows import explain_seconds
 from mhex.lab.config.suite import ClaimPart, Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
-from mhex.lab.suites.claims import Checked, check_claims
-from mhex.lab.suites.page import suite_charts, suite_page, write_page
+from mhex.lab.suites.page import Checked, check_claims, suite_charts, suite_page, write_page
 from mhex.lab.suites.run import run_suite
 from mhex.lab.suites.stored import SuiteResult, stored_result
 from mhex.stats.comparison import paired
@@ -200,7 +199,7 @@ def test_a_page_is_made_from_rows_alone(
     for name in ("MHEX_MODELS", "MHEX_DATA"):
         monkeypatch.setenv(name, str(tmp_path / "nothing"))
     monkeypatch.setattr(suite_shelf, "load", lambda name: pytest.fail("loaded a model"))
-    monkeypatch.setattr(suite_shelf, "_items", lambda *given: pytest.fail("loaded data"))
+    monkeypatch.setattr(suite_shelf, "data_entry", lambda name: pytest.fail("loaded data"))
     again = stored_result(tmp_path / "copied")
     assert again.suite == many[1].suite
     assert suite_page(again) == suite_page(many[1])

@@ -122,9 +122,9 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
 
 def test_models_and_data_are_loaded_once_for_several_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    load, items = suite_shelf.load, suite_shelf._items
+    load, entry = suite_shelf.load, suite_shelf.data_entry
     monkeypatch.setattr(suite_shelf, "load", lambda name: (seen.append(name), load(name))[1])
-    monkeypatch.setattr(suite_shelf, "_items", lambda *given: (seen.append("data"), items(*given))[1])
+    monkeypatch.setattr(suite_shelf, "data_entry", lambda name: (seen.append("data"), entry(name))[1])
     shelf, lines = Shelf(), []
     known = {"name": "zoo:tiny-vit", "label": "known", "target": "label"}
     for name in ("one", "two"):

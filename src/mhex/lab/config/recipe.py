@@ -15,18 +15,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from mhex._schema import build
 from mhex.errors import ArgumentError, unknown_name
 from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from mhex.lab.config.schema import (
-    SUFFIXES,
-    Count,
-    FileSection,
-    NamedFiles,
-    Natural,
-    NotNegative,
-    Positive,
-    Share,
-    ShareBelowOne,
-    read_yaml,
-)
+from mhex.lab.config import schema
+from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural, NotNegative, Positive, Share, ShareBelowOne
 
 _SHIPPABLE = ("timm", "minilm", "zoo")  # sources of networks that the zoo can build from a card
 SMOKE_SAMPLES = 16
@@ -313,6 +303,14 @@ class TrainingRecipe(FileSection):
         """Give a hash of the recipe's identity."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
+    def check_same(self, old: TrainingRecipe, out: Path) -> None:
+        """Refuse to go on in a folder with the work of a recipe that differs in what decides the weights."""
+        if wrong := _differences(old.identity(), self.identity()):
+            raise ArgumentError(
+                f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
+                f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
+            )
+
     def smoke(self) -> TrainingRecipe:
         """Cut the recipe down to a step or two, to try whether everything fits together."""
         train, data, augment = self.train, self.data, self.augment
@@ -324,21 +322,28 @@ class TrainingRecipe(FileSection):
         return self.model_copy(update={"data": data.model_copy(update=few), "train": short, "augment": small})
 
 
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> list[str]:
+    """Name the keys in which two recipes differ, with their values: ``train.epochs (3 there, 5 here)``."""
+    keys: list[str] = []
+    for key in dict.fromkeys((*old, *new)):
+        before, now, name = old.get(key), new.get(key), f"{place}{key}"
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            keys += _differences(before, now, f"{name}.")
+        elif before != now:
+            keys.append(f"{name} ({before!r} there, {now!r} here)")
+    return keys
+
+
 _RECIPES = NamedFiles("recipe", "mhex train --list")
 packaged_recipes, find_recipe = _RECIPES.packaged, _RECIPES.find
 
 
 def find_named(name: str, folder: Path) -> Path:
-    """Find the file of the recipe that another one needs, whatever the file is called.
+    """Find the file of the recipe `name` that another one needs, whatever the file is called.
 
-    Args:
-        name: Name of the recipe, which is what its folder is called.
-        folder: Folder whose recipes come before the packaged ones of the same name.
-
-    Raises:
-        ArgumentError: No recipe has this name, or two have it.
+    Recipes of the folder come before the packaged ones of the same name; a name that two of them have is refused.
     """
-    files = [path for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES and _name_in(path) == name]
+    files = [path for path in sorted(folder.iterdir()) if path.suffix in schema.SUFFIXES and _name_in(path) == name]
     files = [path for path in files if path.stem == name] or files
     if len(files) > 1:
         raise ArgumentError(f"{files[0].name} and {files[1].name} both hold a recipe {name!r}: rename one of them.")
@@ -357,15 +362,7 @@ def _name_in(path: Path) -> Any:
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> TrainingRecipe:
-    """Read a recipe file and check its keys.
-
-    Args:
-        path: The file.
-        changes: ``section.key=value`` each, put over what the file says.
-
-    Raises:
-        ArgumentError: One sentence that names the file and the key.
-    """
+    """Read a recipe file, put changes ``section.key=value`` over it, and check it; a mistake names file and key."""
     raw = _RECIPES.read(path)
     for change in changes:
         _override(raw, change)
@@ -386,6 +383,6 @@ def _override(raw: dict[str, Any], change: str) -> None:
         if not isinstance(section, dict):
             raise ArgumentError(f"--set {change}: {name} is not a section of keys, so {last} cannot be set in it.")
     try:
-        section[last] = read_yaml(text)
+        section[last] = schema.read_yaml(text)
     except yaml.YAMLError as error:
         raise ArgumentError(f"--set {keys}: the value is not valid YAML: {' '.join(str(error).split())}.") from error

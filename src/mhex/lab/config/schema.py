@@ -67,9 +67,8 @@ class _StrictLoader(yaml.SafeLoader):
             if not key.tag.endswith((":str", ":merge")):
                 raise KeyMistakeError(f"{place} should be a text; put it in quotes")
             if isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null") and not value.value:
-                raise KeyMistakeError(
-                    f"{place} has no value; write one, {{}} for a section of defaults, or null for none"
-                )
+                advice = "write one, {} for a section of defaults, or null for none"
+                raise KeyMistakeError(f"{place} has no value; {advice}")
         return super().construct_mapping(node, deep=deep)
 
 
@@ -78,12 +77,7 @@ _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("
 
 
 def read_yaml(text: str) -> Any:
-    """Read plain values from YAML.
-
-    Raises:
-        KeyMistakeError: A key is written twice in one mapping or has no value, or a value is nested too deeply.
-        yaml.YAMLError: It is not YAML.
-    """
+    """Read plain values from YAML; a `KeyMistakeError` tells of valid YAML that does not say what its writer means."""
     try:
         return yaml.load(text, _StrictLoader)
     except ValueError as error:  # such as a date in the month 13
@@ -92,15 +86,10 @@ def read_yaml(text: str) -> Any:
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Where files of a kind are, and what they are called in messages.
+    """Where files of a kind are, and what they are called in messages."""
 
-    Attributes:
-        kind: What a file holds; the folder of packaged ones in `mhex.lab` has this name with an s.
-        listing: The command that lists them.
-    """
-
-    kind: str
-    listing: str
+    kind: str  # what a file holds; the folder of packaged ones in `mhex.lab` has this name with an s
+    listing: str  # the command that lists them
 
     def packaged(self) -> dict[str, Path]:
         """Give the files that come with mhex by their names."""
@@ -108,11 +97,7 @@ class NamedFiles:
         return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
     def find(self, name: str) -> Path:
-        """Find a file by its path or by the name of a packaged one.
-
-        Raises:
-            ArgumentError: There is no such file or name.
-        """
+        """Find a file by its path or by the name of a packaged one, or refuse the name."""
         path = Path(name).expanduser()
         if path.is_file():
             return path
@@ -124,11 +109,7 @@ class NamedFiles:
         return packaged[name]
 
     def read(self, path: Path) -> dict[str, Any]:
-        """Read a file as a mapping of its keys.
-
-        Raises:
-            ArgumentError: It cannot be read, or is no mapping; one sentence that names the file.
-        """
+        """Read a file as a mapping of its keys, or refuse it in one sentence that names it."""
         try:
             raw = read_yaml(path.read_text(encoding="utf-8"))
         except KeyMistakeError as error:
@@ -138,7 +119,6 @@ class NamedFiles:
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"The {self.kind} {path} cannot be read: {error}.") from error
         if not isinstance(raw, dict):
-            raise ArgumentError(
-                f"{path.name}: a {self.kind} should be a mapping of keys to values, not {type(raw).__name__}."
-            )
+            words = f"a {self.kind} should be a mapping of keys to values, not {type(raw).__name__}"
+            raise ArgumentError(f"{path.name}: {words}.")
         return raw

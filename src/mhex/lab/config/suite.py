@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from mhex.zoo.residents import list_models
 
 All = Literal["all"]
 EVERY: All = "all"  # in the place of names: each method that serves the model
+_Table = tuple[set[str], dict[str, Any]]  # what it can have: methods, and columns with the side that is better
 SectionT = TypeVar("SectionT", bound=FileSection)
 
 
@@ -222,43 +224,23 @@ packaged_suites, find_suite = _SUITES.packaged, _SUITES.find
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite file, and check all that can be checked without weights and data.
-
-    Raises:
-        ArgumentError: One sentence that names the file and the key.
-    """
+    """Read a suite file, and refuse what can be found to be wrong without weights and data, by file and key."""
     suite = build(Suite, _SUITES.read(path), path.name)
     check_suite(suite, path.name)
     return suite
 
 
-@dataclass
-class _Table:
-    """What a table can have: names of methods, and columns with the side that is better."""
-
-    methods: set[str]
-    columns: dict[str, Any]
-
-
 def check_suite(suite: Suite, source: str) -> None:
-    """Refuse a suite that cannot be run, found without weights and without data.
-
-    Args:
-        suite: The suite as it was read.
-        source: Name of the file, for messages.
-
-    Raises:
-        ArgumentError: One sentence that names the file and the key.
-    """
+    """Refuse a suite that cannot be run, in one sentence that names the file `source` and the key."""
     entries = suite.entries()
     _check_labels([entry.label for entry in entries], source)
-    with _at(source, "quick.models"):
+    with at(source, "quick.models"):
         _check_known("model", suite.quick.models, [entry.label for entry in entries])
     left_out = {"leave_out": suite.leave_out, "quick.leave_out": suite.quick.leave_out}
     for place, model in enumerate(suite.models):
         left_out[f"models[{place}].leave_out"] = _full(SuiteModel, model).leave_out or ()
     for key, names in left_out.items():
-        with _at(source, key):
+        with at(source, key):
             _check_known("method", names, all_methods())
     tables: dict[str, _Table] = {}
     for quick in (False, True):
@@ -268,28 +250,25 @@ def check_suite(suite: Suite, source: str) -> None:
     if suite.charts and not any(issubclass(metric, CurveMetric) for metric in metrics):
         raise ArgumentError(f"{source}: charts: they draw curves, and no metric of the suite has any; leave it out.")
     for place, published in enumerate(suite.published):
-        with _at(source, f"published[{place}]"):
-            table = _joined(tables, published.models)
-            _check_known("method", published.values, sorted(table.methods))
+        with at(source, f"published[{place}]"):
+            methods, columns = _joined(tables, published.models)
+            _check_known("method", published.values, sorted(methods))
             for numbers in published.values.values():
-                _check_known("column", numbers, sorted(table.columns))
+                _check_known("column", numbers, sorted(columns))
     for place, claim in enumerate(suite.claims):
-        with _at(source, f"claims[{place}]"):
-            table = _joined(tables, claim.models)
-            _check_known("column", [claim.column], sorted(table.columns))
-            if table.columns[claim.column] is None:
+        with at(source, f"claims[{place}]"):
+            methods, columns = _joined(tables, claim.models)
+            _check_known("column", [claim.column], sorted(columns))
+            if columns[claim.column] is None:
                 raise ArgumentError(f"neither high nor low is better for {claim.column!r}, so nothing is better by it.")
-            _check_known("method", (*claim.better, *claim.than), sorted(table.methods))
+            _check_known("method", (*claim.better, *claim.than), sorted(methods))
 
 
 def _joined(tables: Mapping[str, _Table], labels: Sequence[str]) -> _Table:
     """Join the tables of some models, or of all."""
     _check_known("model", labels, tables)
-    joined = _Table(set(), {})
-    for name in labels or tables:
-        joined.methods |= tables[name].methods
-        joined.columns |= tables[name].columns
-    return joined
+    members = [tables[name] for name in labels or tables]
+    return set().union(*(methods for methods, _ in members)), dict(ChainMap(*(columns for _, columns in members)))
 
 
 def _keys(suite: Suite, entry: SuiteEntry, quick: bool) -> dict[str, str]:
@@ -315,14 +294,14 @@ def _check_labels(labels: Sequence[str], source: str) -> None:
 
 def _check_entry(entry: SuiteEntry, source: str, keys: Mapping[str, str]) -> _Table:
     """Check what is asked of a model; give what its table can have."""
-    with _at(source, keys["model"]):
+    with at(source, keys["model"]):
         _check_model(entry.model)
-    with _at(source, keys["data"]):
+    with at(source, keys["data"]):
         data = _check_data(entry.data)
     columns: dict[str, Any] = {}
     labels: set[str] = set()
     for place, part in enumerate(entry.metrics):
-        with _at(source, f"{keys['metrics']}[{place}]"):
+        with at(source, f"{keys['metrics']}[{place}]"):
             # Without the suite's seed, so that published columns need not name it.
             metric = metric_runs([part.argument], data.kind)[0]
             if metric.label in labels:
@@ -331,15 +310,15 @@ def _check_entry(entry: SuiteEntry, source: str, keys: Mapping[str, str]) -> _Ta
             _check_needs(metric, entry, data)
         for output, better in zip(metric.metric.outputs, metric.metric.better, strict=True):
             columns[metric.label if output == "value" else f"{metric.label} {output}"] = better
-    with _at(source, keys["target"]):
+    with at(source, keys["target"]):
         if entry.target == "label" and not _has("label", entry.data, data):
             raise ArgumentError(f"target 'label' needs a class of each sample, and {entry.data.name} has none.")
-    with _at(source, keys["evaluator"]):
+    with at(source, keys["evaluator"]):
         if entry.evaluator is not None:
             _check_model(entry.evaluator)
         if entry.evaluator == entry.model:
             raise ArgumentError(f"expected another network than {entry.model}; leave it out to read the model itself.")
-    return _Table(_check_methods(entry.methods, data, source, keys["methods"]), columns)
+    return _check_methods(entry.methods, data, source, keys["methods"]), columns
 
 
 def _check_model(name: str) -> None:
@@ -367,7 +346,7 @@ def _check_methods(methods: Sequence[SuiteMethod], data: DataEntry, source: str,
     controls = {f"{PREFIX}{name}" for name, control in CONTROLS.items() if data.kind in control.modalities}
     names: list[str] = []
     for place, part in enumerate(methods):
-        with _at(source, f"{key}[{place}]"):
+        with at(source, f"{key}[{place}]"):
             if part.name == EVERY:
                 if part.options:
                     raise ArgumentError("'all' takes no options; name the methods that have them beside it.")
@@ -425,9 +404,9 @@ def _check_known(kind: str, names: Iterable[str], candidates: Iterable[str]) -> 
 
 
 @contextmanager
-def _at(source: str, key: str) -> Iterator[None]:
-    """Put the file and the key before what is wrong."""
+def at(*places: str) -> Iterator[None]:
+    """Put places, such as the file and the key, before what is wrong."""
     try:
         yield
     except MhexError as error:
-        raise ArgumentError(f"{source}: {key}: {error}") from error
+        raise ArgumentError(f"{': '.join(places)}: {error}") from error

@@ -40,52 +40,16 @@ from mhex.lab.datasets.sets import ImageSet, Items, PhotoSet, SegmentationSet, T
 for _module in pkgutil.iter_modules(__path__):  # files that are not named above register their data sets, too
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = [
-    "AG_NEWS_CLASSES",
-    "BLOOD_CLASSES",
-    "CAMVID_CLASSES",
-    "CATALOGUE",
-    "CIFAR10_CLASSES",
-    "DATA_VARIABLE",
-    "LIDC_CLASSES",
-    "MOVIES_CLASSES",
-    "VOC_CLASSES",
-    "DataEntry",
-    "DataFormatError",
-    "DataMissingError",
-    "ImageNetSegmentation",
-    "ImageSet",
-    "Items",
-    "Pets",
-    "PhotoSet",
-    "SegmentationSet",
-    "TextSet",
-    "TwoClassSet",
-    "ValueSet",
-    "data_entry",
-    "data_file",
-    "data_folder",
-    "imagenet_synsets",
-    "load_ag_news",
-    "load_ag_news_full",
-    "load_blood",
-    "load_camvid",
-    "load_cifar10",
-    "load_cifar10_binary",
-    "load_cifar100",
-    "load_csv",
-    "load_folder",
-    "load_imagenet",
-    "load_imagenet_multi",
-    "load_imagenet_segmentation",
-    "load_lidc",
-    "load_lidc_biomarkers",
-    "load_medmnist",
-    "load_movies",
-    "load_pets",
-    "load_photos",
-    "load_pneumonia",
-    "load_voc",
-    "register_data",
-    "same_object",
-]
+__all__ = ["CATALOGUE", "DataEntry", "data_entry", "register_data"]
+__all__ += ["DATA_VARIABLE", "DataFormatError", "DataMissingError", "data_file", "data_folder"]
+__all__ += ["ImageSet", "Items", "PhotoSet", "SegmentationSet", "TextSet", "TwoClassSet", "ValueSet"]
+__all__ += ["AG_NEWS_CLASSES", "load_ag_news", "load_ag_news_full"]
+__all__ += ["CIFAR10_CLASSES", "load_cifar10", "load_cifar10_binary", "load_cifar100"]
+__all__ += ["imagenet_synsets", "load_imagenet", "load_imagenet_multi", "load_photos", "same_object"]
+__all__ += ["LIDC_CLASSES", "load_lidc", "load_lidc_biomarkers"]
+__all__ += ["BLOOD_CLASSES", "load_blood", "load_medmnist", "load_pneumonia"]
+__all__ += ["MOVIES_CLASSES", "load_movies"]
+__all__ += ["load_csv", "load_folder"]
+__all__ += ["Pets", "load_pets"]
+__all__ += ["CAMVID_CLASSES", "VOC_CLASSES", "ImageNetSegmentation"]
+__all__ += ["load_camvid", "load_imagenet_segmentation", "load_voc"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,7 @@ FACTS: dict[str, Any] = {
     files="`ag_news.parquet`: label, title, text, split",
 )
 def load_ag_news(split: str = "train", *, limit: int | None = None, file: str = AG_NEWS_FILE) -> TextSet:
-    """Load AG News, splits train, val and test; or ``"ag_news_full.parquet"``, splits train and test.
-
-    Returns:
-        The items, title and text with a space between, with their topics.
-    """
+    """Load AG News, splits train, val and test; or ``"ag_news_full.parquet"``, splits train and test."""
     title = "all of AG News, labels counted from 0," if file == AG_NEWS_FULL_FILE else "AG News"
     table, _ = files.read_split(file, title, ["label", "title", "text"], split, limit)
     texts = [f"{heading} {text}".strip() for heading, text in zip(table["title"], table["text"], strict=True)]
@@ -54,9 +49,6 @@ def load_ag_news_full(split: str = "train", *, limit: int | None = None) -> Text
 
     In this order: ``ag_news_full.parquet``; ``ag_news/train.csv`` and ``test.csv`` as published, with topics counted
     from 1; ``ag_news/data/train-00000-of-00001.parquet`` and ``test-...`` as on the Hugging Face hub.
-
-    Returns:
-        The items, title and text with a space between, with their topics.
     """
     root = files.data_folder()
     if (root / AG_NEWS_FULL_FILE).is_file():
@@ -87,17 +79,9 @@ def _text_set(texts: list[str], labels: list[int], split: str) -> TextSet:
 
 def _published(path: Path) -> list[tuple[str, int]]:
     """Items of a published table without a heading: topic 1..4, title, text."""
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            lines = [line for line in csv.reader(stream) if line]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise files.DataFormatError(
-            f"{path.name} is not a CSV file in UTF-8 ({error}): place the published file."
-        ) from error
+    lines = files.csv_lines(path, files.PUBLISHED)
     wrong = next((line for line in lines if len(line) != 3 or line[0] not in ("1", "2", "3", "4")), None)
     if wrong is not None or not lines:
-        raise files.DataFormatError(
-            f"Lines of {path.name} should be a topic 1..4, a title and a text, and {wrong} came: place the published "
-            "file, which has no heading."
-        )
+        words = f"Lines of {path.name} should be a topic 1..4, a title and a text, and {wrong} came"
+        raise files.wrong_file(words, f"{files.PUBLISHED}, which has no heading")
     return [(f"{title} {text}".strip(), int(topic) - 1) for topic, title, text in lines]

@@ -20,44 +20,26 @@ Loader = TypeVar("Loader", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class DataEntry:
-    """A data set by name.
+    """A data set by name."""
 
-    Attributes:
-        load: From a split and a keyword ``limit`` to the set: an `AnySet`, where the task is one of classes or ordered
-            classes; else an `ImageSet`, a `SegmentationSet` or a `ValueSet`.
-        title: Its full name.
-        licence: Its licence.
-        citation: The publication to cite.
-        form: In which form the file holds it.
-        files: What to place in the data folder.
-        kind: ``"image"`` or ``"text"``.
-        task: What is known of each sample.
-        train: Split to learn from; None where all of it is for judging.
-        validation: Split to choose by; None where there is none.
-        test: Split to judge by.
-        answers: What a class is, in one word.
-        group_answers: What a group of classes is.
-        load_options: Options of ``load`` that also load what explanations are judged by, such as masks.
-        item_options: Options of the set's ``items``.
-        judged: What explanations can be judged by: masks, rationales, two classes.
-    """
-
+    # From a split and a keyword `limit` to the set: an `AnySet`, where the task is one of classes or ordered classes;
+    # else an `ImageSet`, a `SegmentationSet` or a `ValueSet`.
     load: Callable[..., Any]
-    title: str
+    title: str  # its full name
     licence: str
-    citation: str
-    form: str
-    files: str
+    citation: str  # the publication to cite
+    form: str  # in which form the file holds it
+    files: str  # what to place in the data folder
     kind: Literal["image", "text"] = "image"
-    task: Task = "classes"
-    train: str | None = "train"
-    validation: str | None = "val"
-    test: str = "test"
-    answers: str = "class"
-    group_answers: str = "group"
-    load_options: Mapping[str, Any] = field(default_factory=dict)
-    item_options: Mapping[str, Any] = field(default_factory=dict)
-    judged: str = ""
+    task: Task = "classes"  # what is known of each sample
+    train: str | None = "train"  # split to learn from; None where all of it is for judging
+    validation: str | None = "val"  # split to choose by; None where there is none
+    test: str = "test"  # split to judge by
+    answers: str = "class"  # what a class is, in one word
+    group_answers: str = "group"  # what a group of classes is
+    load_options: Mapping[str, Any] = field(default_factory=dict)  # of `load`, for masks and the like
+    item_options: Mapping[str, Any] = field(default_factory=dict)  # of `items` of the set
+    judged: str = ""  # what explanations can be judged by: masks, rationales, two classes
 
     @property
     def learnable(self) -> bool:
@@ -71,10 +53,6 @@ class DataEntry:
             split: By default the split to judge by.
             limit: At most so many samples, evenly spaced over the split.
             **options: For the loader, such as ``side``.
-
-        Raises:
-            DataMissingError: A file is missing; the message says what to place where.
-            ArgumentError: The split is unknown or the limit is not positive.
         """
         loaded = self.load(split or self.test, limit=limit, **{**self.load_options, **options})
         items: Items = loaded.items(**self.item_options)
@@ -88,13 +66,7 @@ _VARIANTS: dict[str, DataEntry] = {}  # names that load and are not listed
 
 
 def register_data(name: str, *, listed: bool = True, **facts: Any) -> Callable[[Loader], Loader]:
-    """Register the decorated loader as data set `name`.
-
-    Args:
-        name: The name that users type.
-        listed: Whether the catalogue lists it; other sizes of a listed data set are not listed.
-        **facts: The attributes of `DataEntry` except ``load``.
-    """
+    """Register the decorated loader as data set `name` with the fields of `DataEntry`; variants are not listed."""
 
     def decorate(load: Loader) -> Loader:
         (CATALOGUE if listed else _VARIANTS)[name] = DataEntry(load, **facts)
@@ -110,10 +82,6 @@ def data_entry(name: str) -> DataEntry:
         name: A name of the catalogue; or ``NAME_64``, ``NAME_128``, ``NAME_224`` of a MedMNIST collection; or
             ``folder:PATH`` or ``csv:PATH`` of the user's data with splits train and test, in the data folder unless
             the path is absolute.
-
-    Raises:
-        ArgumentError: The name is unknown.
-        DataMissingError: The user's table is missing.
     """
     kind, _, path = name.partition(":")
     if path and kind in ("folder", "csv"):

@@ -40,13 +40,11 @@ FACTS: dict[str, Any] = {
 def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load CIFAR-10 from ``cifar10.parquet``, splits ``"train"`` and ``"test"``; a photo is named by its row."""
     table, rows = files.read_split("cifar10.parquet", "CIFAR-10", ["image", "label"], split, limit)
-    return ImageSet(
-        images=files.decode_images(table["image"]),
-        labels=files.checked_labels(table["label"], CIFAR10_CLASSES, "CIFAR-10"),
-        classes=CIFAR10_CLASSES,
-        split=split,
-        names=tuple(map(str, rows)),
+    images, labels = (
+        files.decode_images(table["image"]),
+        files.checked_labels(table["label"], CIFAR10_CLASSES, "CIFAR-10"),
     )
+    return ImageSet(images=images, labels=labels, classes=CIFAR10_CLASSES, split=split, names=tuple(map(str, rows)))
 
 
 @register_data(
@@ -57,20 +55,11 @@ def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
     files="`cifar-10-batches-bin/`: the binary version",
 )
 def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> ImageSet:
-    """Load CIFAR-10 from ``cifar-10-batches-bin``, splits ``"train"`` and ``"test"``.
-
-    Returns:
-        The photos, (N, 3, 32, 32), with their labels; a photo is named by its split and place.
-    """
+    """Load CIFAR-10, (N, 3, 32, 32), from ``cifar-10-batches-bin``, splits train and test, named by split and place."""
     folder = files.data_folder() / "cifar-10-batches-bin"
-    labels, images, names = _records(folder, _FILES_10, split, limit, labels=1, pickled="cifar-10-batches-py")
-    return ImageSet(
-        images=images,
-        labels=files.checked_labels(labels[:, 0].tolist(), CIFAR10_CLASSES, "CIFAR-10"),
-        classes=CIFAR10_CLASSES,
-        split=split,
-        names=names,
-    )
+    numbers, images, names = _records(folder, _FILES_10, split, limit, labels=1, pickled="cifar-10-batches-py")
+    labels = files.checked_labels(numbers[:, 0].tolist(), CIFAR10_CLASSES, "CIFAR-10")
+    return ImageSet(images=images, labels=labels, classes=CIFAR10_CLASSES, split=split, names=names)
 
 
 @register_data(
@@ -82,11 +71,7 @@ def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> Im
     group_answers="coarse_class",
 )
 def load_cifar100(split: str = "train", *, limit: int | None = None) -> ImageSet:
-    """Load CIFAR-100 from ``cifar-100-binary``, splits ``"train"`` and ``"test"``.
-
-    Returns:
-        The photos, (N, 3, 32, 32), with the 100 fine classes as labels and the 20 coarse ones as groups.
-    """
+    """Load CIFAR-100, (N, 3, 32, 32), from ``cifar-100-binary``, splits train and test; groups are coarse classes."""
     folder = files.data_folder() / "cifar-100-binary"
     labels, images, names = _records(folder, _FILES_100, split, limit, labels=2, pickled="cifar-100-python")
     fine, coarse = (_words(folder / f"{kind}_label_names.txt") for kind in ("fine", "coarse"))
@@ -95,14 +80,11 @@ def load_cifar100(split: str = "train", *, limit: int | None = None) -> ImageSet
     groups: dict[int, int] = {}
     for group, place in np.unique(pairs, axis=0).tolist():
         if groups.setdefault(place, group) != group or group >= len(coarse):
-            raise files.DataFormatError(
-                f"Each fine class of CIFAR-100 should belong to one of {len(coarse)} coarse ones, and {place} belongs "
-                f"to {groups[place]} and {group}: place the published file."
-            )
+            words = f"Each fine class of CIFAR-100 should belong to one of {len(coarse)} coarse ones"
+            raise files.wrong_file(f"{words}, and {place} belongs to {groups[place]} and {group}", files.PUBLISHED)
     if sorted(groups) != list(range(len(fine))):
-        raise files.DataFormatError(
-            f"All {len(fine)} fine classes should occur, and only {len(groups)} do: place the file anew."
-        )
+        words = f"All {len(fine)} fine classes should occur, and only {len(groups)} do"
+        raise files.wrong_file(words, "place the file anew")
     return ImageSet(
         images=images,
         labels=files.checked_labels(labels[:, 1].tolist(), fine, "CIFAR-100"),
@@ -121,15 +103,10 @@ def _records(
     paths = [(part, folder / name) for part in files.split_parts(SPLITS, split) for name in layout[part]]
     for _, path in paths:
         if not path.is_file():
-            hint = (
-                f" The folder {pickled} is there, and is not read, since its files are pickles, which can run any code."
-                if (folder.parent / pickled).is_dir()
-                else ""
-            )
-            raise files.DataMissingError(
-                f"{path.name} is not in {str(folder)!r}: place the binary version of the data set there, as "
-                f"published.{hint}"
-            )
+            words, pickles = "place the binary version of the data set there, as published.", folder.parent / pickled
+            if pickles.is_dir():
+                words += f" {pickled} is there, and is not read, since its files are pickles, which can run any code."
+            raise files.DataMissingError(f"{path.name} is not in {str(folder)!r}: {words}")
     arrays = [(part, _read(path, labels)) for part, path in paths]
     counts = {part: sum(len(array) for owner, array in arrays if owner == part) for part, _ in paths}
     names = [f"{part}-{place}" for part, count in counts.items() for place in range(count)]
@@ -142,12 +119,11 @@ def _records(
 def _read(path: Path, labels: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     """Records (N, labels + pixels) of a file."""
     values = np.fromfile(path, dtype=np.uint8)
-    if not len(values) or len(values) % (labels + PIXELS):
-        raise files.DataFormatError(
-            f"{path.name} should hold records of {labels + PIXELS} bytes, and has {len(values)} bytes: place the "
-            "published file."
-        )
-    return values.reshape(-1, labels + PIXELS)
+    size = labels + PIXELS
+    if not len(values) or len(values) % size:
+        words = f"{path.name} should hold records of {size} bytes, and has {len(values)} bytes"
+        raise files.wrong_file(words, files.PUBLISHED)
+    return values.reshape(-1, size)
 
 
 def _words(path: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The data folder, and how its files are read: parquet tables, CSV tables, numpy archives, encoded images."""
+"""The data folder, and how its files are read: tables in parquet and CSV, numpy archives, images, photos and masks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from threading import Lock
+from typing import IO, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,10 +23,14 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.errors import ArgumentError, MhexError, require
-from mhex.inputs.photos import BROKEN, claims_too_much, plain_rgb
+from mhex.inputs.photos import BROKEN, UnknownWindowError, Window, check_window, claims_too_much, plain_rgb, upright_rgb
 
 DATA_VARIABLE = "MHEX_DATA"
+PHOTO_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+RIGHT, PUBLISHED = "place the right file in the data folder", "place the published file"  # advice on wrong files
+Fit = Literal["crop", "squash"]
 Array = np.ndarray[Any, Any]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Item = TypeVar("Item")
 # Errors of zipfile and numpy; they also come from passwords and from unknown kinds of compression.
 _BROKEN_ARCHIVE = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error)
@@ -42,6 +48,22 @@ class DataMissingError(MhexError, FileNotFoundError):
 
 class DataFormatError(MhexError, ValueError):
     """A data file does not hold what it should."""
+
+
+def wrong_file(problem: str, advice: str = "the file is damaged or of another data set") -> DataFormatError:
+    """Build the error for a file that does not hold what it should."""
+    return DataFormatError(f"{problem}: {advice}.")
+
+
+@contextmanager
+def refuse_damage(problem: str, advice: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of some kinds into a `DataFormatError` with the problem, the reason and, if there is any, advice."""
+    try:
+        yield
+    except MhexError:
+        raise
+    except kinds as error:
+        raise DataFormatError(f"{problem} ({error}){advice and f': {advice}'}.") from error
 
 
 def data_folder() -> Path:
@@ -121,52 +143,46 @@ def read_split(
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Some columns of a parquet file as lists, in the order of the rows."""
     parquet, broken = require("pyarrow.parquet"), require("pyarrow").ArrowException
-    try:
+    with refuse_damage(f"{path.name} is not a parquet file, or damaged", "place it anew", broken, OSError):
         present = parquet.read_schema(path).names
-    except (broken, OSError) as error:
-        raise DataFormatError(f"{path.name} is not a parquet file, or damaged ({error}): place it anew.") from error
     if missing := [name for name in columns if name not in present]:
-        raise DataFormatError(
-            f"{path.name} should have the columns {list(columns)}, and lacks {missing} (it has {list(present)}): "
-            "place the right file in the data folder."
-        )
-    try:
+        words = f"should have the columns {list(columns)}, and lacks {missing} (it has {list(present)})"
+        raise wrong_file(f"{path.name} {words}", RIGHT)
+    with refuse_damage(f"{path.name} is damaged", "place it anew", broken, OSError, UnicodeDecodeError):
         table = parquet.read_table(path, columns=list(columns))
         values = {name: table.column(name).to_pylist() for name in columns}
-    except (broken, OSError, UnicodeDecodeError) as error:
-        raise DataFormatError(f"{path.name} is damaged ({error}): place it anew.") from error
     for name in columns:
         kind, words = _TYPES.get(name, (object, ""))
         for value in values[name]:
             if not isinstance(value, kind):
-                raise DataFormatError(
-                    f"The column {name!r} of {path.name} should hold {words} in all rows, and {value!r:.40} came: "
-                    "place the right file in the data folder."
-                )
+                column = f"The column {name!r} of {path.name}"
+                raise wrong_file(f"{column} should hold {words} in all rows, and {value!r:.40} came", RIGHT)
     return values
 
 
 def checked_labels(values: Sequence[int], classes: Sequence[str], title: str) -> Tensor:
     """Labels (N,), int64, each a place in ``classes``; others are refused in the name of the data set."""
-    try:
+    problem = f"Labels of {title} should be whole numbers, and others came"
+    with refuse_damage(problem, "", TypeError, ValueError, RuntimeError):
         labels = torch.tensor(values, dtype=torch.int64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataFormatError(f"Labels of {title} should be whole numbers, and others came ({error}).") from error
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= len(classes)):
-        raise DataFormatError(
-            f"Labels of {title} should lie in 0..{len(classes) - 1}, and {int(labels.min())}..{int(labels.max())} "
-            "came: the file is damaged or of another data set."
-        )
+        span = f"{int(labels.min())}..{int(labels.max())}"
+        raise wrong_file(f"Labels of {title} should lie in 0..{len(classes) - 1}, and {span} came")
     return labels
+
+
+def csv_lines(path: Path, advice: str) -> list[list[str]]:
+    """The lines of a CSV file in UTF-8, empty ones aside."""
+    with (
+        refuse_damage(f"{path.name} is not a CSV file in UTF-8", advice, UnicodeDecodeError, csv.Error),
+        path.open(encoding="utf-8-sig", newline="") as stream,
+    ):
+        return [line for line in csv.reader(stream) if line]
 
 
 def read_csv(path: Path) -> dict[str, list[str]]:
     """The columns of a CSV file in UTF-8 with a heading."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            heading, *lines = [line for line in csv.reader(stream) if line] or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataFormatError(f"{path.name} is not a CSV file in UTF-8 ({error}): save it so.") from error
+    heading, *lines = csv_lines(path, "save it so") or [[]]
     wrong = next((number for number, line in enumerate(lines, 2) if len(line) != len(heading)), None)
     if not lines or wrong is not None or len(set(heading)) != len(heading):
         rows = (
@@ -179,18 +195,14 @@ def read_csv(path: Path) -> dict[str, list[str]]:
 def csv_column(table: dict[str, list[str]], name: str, file: str) -> list[str]:
     """A column of a CSV file; a missing column is refused with the names of the present ones."""
     if name not in table:
-        raise DataFormatError(
-            f"{file} should have the column {name!r}, and has {list(table)}: add it, or name another."
-        )
+        raise wrong_file(f"{file} should have the column {name!r}, and has {list(table)}", "add it, or name another")
     return table[name]
 
 
 def csv_numbers(table: dict[str, list[str]], name: str, file: str) -> list[float]:
     """A column of a CSV file as numbers."""
-    try:
+    with refuse_damage(f"The column {name!r} of {file} should hold numbers in all rows", "", ValueError):
         return [float(value) for value in csv_column(table, name, file)]
-    except ValueError as error:
-        raise DataFormatError(f"The column {name!r} of {file} should hold numbers in all rows ({error}).") from error
 
 
 def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -199,10 +211,8 @@ def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int,
     with _opened(path) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         if missing := [name for name in names if name not in present]:
-            raise DataFormatError(
-                f"{path.name} should have the arrays {list(names)}, and lacks {missing} (it has {present}): place the "
-                "right file in the data folder."
-            )
+            words = f"should have the arrays {list(names)}, and lacks {missing} (it has {present})"
+            raise wrong_file(f"{path.name} {words}", RIGHT)
         for name in names:
             with archive.open(f"{name}.npy") as stream:
                 shape, _, kind = _header(stream)
@@ -240,37 +250,175 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield archive
-    except DataFormatError:
-        raise
-    except _BROKEN_ARCHIVE as error:
-        raise DataFormatError(f"{path.name} is not a numpy archive, or damaged ({error}): place it anew.") from error
+    problem = f"{path.name} is not a numpy archive, or damaged"
+    with refuse_damage(problem, "place it anew", *_BROKEN_ARCHIVE), zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+@contextmanager
+def opened_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
+    """An encoded image, not decoded yet; a damaged one is refused, also while it is decoded."""
+    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+    kinds = (*BROKEN, Image.DecompressionBombError)
+    with refuse_damage(f"{name} cannot be decoded", "place the file anew", *kinds), Image.open(stream) as image:
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        if claims_too_much(image, size):
+            raise DataFormatError(f"{name} claims {image.width} x {image.height} pixels: shrink it first.")
+        yield image
 
 
 def decode_images(blobs: Sequence[bytes], mode: Literal["RGB", "L"] = "RGB") -> Tensor:
     """Decode encoded images of one size: (N, 3, H, W) for ``"RGB"`` and (N, H, W) for ``"L"``, uint8."""
     if not blobs:
         raise ArgumentError("There are no images to decode: at least one was expected.")
+    name = "An image of the file"
 
-    def decode(blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        try:
-            with Image.open(io.BytesIO(blob)) as image:
-                if claims_too_much(image, len(blob)):
-                    raise ValueError(f"it claims {image.width} x {image.height} pixels")
-                plain = plain_rgb(image, name="An image of the file") if mode == "RGB" else image.convert(mode)
-                return np.asarray(plain, dtype=np.uint8)
-        except MhexError:
-            raise
-        except (*BROKEN, Image.DecompressionBombError) as error:
-            raise DataFormatError(f"An image of the file cannot be decoded ({error}): place the file anew.") from error
+    def decode(blob: bytes) -> Array:
+        with opened_image(blob, name) as image:
+            return np.asarray(plain_rgb(image, name=name) if mode == "RGB" else image.convert(mode), dtype=np.uint8)
 
-    # PIL releases the interpreter lock while it decodes, so threads are enough.
-    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+    with decoding_pool() as pool:
         arrays = list(pool.map(decode, blobs, chunksize=64))
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1:
         raise DataFormatError(f"All images of a file should have one size, and these have {sorted(shapes)}.")
     stacked = torch.from_numpy(np.stack(arrays))
     return stacked.permute(0, 3, 1, 2).contiguous() if mode == "RGB" else stacked
+
+
+def decoding_pool() -> ThreadPoolExecutor:
+    """Threads that decode images; they are enough, since PIL releases the interpreter lock while it decodes."""
+    return ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1))
+
+
+class PhotoRows(Protocol):
+    """An object whose rows are taken like those of a tensor."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """The rows with some numbers (B,), stacked."""
+
+
+def class_photos(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """The photos in ``root/CLASS/`` with the places of their classes, in the order of classes and names.
+
+    torchvision's ImageFolder also enters folders inside the folder of a class, such as those of thumbnails.
+    """
+    return [
+        (path, place)
+        for place, name in enumerate(classes)
+        for path in sorted((root / name).glob("*"))
+        if path.suffix.lower() in PHOTO_SUFFIXES
+    ]
+
+
+def fitted(photo: Image.Image, side: int, fit: Fit, *, nearest: bool = False) -> Image.Image:
+    """A photo or mask as a square: cut out of the middle, or both sides scaled; ``nearest`` is for masks."""
+    resample = Image.Resampling.NEAREST if nearest else Image.Resampling.BICUBIC
+    if fit == "squash":
+        return photo.resize((side, side), resample)
+    scale = side / min(photo.size)
+    width, height = (max(side, round(length * scale)) for length in photo.size)
+    x, y = (width - side) // 2, (height - side) // 2
+    return photo.resize((width, height), resample).crop((x, y, x + side, y + side))
+
+
+class _Files(ABC):
+    """Files that become squares, several at a time."""
+
+    def __init__(self, paths: Sequence[Path], side: int, fit: Fit) -> None:
+        if fit not in ("crop", "squash"):
+            raise ArgumentError(f"fit should be 'crop' or 'squash', not {fit!r}.")
+        if side < 1:
+            raise ArgumentError(f"side should be a positive number of pixels, not {side}.")
+        self.paths, self.side = tuple(paths), side
+        self.fit: Fit = fit
+        self._pool = decoding_pool()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the files without their suffixes."""
+        return tuple(path.stem for path in self.paths)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return torch.from_numpy(np.stack(list(self._pool.map(self._opened, rows.tolist()))))
+
+    def _opened(self, row: int) -> Array:
+        path = self.paths[row]
+        with opened_image(path, path.name) as photo:
+            return self._square(photo, path)
+
+    @abstractmethod
+    def _square(self, photo: Image.Image, path: Path) -> Array:
+        """The square of an opened file."""
+
+
+class PhotoFiles(_Files):
+    """Photos in files, taken like rows of a tensor: ``files[rows]`` is (B, 3, side, side), uint8, made by `fitted`.
+
+    With `upright`, they are turned as their camera says, with transparency over white; published collections are not.
+    The window has the values that become black and white, for photos of more than 8 bits that do not say them.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        side: int,
+        fit: Fit = "crop",
+        *,
+        upright: bool = False,
+        window: Window | None = None,
+    ) -> None:
+        super().__init__(paths, side, fit)
+        self.upright, self.window = upright, check_window(window)
+        self._lock = Lock()
+        self._refusal: UnknownWindowError | None = None
+
+    def _square(self, photo: Image.Image, path: Path) -> Bytes:
+        photo.draft("RGB", (self.side, self.side))  # JPEG is decoded at a smaller scale where that suffices
+        try:
+            plain = (upright_rgb if self.upright else plain_rgb)(photo, self.window, path.name)
+        except UnknownWindowError as error:
+            raise self._unknown_window(error) from error
+        return np.asarray(fitted(plain, self.side, self.fit)).transpose(2, 0, 1)
+
+    def _unknown_window(self, error: UnknownWindowError) -> UnknownWindowError:
+        """One sentence for all files whose black and white are not known, with the range over all of them."""
+        with self._lock:
+            if self._refusal is None:
+                errors = []
+                for path in self.paths:
+                    try:
+                        with opened_image(path, path.name) as photo:
+                            plain_rgb(photo, self.window, path.name)
+                    except UnknownWindowError as refusal:
+                        errors.append(refusal)
+                    except MhexError:
+                        continue  # this file is refused for another reason when it is taken
+                self._refusal = UnknownWindowError.joined(errors or [error])
+        return self._refusal
+
+
+class MaskFiles(_Files):
+    """Masks in files, grey or with a palette whose places count: ``files[rows]`` is (B, side, side).
+
+    ``convert`` makes the mask from the values (side, side), uint8, and the name of the file.
+    """
+
+    def __init__(self, paths: Sequence[Path], side: int, fit: Fit, convert: Callable[[Bytes, str], Array]) -> None:
+        super().__init__(paths, side, fit)
+        self._convert = convert
+
+    def _square(self, photo: Image.Image, path: Path) -> Array:
+        plain = photo if photo.mode in ("P", "L") else photo.convert("L")
+        return self._convert(np.asarray(fitted(plain, self.side, self.fit, nearest=True), dtype=np.uint8), path.name)
+
+
+def object_mask(values: Bytes, name: str) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """A user's mask: 1 where it is not black, 0 elsewhere."""
+    return (values > 0).astype(np.int8)

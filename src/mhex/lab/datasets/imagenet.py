@@ -5,9 +5,10 @@ torchvision's ImageNet wants the archives as published and writes a pickle besid
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from mhex._files import read_json
 from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, PhotoFiles, class_photos
 from mhex.lab.datasets.sets import ImageSet, PhotoSet, TwoClassSet
 
 Embed = Callable[[Sequence[str]], Tensor]
@@ -59,27 +59,20 @@ def synset_places() -> dict[str, int]:
 def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> PhotoSet:
     """List ImageNet-1k, splits train and val, laid out as ``imagenet/train/SYNSET/*.JPEG`` in the data folder.
 
-    Returns:
-        The photos, cut to squares of ``side`` pixels when they are taken, with their labels; classes are the synsets
-        of ``train`` in alphabetical order.
+    Photos are cut to squares of ``side`` pixels when they are taken; classes are the synsets of ``train`` in order.
     """
     parts = files.split_parts(SPLITS, split)
     root = files.data_folder() / IMAGENET_FOLDER
     classes = sorted(entry.name for entry in (root / "train").glob("*/")) if (root / "train").is_dir() else []
-    photos = [file for part in parts for file in class_photos(root / part, classes)]
+    photos = [file for part in parts for file in files.class_photos(root / part, classes)]
     if not photos:
         raise files.DataMissingError(
             f"The photos of ImageNet-1k are not in {str(root)!r}: place them there as {parts[0]}/SYNSET/*.JPEG, with "
             "the folders train and val, 1000 synsets each."
         )
-    photos = files.evenly_spaced(photos, limit)
-    return PhotoSet(
-        images=PhotoFiles([path for path, _ in photos], side),
-        labels=torch.tensor([place for _, place in photos]),
-        classes=tuple(classes),
-        split=split,
-        names=tuple(path.stem for path, _ in photos),
-    )
+    paths, places = zip(*files.evenly_spaced(photos, limit), strict=True)
+    images, labels = files.PhotoFiles(paths, side), torch.tensor(places)
+    return PhotoSet(images=images, labels=labels, classes=tuple(classes), split=split, names=images.names)
 
 
 @register_data(
@@ -93,11 +86,7 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
     validation=None,
 )
 def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
-    """Load the photos of ``photos.parquet``; the splits ``"test"`` and ``"all"`` are the same.
-
-    Returns:
-        The photos, (N, 3, 256, 256), with labels among the 1000 synsets of ImageNet-1k in their usual order.
-    """
+    """Load the photos of ``photos.parquet``, (N, 3, 256, 256), labelled 0..999; splits test and all are the same."""
     title = "photos of ImageNet classes with the columns name, a synset and a word, and image"
     table = files.read_columns(files.data_file(PHOTOS_FILE, title), ["name", "image"])
     rows = files.pick_rows(["test"] * len(table["name"]), split, limit)
@@ -105,17 +94,11 @@ def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
     places = synset_places()
     for name in names:
         if name.split("_")[0] not in places:
-            raise files.DataFormatError(
-                f"Names in {PHOTOS_FILE} should begin with a synset of ImageNet-1k, such as n01443537_goldfish, and "
-                f"{name!r} came: the file is damaged or of another data set."
-            )
-    return ImageSet(
-        images=files.decode_images([table["image"][row] for row in rows]),
-        labels=files.checked_labels([places[name.split("_")[0]] for name in names], tuple(places), PHOTOS_FILE),
-        classes=tuple(places),
-        split=split,
-        names=tuple(names),
-    )
+            words = f"Names in {PHOTOS_FILE} should begin with a synset of ImageNet-1k, such as n01443537_goldfish"
+            raise files.wrong_file(f"{words}, and {name!r} came")
+    images = files.decode_images([table["image"][row] for row in rows])
+    labels = torch.tensor([places[name.split("_")[0]] for name in names])
+    return ImageSet(images=images, labels=labels, classes=tuple(places), split=split, names=tuple(names))
 
 
 @register_data(
@@ -163,7 +146,7 @@ def load_imagenet_multi(
     title = "labels of ImageNet photos with several classes: for each photo a list of class numbers"
     listed = _annotations(files.data_file(f"{IMAGENET_FOLDER}/{file}", title))
     folder = files.data_folder() / IMAGENET_FOLDER / "val"
-    paths = {path.stem: path for path in folder.glob("**/*") if path.suffix.lower() in PHOTO_SUFFIXES}
+    paths = {path.stem: path for path in folder.glob("**/*") if path.suffix.lower() in files.PHOTO_SUFFIXES}
     names = list(imagenet_synsets().values())
     several = sorted({number for numbers in listed.values() if len(numbers) > 1 for number in numbers})
     place_of = {number: place for place, number in enumerate(several)}
@@ -178,50 +161,45 @@ def load_imagenet_multi(
             f"None of the {len(listed)} photos of {file} that have two classes is in {str(folder)!r}: place the "
             "validation photos of ImageNet-1k there, as val/SYNSET/ILSVRC2012_val_00000001.JPEG or without synsets."
         )
-    photos = files.evenly_spaced(photos, limit)
+    chosen, present, seconds = zip(*files.evenly_spaced(photos, limit), strict=True)
+    images = files.PhotoFiles(chosen, side)
     return TwoClassSet(
-        images=PhotoFiles([path for path, _, _ in photos], side),
-        labels=torch.tensor([numbers[0] for _, numbers, _ in photos]),
+        images=images,
+        labels=torch.tensor([numbers[0] for numbers in present]),
         classes=tuple(imagenet_synsets()),
         split=split,
-        names=tuple(path.stem for path, _, _ in photos),
-        second_labels=torch.tensor([second for _, _, second in photos]),
-        present=tuple(numbers for _, numbers, _ in photos),
+        names=images.names,
+        second_labels=torch.tensor(seconds),
+        present=present,
     )
 
 
 def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
     """Classes of each photo, by its name without a suffix."""
-    try:
+    with files.refuse_damage(f"{path.name} is not JSON, or damaged", "place it anew", ValueError):
         content = read_json(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise files.DataFormatError(f"{path.name} is not JSON, or damaged ({error}): place it anew.") from error
     if isinstance(content, list):
         content = {VAL_NAME.format(place): classes for place, classes in enumerate(content, 1)}
     if not isinstance(content, dict) or not all(isinstance(classes, list) for classes in content.values()):
-        raise files.DataFormatError(
-            f"{path.name} should hold a list of lists of classes, or such a list for each name of a photo: place the "
-            "right file in the data folder."
-        )
+        words = f"{path.name} should hold a list of lists of classes, or such a list for each name of a photo"
+        raise files.wrong_file(words, files.RIGHT)
     order = synset_places()
     annotations: dict[str, tuple[int, ...]] = {}
     for name, classes in content.items():
         numbers: list[Any] = [order.get(value, value) if isinstance(value, str) else value for value in classes]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(order):
-                raise files.DataFormatError(
-                    f"Classes in {path.name} should be 0..999 or synsets of ImageNet-1k, and {number!r} came."
-                )
+                words = f"Classes in {path.name} should be 0..999 or synsets of ImageNet-1k"
+                raise files.DataFormatError(f"{words}, and {number!r} came.")
         annotations[Path(name).stem] = tuple(dict.fromkeys(numbers))
     return annotations
 
 
 def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | None = None) -> Tensor:
-    """Compare the names of classes.
+    """Tell which classes are the same object: the cosine of a name of one and a name of the other is above a threshold.
 
-    Two classes are the same object if the cosine similarity of a name of one to a name of the other is above the
-    threshold. Names are compared by their groups of three letters unless vectors are given: that finds sunglass and
-    sunglasses, and not screen and monitor, for which the vectors of a language model are needed.
+    Names are compared by their groups of three letters unless vectors are given: that finds sunglass and sunglasses,
+    and not screen and monitor, for which the vectors of a language model are needed.
 
     Args:
         names: Of C classes, several names of one with commas between.
@@ -230,9 +208,6 @@ def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | No
 
     Returns:
         (C, C), bool; a class is the same as itself.
-
-    Raises:
-        ArgumentError: The threshold is not in 0..1, or ``embed`` gives other than a vector for each name.
     """
     if not 0 <= threshold <= 1:
         raise ArgumentError(f"threshold should lie in 0..1, not be {threshold}.")
@@ -251,10 +226,6 @@ def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | No
 
 def _letter_groups(names: Sequence[str]) -> Tensor:
     """How often each group of three letters is in each name, (M, D); names begin and end with a space."""
-    groups = [[f" {name.lower()} "[k : k + 3] for k in range(len(name))] for name in names]
-    places = {group: place for place, group in enumerate(dict.fromkeys(group for row in groups for group in row))}
-    counts = torch.zeros(len(names), len(places))
-    for row, members in enumerate(groups):
-        for group in members:
-            counts[row, places[group]] += 1
-    return counts
+    groups = [Counter(f" {name.lower()} "[k : k + 3] for k in range(len(name))) for name in names]
+    columns = list(dict.fromkeys(chain.from_iterable(groups)))
+    return torch.tensor([[float(counts[group]) for group in columns] for counts in groups])

@@ -10,7 +10,6 @@ import torch
 from mhex.errors import unknown_name
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.photo_files import PhotoFiles
 from mhex.lab.datasets.sets import PhotoSet, ValueSet
 
 LIDC_FILE = "lidc/nodules.csv"
@@ -36,25 +35,15 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
 
     The data folder has ``lidc/nodules.csv`` with the columns ``image`` (path from ``lidc``), ``malignancy`` (mean
     rating 1..5), others with numbers, which are biomarkers, and perhaps ``split``. Without splits a fixed draw is made,
-    15 % test and 12.75 % val of the benign, the malignant and the unsure each.
-
-    Args:
-        split: ``"train"``, ``"val"``, ``"test"`` or ``"all"``.
-        limit: As for all loaders.
-        side: Side of the squares that crops are made to when they are taken.
-        threshold: Above it a nodule is malignant, below benign.
+    15 % test and 12.75 % val of the benign, the malignant and the unsure each. Above the threshold a nodule is
+    malignant, below benign. Crops are made to squares of ``side`` pixels when they are taken.
     """
     table, ratings, splits = _nodules()
     sure = [row for row, rating in enumerate(ratings) if rating != threshold]
     rows = [sure[place] for place in files.pick_rows([splits[row] for row in sure], split, limit)]
     images, names = _crops(table, rows, side)
-    return PhotoSet(
-        images=images,
-        labels=torch.tensor([int(ratings[row] > threshold) for row in rows]),
-        classes=LIDC_CLASSES,
-        split=split,
-        names=names,
-    )
+    labels = torch.tensor([int(ratings[row] > threshold) for row in rows])
+    return PhotoSet(images=images, labels=labels, classes=LIDC_CLASSES, split=split, names=names)
 
 
 @register_data(
@@ -69,11 +58,7 @@ def load_lidc_biomarkers(
 ) -> ValueSet:
     """List all nodules with their biomarkers as values (N, K), for regression, in the splits of `load_lidc`.
 
-    Args:
-        split: As for all loaders.
-        limit: As for all loaders.
-        side: As for `load_lidc`.
-        biomarkers: Columns of ``lidc/nodules.csv``, also ``malignancy``; by default all others.
+    Biomarkers are columns of ``lidc/nodules.csv``, also ``malignancy``; by default all others.
     """
     table, _, splits = _nodules()
     present = [name for name in table if name not in ("image", "split")]
@@ -82,9 +67,7 @@ def load_lidc_biomarkers(
         if name not in present:
             raise unknown_name("biomarker", name, present)
     if not wanted:
-        raise files.DataFormatError(
-            f"{LIDC_FILE} should have columns with biomarkers, and has {list(table)}: add some."
-        )
+        raise files.wrong_file(f"{LIDC_FILE} should have columns with biomarkers, and has {list(table)}", "add some")
     rows = files.pick_rows(splits, split, limit)
     values = torch.tensor([files.csv_numbers(table, name, LIDC_FILE) for name in wanted]).T
     images, names = _crops(table, rows, side)
@@ -97,9 +80,8 @@ def _nodules() -> tuple[dict[str, list[str]], list[float], list[str]]:
     table = files.read_csv(path)
     ratings = files.csv_numbers(table, "malignancy", LIDC_FILE)
     if min(ratings) < 1 or max(ratings) > 5:
-        raise files.DataFormatError(
-            f"Ratings of malignancy should lie in 1..5, and {min(ratings)}..{max(ratings)} came."
-        )
+        span = f"{min(ratings)}..{max(ratings)}"
+        raise files.DataFormatError(f"Ratings of malignancy should lie in 1..5, and {span} came.")
     return table, ratings, table.get("split") or drawn_splits(ratings)
 
 
@@ -115,9 +97,9 @@ def drawn_splits(ratings: Sequence[float]) -> list[str]:
     return splits
 
 
-def _crops(table: dict[str, list[str]], rows: Sequence[int], side: int) -> tuple[PhotoFiles, tuple[str, ...]]:
+def _crops(table: dict[str, list[str]], rows: Sequence[int], side: int) -> tuple[files.PhotoFiles, tuple[str, ...]]:
     """The crops of some nodules, and their names."""
     paths = files.csv_column(table, "image", LIDC_FILE)
     names = tuple(paths[row] for row in rows)
     folder = files.data_file(LIDC_FILE, "lung nodules").parent
-    return PhotoFiles(files.check_listed([folder / name for name in names], LIDC_FILE), side), names
+    return files.PhotoFiles(files.check_listed([folder / name for name in names], LIDC_FILE), side), names

@@ -74,13 +74,9 @@ ORDERED_CLASSES = "retinamnist"  # grades of one disease, so that 1 is nearer to
 def load_blood(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load the blood cells, (N, 3, 96, 96), from ``blood.parquet``, splits ``"train"``, ``"val"`` and ``"test"``."""
     table, _ = files.read_split("blood.parquet", "PBC peripheral blood cells", ["name", "image", "label"], split, limit)
-    return ImageSet(
-        images=files.decode_images(table["image"]),
-        labels=files.checked_labels(table["label"], BLOOD_CLASSES, "the blood cells"),
-        classes=BLOOD_CLASSES,
-        split=split,
-        names=tuple(table["name"]),
-    )
+    labels = files.checked_labels(table["label"], BLOOD_CLASSES, "the blood cells")
+    images, names = files.decode_images(table["image"]), tuple(table["name"])
+    return ImageSet(images=images, labels=labels, classes=BLOOD_CLASSES, split=split, names=names)
 
 
 def _file(name: str, size: int) -> str:
@@ -110,11 +106,8 @@ def load_pneumonia(split: str = "train", *, limit: int | None = None) -> ImageSe
 def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, size: int = 28) -> ImageSet:
     """Load a MedMNIST collection from ``NAME.npz`` or ``NAME_SIZE.npz``, splits train, val and test.
 
-    Args:
-        name: One of the twelve collections in two dimensions, such as ``"bloodmnist"``.
-        split: As for all loaders.
-        limit: As for all loaders; the other images are skipped while reading.
-        size: Side of the images in pixels: 28, 64, 128 or 224.
+    The name is that of one of the twelve collections in two dimensions, such as ``"bloodmnist"``, and the size the side
+    of the images in pixels: 28, 64, 128 or 224.
 
     Returns:
         The images, (N, 3, H, W), grey ones with three equal channels; an image is named by its split and place.
@@ -125,9 +118,8 @@ def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, 
     if size not in SIZES:
         raise ArgumentError(f"size should be one of {list(SIZES)}, the sides that MedMNIST comes in, not {size}.")
     classes, several = MEDMNIST_CLASSES[name], name == SEVERAL_CLASSES
-    path = files.data_file(
-        _file(name, size), f"{name} of MedMNIST v2 as published, with the arrays train_images, train_labels"
-    )
+    title = f"{name} of MedMNIST v2 as published, with the arrays train_images, train_labels"
+    path = files.data_file(_file(name, size), title)
     counts = _checked_counts(path, files.split_parts(SPLITS, split), len(classes) if several else 1)
     chosen = files.evenly_spaced([(part, place) for part, count in counts.items() for place in range(count)], limit)
     rows = {part: [place for owner, place in chosen if owner == part] for part in counts}
@@ -136,18 +128,14 @@ def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, 
         [files.array_rows(path, f"{part}_labels", rows[part]).reshape(len(rows[part]), -1) for part in rows]
     )
     if several and not bool(np.isin(labels, (0, 1)).all()):
-        raise files.DataFormatError(
-            f"Labels of {name} should be 0 and 1 for each class, and others came: place it anew."
-        )
-    return ImageSet(
-        images=images[:, None].repeat(1, 3, 1, 1) if images.dim() == 3 else images.permute(0, 3, 1, 2).contiguous(),
-        labels=torch.from_numpy(labels.astype(np.int64))
-        if several
-        else files.checked_labels(labels[:, 0].tolist(), classes, name),
-        classes=classes,
-        split=split,
-        names=tuple(f"{part}-{place}" for part, place in chosen),
-    )
+        words = f"Labels of {name} should be 0 and 1 for each class, and others came"
+        raise files.wrong_file(words, "place it anew")
+    images = images[:, None].repeat(1, 3, 1, 1) if images.dim() == 3 else images.permute(0, 3, 1, 2).contiguous()
+    numbers = torch.from_numpy(labels.astype(np.int64))
+    if not several:
+        numbers = files.checked_labels(labels[:, 0].tolist(), classes, name)
+    names = tuple(f"{part}-{place}" for part, place in chosen)
+    return ImageSet(images=images, labels=numbers, classes=classes, split=split, names=names)
 
 
 def _checked_counts(path: Path, parts: Sequence[str], width: int) -> dict[str, int]:
@@ -159,10 +147,8 @@ def _checked_counts(path: Path, parts: Sequence[str], width: int) -> dict[str, i
         columns = 1 if len(labels) == 1 else int(np.prod(labels[1:]))
         if kind != np.uint8 or not grey_or_colour or not labels or images[0] != labels[0] or columns != width:
             words = "one label each" if width == 1 else f"{width} labels each"
-            raise files.DataFormatError(
-                f"{path.name} should hold uint8 images (N, H, W) or (N, H, W, 3) with {words}, and {kind} {images} "
-                f"with labels {labels} came: place the right file in the data folder."
-            )
+            expected = f"{path.name} should hold uint8 images (N, H, W) or (N, H, W, 3) with {words}"
+            raise files.wrong_file(f"{expected}, and {kind} {images} with labels {labels} came", files.RIGHT)
     return {part: shapes[f"{part}_images"][0][0] for part in parts}
 
 

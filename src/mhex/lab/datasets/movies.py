@@ -15,6 +15,7 @@ MOVIES_FILE, MOVIES_FOLDER = "movies.parquet", "movies"
 MOVIES_CLASSES = ("negative", "positive")
 SPLITS = ("train", "val", "test")
 _LABELS = {"NEG": 0, "POS": 1}
+_WRONG_LINE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @register_data(
@@ -33,11 +34,8 @@ _LABELS = {"NEG": 0, "POS": 1}
 def load_movies(split: str = "train", *, limit: int | None = None) -> TextSet:
     """Load the Movie Reviews, splits train, val and test, in whichever layout they lie in the data folder.
 
-    In this order: ``movies.parquet``; the folder ``movies`` as published, with ``docs/`` and ``train.jsonl``.
-    Rationales are complete in the split test alone: elsewhere people marked some of the reasons.
-
-    Returns:
-        The reviews, words with single spaces between, with labels and rationales.
+    In this order: ``movies.parquet``; the folder ``movies`` as published, with ``docs/``, ``train.jsonl``. Words have
+    single spaces between. Rationales are complete in the split test alone: elsewhere people marked some of the reasons.
     """
     folder = files.data_folder() / MOVIES_FOLDER
     if folder.is_dir() and not (files.data_folder() / MOVIES_FILE).is_file():
@@ -73,7 +71,11 @@ def read_eraser(folder: Path, split: str) -> list[tuple[str, int, list[tuple[int
 
 def _document(folder: Path, line: str, file: str) -> tuple[str, int, list[tuple[int, int]]]:
     """The text, the label and the marked spans of one line."""
-    try:
+    problem = (
+        f"A line of {file} should have annotation_id, classification and evidences with start_token and end_token, and "
+        f"{line[:60]!r} has not"
+    )
+    with files.refuse_damage(problem, files.PUBLISHED, *_WRONG_LINE):
         row = read_json(line)
         name, label = row["annotation_id"], row["classification"]
         spans = [span for group in row["evidences"] for span in group]
@@ -81,11 +83,6 @@ def _document(folder: Path, line: str, file: str) -> tuple[str, int, list[tuple[
         elsewhere = {span.get("docid") or name for span in spans} - {name}
         if Path(name).name != name or not isinstance(label, str):
             raise TypeError("annotation_id should be the name of a file, and classification a text")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise files.DataFormatError(
-            f"A line of {file} should have annotation_id, classification and evidences with start_token and end_token, "
-            f"and {line[:60]!r} has not ({error!r}): place the published file."
-        ) from error
     if elsewhere:
         raise files.DataFormatError(
             f"Evidence of {name} in {file} should lie in the document itself, and {sorted(elsewhere)} came: data sets "
@@ -95,32 +92,22 @@ def _document(folder: Path, line: str, file: str) -> tuple[str, int, list[tuple[
     if not path.is_file():
         raise files.DataMissingError(f"{name} is annotated and not in {str(path.parent)!r}: place it there.")
     if label not in _LABELS:
-        raise files.DataFormatError(
-            f"Classes in {file} should be {sorted(_LABELS)}, and {label!r} came: place the right file."
-        )
+        words = f"Classes in {file} should be {sorted(_LABELS)}, and {label!r} came"
+        raise files.wrong_file(words, "place the right file")
     return _read(path), _LABELS[label], evidence
 
 
 def _read(path: Path) -> str:
-    try:
+    with files.refuse_damage(f"{path.name} is not a text in UTF-8", files.PUBLISHED, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise files.DataFormatError(
-            f"{path.name} is not a text in UTF-8 ({error}): place the published file."
-        ) from error
 
 
 def _spans(evidence: Sequence[Any] | None, words: int) -> tuple[tuple[int, int], ...]:
     """Marked spans in rising order, checked against the number of words."""
-    try:
+    problem = "Spans of Movie Reviews should be pairs of numbers, and others came"
+    with files.refuse_damage(problem, "", TypeError, ValueError):
         spans = sorted((int(first), int(end)) for first, end in evidence or ())
-    except (TypeError, ValueError) as error:
-        raise files.DataFormatError(
-            f"Spans of Movie Reviews should be pairs of numbers, and others came ({error})."
-        ) from error
     if any(not 0 <= first <= end <= words for first, end in spans):
-        raise files.DataFormatError(
-            f"Spans of words in Movie Reviews should lie in the {words} words of their review, and {spans} came: the "
-            "file is damaged or of another kind."
-        )
+        problem = f"Spans of words in Movie Reviews should lie in the {words} words of their review"
+        raise files.wrong_file(f"{problem}, and {spans} came", "the file is damaged or of another kind")
     return tuple(span for span in spans if span[0] < span[1])  # the published file has a few empty ones

@@ -1,9 +1,13 @@
-"""Data of the user: photos in a folder for each class, and photos or texts in a CSV file."""
+"""Data of the user: photos in a folder for each class, and photos or texts in a CSV file.
+
+The loaders raise what all loaders raise, and `ArgumentError` where a class is not among ``classes``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +15,6 @@ from torch import Tensor
 from mhex.errors import ArgumentError, some_of
 from mhex.inputs.photos import Window
 from mhex.lab.datasets import files
-from mhex.lab.datasets.photo_files import PHOTO_SUFFIXES, Fit, MaskFiles, PhotoFiles, class_photos, object_mask
 from mhex.lab.datasets.sets import PhotoSet, TextSet
 
 IMAGE_COLUMNS = ("image", "path", "file")
@@ -30,7 +33,7 @@ def load_csv(
     mask: str | None = None,
     classes: Sequence[str] | None = None,
     side: int = 256,
-    fit: Fit = "crop",
+    fit: files.Fit = "crop",
     window: Window | None = None,
 ) -> PhotoSet | TextSet:
     """Load a CSV file in UTF-8 with a heading and a row for each sample.
@@ -50,11 +53,6 @@ def load_csv(
 
     Returns:
         Photos, decoded when they are taken, or texts. Labels do not depend on the split.
-
-    Raises:
-        DataMissingError: The file or a photo is missing.
-        DataFormatError: A column is missing or the file is no CSV file.
-        ArgumentError: The split is unknown, the limit is not positive, or a class is not among ``classes``.
     """
     path = _existing(Path(path).expanduser())
     table = files.read_csv(path)
@@ -78,16 +76,18 @@ def load_csv(
         values = files.csv_column(table, column, path.name)
         return files.check_listed([path.parent / values[row] for row in rows], path.name)
 
-    paths = paths_in(photos)
     mask = mask or ("mask" if "mask" in table else None)
-    return PhotoSet(
-        images=PhotoFiles(paths, side, fit, upright=True, window=window),
-        labels=labels[rows],
-        classes=names,
-        split=split,
-        names=tuple(photo.stem for photo in paths),
-        masks=None if mask is None else MaskFiles(paths_in(mask), side, fit, object_mask),
-    )
+    paths, masks = paths_in(photos), None if mask is None else paths_in(mask)
+    return _photo_set(paths, masks, side, fit, window, labels=labels[rows], classes=names, split=split)
+
+
+def _photo_set(
+    paths: Sequence[Path], masks: Sequence[Path] | None, side: int, fit: files.Fit, window: Window | None, **facts: Any
+) -> PhotoSet:
+    """Photos in files, with masks in files where there are any, and the other fields of the set."""
+    images = files.PhotoFiles(paths, side, fit, upright=True, window=window)
+    mask_files = None if masks is None else files.MaskFiles(masks, side, fit, files.object_mask)
+    return PhotoSet(images=images, names=images.names, masks=mask_files, **facts)
 
 
 def is_text(path: Path) -> bool:
@@ -105,9 +105,8 @@ def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: st
     """Labels (N,) and the names of the classes; values are names, or places in ``classes`` if these are known."""
     different = sorted(set(values), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
     if "" in different:
-        raise files.DataFormatError(
-            f"Each row of {file} should have a class, and row {list(values).index('') + 2} has none."
-        )
+        empty = list(values).index("") + 2
+        raise files.DataFormatError(f"Each row of {file} should have a class, and row {empty} has none.")
     if classes is None and all(name.isdigit() for name in different):
         classes = [str(place) for place in range(int(different[-1]) + 1)]
     names = {name: place for place, name in enumerate(different if classes is None else classes)}
@@ -127,7 +126,7 @@ def load_folder(
     limit: int | None = None,
     masks: str | Path | None = None,
     side: int = 256,
-    fit: Fit = "crop",
+    fit: files.Fit = "crop",
     window: Window | None = None,
 ) -> PhotoSet:
     """List photos in ``FOLDER/CLASS/*.jpg``, or in ``FOLDER/SPLIT/CLASS/*.jpg`` with splits train, val and test.
@@ -137,16 +136,12 @@ def load_folder(
         split: ``"train"``, ``"val"``, ``"test"``, or ``"all"`` for every photo; without splits only ``"all"``.
         limit: At most so many photos, evenly spaced.
         masks: Folder laid out as the other, with a PNG of the same name for each photo, not black where the object is.
-        side: Side of the squares that photos are made to when they are taken.
-        fit: ``"crop"`` cuts out the middle square, ``"squash"`` scales both sides.
+        side: As for `load_csv`.
+        fit: As for `load_csv`.
         window: As for `load_csv`.
 
     Returns:
         The photos, decoded when they are taken; classes are the names of the folders in alphabetical order.
-
-    Raises:
-        DataMissingError: The folder, its photos or a mask are missing; the message says what to place where.
-        ArgumentError: The split is unknown or the limit is not positive.
     """
     root = Path(folder).expanduser()
     parts = [part for part in SPLITS if (root / part).is_dir() and any((root / part).glob("*/"))]
@@ -157,32 +152,21 @@ def load_folder(
         )
     roots = [root / part for part in parts] or [root]
     classes = sorted({entry.name for place in roots for entry in place.glob("*/") if not entry.name.startswith(".")})
-    pairs = [pair for place in (roots if split == "all" else [root / split]) for pair in class_photos(place, classes)]
+    places = roots if split == "all" else [root / split]
+    pairs = [pair for place in places for pair in files.class_photos(place, classes)]
     if not pairs:
-        flat = root.is_dir() and any(path.suffix.lower() in PHOTO_SUFFIXES for path in root.iterdir())
+        flat = root.is_dir() and any(path.suffix.lower() in files.PHOTO_SUFFIXES for path in root.iterdir())
         raise files.DataMissingError(
             f"{'None of the photos is in a folder of its class' if flat else 'There are no photos'} in {str(root)!r}: "
             "place them with a folder for each class, as CLASS/photo.jpg, or with splits, as train/CLASS/photo.jpg and "
             "test/CLASS/photo.jpg. A list of photos without classes serves mhex.evaluate and mhex.recommend too."
         )
-    pairs = files.evenly_spaced(pairs, limit)
-    paths = [path for path, _ in pairs]
-    return PhotoSet(
-        images=PhotoFiles(paths, side, fit, upright=True, window=window),
-        labels=torch.tensor([place for _, place in pairs]),
-        classes=tuple(classes),
-        split=split,
-        names=tuple(path.stem for path in paths),
-        masks=None if masks is None else _mask_files(paths, root, Path(masks).expanduser(), side, fit),
-    )
-
-
-def _mask_files(photos: list[Path], root: Path, masks: Path, side: int, fit: Fit) -> MaskFiles:
-    """The masks of photos, in a folder that is laid out as theirs."""
-    paths = [(masks / path.relative_to(root)).with_suffix(".png") for path in photos]
-    missing = next((path for path in paths if not path.is_file()), None)
-    if missing is not None:
-        raise files.DataMissingError(
-            f"There is no mask {str(missing)!r}: place one there for each photo, with its name."
-        )
-    return MaskFiles(paths, side, fit, object_mask)
+    paths, labels = zip(*files.evenly_spaced(pairs, limit), strict=True)
+    mirrored = None
+    if masks is not None:
+        mirrored = [(Path(masks).expanduser() / path.relative_to(root)).with_suffix(".png") for path in paths]
+        if missing := [str(path) for path in mirrored if not path.is_file()]:
+            words = "place one there for each photo, with its name."
+            raise files.DataMissingError(f"There is no mask {missing[0]!r}: {words}")
+    facts = {"labels": torch.tensor(labels), "classes": tuple(classes), "split": split}
+    return _photo_set(paths, mirrored, side, fit, window, **facts)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.files import DataFormatError, data_file, decode_images, pick_rows, read_columns
+from mhex.lab.datasets.files import data_file, decode_images, pick_rows, read_columns, wrong_file
 from mhex.lab.datasets.sets import ImageSet
 
 PETS_FILE = "pets.parquet"
@@ -23,15 +23,10 @@ MASK_OF_TRIMAP = (-1, 1, 0, -1)  # 1 animal, 2 background, 3 border; 0 is not us
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pets(ImageSet):
-    """One split of the pets: photos squashed to a square, classes that are breeds, groups that are species.
+    """One split of the pets: photos squashed to a square, classes that are breeds, groups that are species."""
 
-    Attributes:
-        species: Species of each photo, (N,), int64, a place in ``SPECIES``.
-        trimaps: Pixel masks (1 animal, 2 background, 3 border), (N, H, W), uint8; None unless asked for.
-    """
-
-    species: Tensor
-    trimaps: Tensor | None = None
+    species: Tensor  # species of each photo, (N,), int64, a place in `SPECIES`
+    trimaps: Tensor | None = None  # masks (1 animal, 2 background, 3 border), (N, H, W), uint8; None unless asked for
 
     @property
     def class_species(self) -> tuple[int, ...]:
@@ -67,10 +62,7 @@ def load_pets(split: str = "trainval", *, trimaps: bool = False, limit: int | No
     rows = pick_rows(table["split"], split, limit)
     maps = decode_images([table["trimap"][row] for row in rows], "L") if trimaps else None
     if maps is not None and (int(maps.min()) < 1 or int(maps.max()) > 3):
-        raise DataFormatError(
-            f"Trimaps should hold 1, 2 and 3, and {int(maps.min())}..{int(maps.max())} came: the file is damaged or of "
-            "another data set."
-        )
+        raise wrong_file(f"Trimaps should hold 1, 2 and 3, and {int(maps.min())}..{int(maps.max())} came")
     return Pets(
         images=decode_images([table["image"][row] for row in rows]),
         labels=torch.tensor([table["breed"][row] for row in rows]),
@@ -92,14 +84,10 @@ def _breeds(
     for name, breed, kind in zip(names, breeds, species, strict=True):
         fact = (re.sub(r"_\d+$", "", name).replace("_", " "), kind)
         if facts.setdefault(breed, fact) != fact:
-            raise DataFormatError(
-                f"Every breed should have one name and one species, and breed {breed} has both {facts[breed]} and "
-                f"{fact} (photo {name!r}): the file is damaged or of another data set."
-            )
+            words = f"breed {breed} has both {facts[breed]} and {fact} (photo {name!r})"
+            raise wrong_file(f"Every breed should have one name and one species, and {words}")
     kinds = {kind for _, kind in facts.values()}
     if sorted(facts) != list(range(len(facts))) or not kinds <= set(range(len(SPECIES))):
-        raise DataFormatError(
-            f"Breeds should be counted from 0 without gaps and species be 0 or 1, and {sorted(facts)} with species "
-            f"{sorted(kinds)} came: the file is damaged or of another data set."
-        )
+        words = f"{sorted(facts)} with species {sorted(kinds)} came"
+        raise wrong_file(f"Breeds should be counted from 0 without gaps and species be 0 or 1, and {words}")
     return tuple(facts[breed][0] for breed in range(len(facts))), tuple(facts[breed][1] for breed in range(len(facts)))

@@ -13,11 +13,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mhex.errors import ArgumentError, MhexError, require
+from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places
-from mhex.lab.datasets.photo_files import Bytes, Fit, MaskFiles, PhotoFiles, fitted
 from mhex.lab.datasets.sets import VOID, PhotoSet, SegmentationSet
 
 VOC_FOLDER = "VOCdevkit/VOC2012"
@@ -48,12 +47,12 @@ FIELDS = ("img", "gt", "target")
     item_options={"of": "each"},
     judged="masks, two classes",
 )
-def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, fit: Fit = "squash") -> SegmentationSet:
+def load_voc(
+    split: str = "val", *, limit: int | None = None, side: int = 224, fit: files.Fit = "squash"
+) -> SegmentationSet:
     """List PASCAL VOC 2012 segmentation, splits train and val, laid out as published in the data folder.
 
-    Returns:
-        The photos as squares of ``side`` pixels (see `fitted`) with maps of their pixels' classes, where 255 marks
-        borders and what is hard to tell.
+    Photos are squares of ``side`` pixels, and 255 in their maps marks borders and what is hard to tell.
     """
     root, pairs = files.data_folder(), list[tuple[str, str]]()
     for part in files.split_parts(VOC_SPLITS, split):
@@ -69,23 +68,17 @@ def load_voc(split: str = "val", *, limit: int | None = None, side: int = 224, f
     pairs = files.evenly_spaced(pairs, limit)
     photos, maps = ([Path(pair[column]) for pair in pairs] for column in range(2))
     files.check_listed([*photos, *maps], "ImageSets/Segmentation")
+    images, masks = files.PhotoFiles(photos, side, fit), files.MaskFiles(maps, side, fit, _voc_classes)
     return SegmentationSet(
-        images=PhotoFiles(photos, side, fit),
-        maps=MaskFiles(maps, side, fit, _voc_classes),
-        classes=VOC_CLASSES,
-        background=0,
-        split=split,
-        names=tuple(path.stem for path in photos),
+        images=images, maps=masks, classes=VOC_CLASSES, background=0, split=split, names=images.names
     )
 
 
-def _voc_classes(values: Bytes, name: str) -> Bytes:
+def _voc_classes(values: files.Bytes, name: str) -> files.Bytes:
     wrong = values[(values >= len(VOC_CLASSES)) & (values != VOID)]
     if len(wrong):
-        raise files.DataFormatError(
-            f"{name} should hold the classes 0..20 and 255, as a picture with a palette, and {int(wrong[0])} came: "
-            "place the published file."
-        )
+        words = f"{name} should hold the classes 0..20 and 255, as a picture with a palette, and {int(wrong[0])} came"
+        raise files.wrong_file(words, files.PUBLISHED)
     return np.ascontiguousarray(values)
 
 
@@ -102,48 +95,27 @@ def _voc_classes(values: Bytes, name: str) -> Bytes:
     judged="masks, two classes",
 )
 def load_camvid(split: str = "train", *, limit: int | None = None) -> SegmentationSet:
-    """Load CamVid from ``camvid.parquet``, splits ``"train"``, ``"val"`` and ``"test"``.
-
-    Returns:
-        The photos, (N, 3, 176, 240), with maps of their pixels' classes; 255 marks pixels without a class.
-    """
+    """Load CamVid, (N, 3, 176, 240), from ``camvid.parquet``, splits train, val and test; 255 marks no class."""
     table, _ = files.read_split(CAMVID_FILE, "CamVid", ["name", "image", "mask"], split, limit)
     maps = files.decode_images(table["mask"], "L")
     if int(maps.max()) > len(CAMVID_CLASSES):
-        raise files.DataFormatError(
-            f"Masks of {CAMVID_FILE} should hold the classes 0..10 and 11 for none, and {int(maps.max())} came: the "
-            "file is damaged or of another data set."
-        )
-    return SegmentationSet(
-        images=files.decode_images(table["image"]),
-        maps=maps.masked_fill(maps == len(CAMVID_CLASSES), VOID),
-        classes=CAMVID_CLASSES,
-        split=split,
-        names=tuple(table["name"]),
-    )
+        words = f"Masks of {CAMVID_FILE} should hold the classes 0..10 and 11 for none, and {int(maps.max())} came"
+        raise files.wrong_file(words)
+    maps = maps.masked_fill(maps == len(CAMVID_CLASSES), VOID)
+    images, names = files.decode_images(table["image"]), tuple(table["name"])
+    return SegmentationSet(images=images, maps=maps, classes=CAMVID_CLASSES, split=split, names=names)
 
 
 @dataclass(frozen=True, eq=False)
 class MatRows:
-    """Photos or maps of the MATLAB file, read when they are taken.
+    """Photos (B, 3, side, side), uint8, or maps (B, side, side) of the MATLAB file, read when they are taken."""
 
-    ``rows[numbers]`` is (B, 3, side, side), uint8, of photos, and (B, side, side) of maps.
-
-    Attributes:
-        path: The file, of MATLAB 7.3, which is HDF5.
-        numbers: Numbers of the photos in the file.
-        field: ``"img"`` or ``"gt"``.
-        side: Side of the squares in pixels.
-        fit: How they become squares.
-        signed: Whether 255 becomes -1, int8.
-    """
-
-    path: Path
-    numbers: tuple[int, ...]
-    field: str
-    side: int
-    fit: Fit
-    signed: bool = False
+    path: Path  # of MATLAB 7.3, which is HDF5
+    numbers: tuple[int, ...]  # of the photos in the file
+    field: str  # "img" or "gt"
+    side: int  # of the squares in pixels
+    fit: files.Fit
+    signed: bool = False  # whether 255 becomes -1, int8
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -153,33 +125,25 @@ class MatRows:
             squares = np.stack([self._square(file, self.numbers[row]) for row in rows.tolist()])
         return torch.from_numpy(squares.view(np.int8) if self.signed else squares)
 
-    def _square(self, file: Any, number: int) -> np.ndarray[Any, Any]:
+    def _square(self, file: Any, number: int) -> files.Array:
         array = _followed(file, file[f"value/{self.field}"][number, 0])
         # MATLAB counts along columns first, so axes come in reverse: (3, W, H), and (W, H) of a grey photo.
         plain = Image.fromarray(np.ascontiguousarray(array.T, dtype=np.uint8))
         if self.field == "img":
-            return np.asarray(fitted(plain.convert("RGB"), self.side, self.fit)).transpose(2, 0, 1)
+            return np.asarray(files.fitted(plain.convert("RGB"), self.side, self.fit)).transpose(2, 0, 1)
         if not set(np.unique(array).tolist()) <= {0, 1, 255}:
-            raise files.DataFormatError(
-                f"Maps of {self.path.name} should hold 0, 1 and 255, and photo {number} has "
-                f"{np.unique(array).tolist()[:8]}: place the right file in the data folder."
-            )
-        return np.asarray(fitted(plain, self.side, self.fit, nearest=True))
+            words = f"photo {number} has {np.unique(array).tolist()[:8]}"
+            raise files.wrong_file(f"Maps of {self.path.name} should hold 0, 1 and 255, and {words}", files.RIGHT)
+        return np.asarray(files.fitted(plain, self.side, self.fit, nearest=True))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageNetSegmentation(SegmentationSet):
-    """Photos with the pixels of one object.
-
-    Attributes:
-        images: The photos.
-        maps: The pixels of their object.
-        synsets: Of the object of each photo.
-    """
+    """Photos with the pixels of one object."""
 
     images: MatRows
-    maps: MatRows
-    synsets: tuple[str, ...]
+    maps: MatRows  # the pixels of the object
+    synsets: tuple[str, ...]  # of the object of each photo
 
     def labelled(self) -> PhotoSet:
         """The photos whose class is one of the 1000 of ImageNet-1k, with that as their label, and masks."""
@@ -212,13 +176,12 @@ class ImageNetSegmentation(SegmentationSet):
     judged="masks",
 )
 def load_imagenet_segmentation(
-    split: str = "test", *, limit: int | None = None, side: int = 224, fit: Fit = "squash"
+    split: str = "test", *, limit: int | None = None, side: int = 224, fit: files.Fit = "squash"
 ) -> ImageNetSegmentation:
     """List ImageNet-Segmentation from ``gtsegs_ijcv.mat``, split test; needs h5py (``mhex[data]``).
 
-    Returns:
-        The photos as squares of ``side`` pixels, squashed as in the papers or cropped, with classes background and
-        object; `labelled` gives those with a label of ImageNet-1k.
+    Photos are squares of ``side`` pixels, squashed as in the papers or cropped, with the classes background and object;
+    `labelled` gives those with a label of ImageNet-1k.
     """
     path = files.data_file(
         SEGMENTATION_FILE, "ImageNet-Segmentation, with the fields value/img, value/gt and value/target"
@@ -226,10 +189,8 @@ def load_imagenet_segmentation(
     files.split_parts(["test"], split)
     with _opened(path) as file:
         if not all(f"value/{field}" in file for field in FIELDS):
-            raise files.DataFormatError(
-                f"{path.name} should have the fields {[f'value/{field}' for field in FIELDS]}, and lacks one: "
-                "place the right file in the data folder."
-            )
+            words = f"{path.name} should have the fields {[f'value/{field}' for field in FIELDS]}, and lacks one"
+            raise files.wrong_file(words, files.RIGHT)
         rows = tuple(files.pick_rows(["test"] * len(file["value/img"]), split, limit))
         letters = [_followed(file, file["value/target"][row, 0]).flatten().tolist() for row in rows]
         synsets = ["".join(map(chr, codes)) for codes in letters]
@@ -247,16 +208,13 @@ def load_imagenet_segmentation(
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The open file; every error while it is open means that the file is damaged, whatever h5py calls it."""
-    try:
-        with require("h5py", "data").File(path, "r") as file:
-            yield file
-    except MhexError:
-        raise
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise files.DataFormatError(f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged ({error}).") from error
+    kinds = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+    problem, h5py = f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged", require("h5py", "data")
+    with files.refuse_damage(problem, "", *kinds), h5py.File(path, "r") as file:
+        yield file
 
 
-def _followed(file: Any, reference: Any) -> np.ndarray[Any, Any]:
+def _followed(file: Any, reference: Any) -> files.Array:
     """The array that a reference leads to; a cell of one entry leads on to the array in it."""
     array = np.asarray(file[reference])
     while array.dtype == object:

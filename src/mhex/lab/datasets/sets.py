@@ -1,31 +1,29 @@
-"""The classes of loaded data: images, photos in files, texts, values, and a class for every pixel."""
+"""Loaded data: images, photos in files, texts, values, a class for every pixel; and pictures of two classes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from mhex.errors import ArgumentError, unknown_name
-from mhex.lab.datasets.photo_files import PhotoRows
+from mhex.lab.datasets.files import PhotoRows
 
+Form = Literal["side-by-side", "mosaic"]
+Unit = tuple[int, ...]  # rows of photos of one class that go into one picture of two classes
 VOID = 255  # in maps of classes: a pixel that has no class
 
 
 class Items(Sequence[dict[str, Any]]):
     """Dictionaries that are made when they are taken, so that a large collection is never in memory at once.
 
-    Keys are those of `mhex.evaluate`: ``image`` (a photo) or ``text``, and beside it ``label``, ``mask``,
-    ``rationale`` or ``other``. All items of a collection have the same keys.
-
-    Args:
-        count: Number of items.
-        take: From a place 0..count-1 to the dictionary.
+    Keys are those of `mhex.evaluate`, the same for all items: ``image`` (a photo) or ``text``, and beside it ``label``,
+    ``mask``, ``rationale`` or ``other``. The function `take` makes the dictionary of a place 0..count-1.
     """
 
     def __init__(self, count: int, take: Callable[[int], dict[str, Any]]) -> None:
@@ -57,20 +55,24 @@ def photo_at(images: Tensor | PhotoRows, row: int) -> Image.Image:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LabelledSet:
-    """One split of a collection whose samples have classes.
+    """One split of a collection whose samples have classes."""
 
-    Attributes:
-        labels: Class of each sample, (N,), int64, a place in ``classes``.
-        classes: Names of the classes.
-        split: The split that was asked for.
-    """
-
-    labels: Tensor
-    classes: tuple[str, ...]
-    split: str
+    labels: Tensor  # class of each sample, (N,), int64, a place in `classes`
+    classes: tuple[str, ...]  # their names
+    split: str  # the split that was asked for
+    group_of: tuple[int, ...] | None = None  # group of each class, a place in `group_names`; None without groups
+    group_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The classes of each group, such as ``{"cat": ["Abyssinian", ...], "dog": [...]}``; empty without groups."""
+        return {
+            group: [name for name, number in zip(self.classes, self.group_of or (), strict=True) if number == place]
+            for place, group in enumerate(self.group_names)
+        }
 
     def items(self) -> Items:
         """Samples for `mhex.evaluate`: ``image`` or ``text``, and ``label``, ``mask``, ``rationale`` where known."""
@@ -82,27 +84,10 @@ class LabelledSet:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageSet(LabelledSet):
-    """One split of images in memory. Labels are (N, C), 0 or 1, where an image may have several classes.
+    """One split of images in memory. Labels are (N, C), 0 or 1, where an image may have several classes."""
 
-    Attributes:
-        images: (N, 3, H, W), uint8.
-        names: Name of each image.
-        group_of: Group of each class, a place in ``group_names``; None where classes have no groups.
-        group_names: Names of the groups.
-    """
-
-    images: Tensor
-    names: tuple[str, ...] = field(repr=False)
-    group_of: tuple[int, ...] | None = None
-    group_names: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> dict[str, list[str]]:
-        """The classes of each group, such as ``{"cat": ["Abyssinian", ...], "dog": [...]}``; empty without groups."""
-        return {
-            group: [name for name, number in zip(self.classes, self.group_of or (), strict=True) if number == place]
-            for place, group in enumerate(self.group_names)
-        }
+    images: Tensor  # (N, 3, H, W), uint8
+    names: tuple[str, ...] = field(repr=False)  # name of each image
 
     def mask(self, row: int) -> Tensor | None:
         """Where the object of an image is, (H, W), int64: 1 there, 0 elsewhere, -1 to be ignored; None if not known."""
@@ -118,20 +103,11 @@ class ImageSet(LabelledSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PhotoSet(LabelledSet):
-    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken.
+    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken."""
 
-    Attributes:
-        images: N photos.
-        names: Name of each photo.
-        masks: Where the objects are, taken like rows of a tensor: (B, H, W), values as in `ImageSet.mask`; None if not
-            known.
-        group_of: Always None: classes have no groups.
-    """
-
-    images: PhotoRows
-    names: tuple[str, ...] = field(repr=False)
-    masks: PhotoRows | None = None
-    group_of: tuple[int, ...] | None = None
+    images: PhotoRows  # N photos
+    names: tuple[str, ...] = field(repr=False)  # name of each photo
+    masks: PhotoRows | None = None  # where objects are, rows (B, H, W) with values as in `ImageSet.mask`
 
     def _item(self, row: int) -> dict[str, Any]:
         item: dict[str, Any] = {"image": photo_at(self.images, row), "label": int(self.labels[row])}
@@ -140,15 +116,10 @@ class PhotoSet(LabelledSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TwoClassSet(PhotoSet):
-    """Photos that show things of several classes.
+    """Photos that show things of several classes."""
 
-    Attributes:
-        second_labels: A second class of each photo, (N,), int64, ``other`` of its item; -1 where there is none.
-        present: All classes of each photo.
-    """
-
-    second_labels: Tensor
-    present: tuple[tuple[int, ...], ...] = field(repr=False)
+    second_labels: Tensor  # a second class of each photo, (N,), int64, `other` of its item; -1 where there is none
+    present: tuple[tuple[int, ...], ...] = field(repr=False)  # all classes of each photo
 
     def _item(self, row: int) -> dict[str, Any]:
         return {**super()._item(row), "other": int(self.second_labels[row])}
@@ -156,15 +127,11 @@ class TwoClassSet(PhotoSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextSet(LabelledSet):
-    """One split of a collection of texts.
+    """One split of a collection of texts."""
 
-    Attributes:
-        texts: N strings.
-        rationales: For each text the words, counted from 0 and split at white space, that people marked as the reason
-            for its class: spans (first, last + 1), rising. None where nobody marked any.
-    """
-
-    texts: tuple[str, ...] = field(repr=False)
+    texts: tuple[str, ...] = field(repr=False)  # N strings
+    # For each text the words, counted from 0 and split at white space, that people marked as the reason for its class:
+    # spans (first, last + 1), rising. None where nobody marked any.
     rationales: tuple[tuple[tuple[int, int], ...], ...] | None = field(default=None, repr=False)
 
     def marked(self, row: int) -> Tensor | None:
@@ -184,21 +151,13 @@ class TextSet(LabelledSet):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ValueSet:
-    """One split of a collection of images with measured values instead of classes, for regression.
+    """One split of a collection of images with measured values instead of classes, for regression."""
 
-    Attributes:
-        images: N images, taken like rows of a tensor: (B, 3, H, W), uint8.
-        values: (N, K), float32.
-        value_names: What the K values are.
-        split: The split that was asked for.
-        names: Name of each image.
-    """
-
-    images: Tensor | PhotoRows
-    values: Tensor
-    value_names: tuple[str, ...]
-    split: str
-    names: tuple[str, ...] = field(repr=False)
+    images: Tensor | PhotoRows  # N images, taken like rows of a tensor: (B, 3, H, W), uint8
+    values: Tensor  # (N, K), float32
+    value_names: tuple[str, ...]  # what the K values are
+    split: str  # the split that was asked for
+    names: tuple[str, ...] = field(repr=False)  # name of each image
 
     def __len__(self) -> int:
         return len(self.values)
@@ -210,23 +169,14 @@ class ValueSet:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SegmentationSet:
-    """Photos with a class for every pixel.
+    """Photos with a class for every pixel."""
 
-    Attributes:
-        images: N photos, taken like rows of a tensor: (B, 3, H, W), uint8.
-        maps: Class of each pixel, taken likewise: (B, H, W), uint8, a place in ``classes``, or 255 for none.
-        classes: Names of the classes.
-        background: The class that is no object; None where every class is one.
-        split: The split that was asked for.
-        names: Name of each photo.
-    """
-
-    images: Tensor | PhotoRows
-    maps: Tensor | PhotoRows
-    classes: tuple[str, ...]
-    split: str
-    names: tuple[str, ...] = field(repr=False)
-    background: int | None = None
+    images: Tensor | PhotoRows  # N photos, taken like rows of a tensor: (B, 3, H, W), uint8
+    maps: Tensor | PhotoRows  # class of each pixel, taken likewise: (B, H, W), uint8, a place in `classes` or 255
+    classes: tuple[str, ...]  # their names
+    split: str  # the split that was asked for
+    names: tuple[str, ...] = field(repr=False)  # name of each photo
+    background: int | None = None  # the class that is no object; None where every class is one
 
     def __len__(self) -> int:
         return len(self.names)
@@ -253,9 +203,6 @@ class SegmentationSet:
 
         Returns:
             Items with ``image``, ``mask`` (1 at the object, 0 elsewhere, -1 where a pixel has no class), ``label``.
-
-        Raises:
-            ArgumentError: The class is unknown, or all objects are asked for where every class is one.
         """
         if of is None:
             if self.background is None:
@@ -282,3 +229,86 @@ class SegmentationSet:
         values = self.maps[torch.tensor([row])][0].long()
         mask = (values != place) if inverse else (values == place)
         return {"image": photo_at(self.images, row), "mask": mask.long().masked_fill(values == VOID, -1)}
+
+
+def two_class_items(photos: ImageSet | PhotoSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
+    """Pictures of two classes for `mhex.evaluate`, each photo used once at most.
+
+    The classes are of two groups where there are groups, such as a breed of cats and one of dogs.
+
+    Args:
+        photos: With one class each.
+        form: `"side-by-side"`: the middle halves of two photos, so that sizes and proportions stay as they were.
+            `"mosaic"`: 2 x 2 whole photos, two of each class.
+        limit: At most so many pictures.
+        seed: Decides which photos come together, and where.
+
+    Returns:
+        Items with ``image``, ``label`` and ``other``, the two classes; of mosaics also ``tiles``, the class of each
+        cell, row by row.
+    """
+    if photos.labels.dim() != 1:
+        raise ArgumentError("Expected photos with one class each for pictures of two classes, but they have several.")
+    generator = torch.Generator().manual_seed(seed)
+    labels: list[int] = photos.labels.tolist()
+    mixed = torch.randperm(len(labels), generator=generator).tolist()
+    groups: dict[int, list[Unit]] = {}
+    for unit in _class_pairs(mixed, labels) if form == "mosaic" else [(row,) for row in mixed]:
+        label = labels[unit[0]]
+        groups.setdefault(label if photos.group_of is None else photos.group_of[label], []).append(unit)
+    pairs = _partners(list(groups.values()), limit)
+    if not pairs:
+        raise ArgumentError(
+            f"Expected photos of two groups of classes for {form} pictures, but there are {len(groups)} with enough "
+            "of them."
+        )
+    orders = [torch.randperm(len(first + second), generator=generator).tolist() for first, second in pairs]
+
+    def take(number: int) -> dict[str, Any]:
+        first, second = pairs[number]
+        rows = [(first + second)[place] for place in orders[number]]
+        cells = [photo_at(photos.images, row) for row in rows]
+        item = {"image": _picture(cells), "label": labels[first[0]], "other": labels[second[0]]}
+        return item if form == "side-by-side" else {**item, "tiles": [labels[row] for row in rows]}
+
+    return Items(len(pairs), take)
+
+
+def _class_pairs(rows: Sequence[int], labels: Sequence[int]) -> list[Unit]:
+    """Pairs of rows of the same class, in the order in which they become complete."""
+    waiting: dict[int, int] = {}
+    pairs: list[Unit] = []
+    for row in rows:
+        if labels[row] in waiting:
+            pairs.append((waiting.pop(labels[row]), row))
+        else:
+            waiting[labels[row]] = row
+    return pairs
+
+
+def _partners(groups: list[list[Unit]], limit: int | None) -> list[tuple[Unit, Unit]]:
+    """Pairs of units of two groups; the largest groups come first, so that there are many pairs."""
+    pairs: list[tuple[Unit, Unit]] = []
+    while limit is None or len(pairs) < limit:
+        groups = sorted((group for group in groups if group), key=lambda group: (-len(group), group[0]))
+        if len(groups) < 2:
+            break
+        first, second = groups[0].pop(0), groups[1].pop(0)
+        pairs.append((first, second) if len(pairs) % 2 == 0 else (second, first))  # either may give the label
+    return pairs
+
+
+def _picture(photos: Sequence[Image.Image]) -> Image.Image:
+    """The middle halves of two photos beside each other, or four photos row by row, at the size of the first."""
+    width, height = photos[0].size
+    resized = [photo.resize((width, height)) for photo in photos]
+    if len(photos) > 2:
+        picture = Image.new("RGB", (2 * width, 2 * height))
+        for place, photo in enumerate(resized):
+            picture.paste(photo, (place % 2 * width, place // 2 * height))
+        return picture
+    picture, middle = Image.new("RGB", (width, height)), width // 2
+    for photo, begin, part in zip(resized, (0, middle), (middle, width - middle), strict=True):
+        edge = (width - part) // 2
+        picture.paste(photo.crop((edge, 0, edge + part, height)), (begin, 0))
+    return picture

@@ -1,14 +1,17 @@
-"""A suite's result as a page in Markdown: our numbers beside those of papers, tested claims, and charts."""
+"""A suite's result as a page in Markdown: our numbers beside those of papers, claims with their tests, and charts."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from matplotlib.figure import Figure
 
 from mhex._files import write_text, writing
@@ -17,10 +20,11 @@ from mhex.judge.page import curve_panels
 from mhex.judge.report import Evaluation, Report
 from mhex.judge.rows import explain_seconds
 from mhex.judge.tables import Cell, Grid, render
-from mhex.lab.config.suite import PublishedPart
-from mhex.lab.suites.claims import check_claims, claims_table, markdown_table, without_seed
+from mhex.lab.config.suite import ClaimPart, PublishedPart
 from mhex.lab.suites.stored import SuiteResult
+from mhex.stats.comparison import Paired
 from mhex.stats.correlation import rank_correlation
+from mhex.stats.paired_tests import holm
 from mhex.viz import save_figure
 from mhex.viz.charts import curve_figure, styles_of
 
@@ -28,136 +32,75 @@ _FEW = 3  # methods, below which an order says nothing
 _OUR_COLUMNS = 2  # of ours in one table; each has a published one beside it
 _COLUMNS = 4  # of numbers in one table: more do not fit beside each other on a page
 _IMAGES = "images"  # the folder of charts beside a page
+_LEVEL = 0.05  # of the tests of claims
 _ZERO = re.compile(r"[0.± ]+")
 
 
 def write_page(result: SuiteResult, path: Path) -> list[Path]:
-    """Write the page, and its charts into the folder `images` beside it.
-
-    Args:
-        result: Of `run_suite` or `stored_result`.
-        path: Of the page.
-
-    Returns:
-        All files, the page first.
-    """
+    """Write the page of a suite, and its charts into the folder `images` beside it; give all files, the page first."""
     charts = suite_charts(result)
     with writing(path):
         (path.parent / _IMAGES if charts else path.parent).mkdir(parents=True, exist_ok=True)
-    files = [save_figure(chart, path.parent / _chart_path(result, label)) for label, chart in charts.items()]
+    files = [save_figure(chart, path.parent / chart_path(result, label)) for label, chart in charts.items()]
     write_text(suite_page(result), path)  # the last, because it links the charts
     return [path, *files]
 
 
 def suite_charts(result: SuiteResult) -> dict[str, Figure]:
-    """For each model with curves a figure of their means with bands; empty where the suite asks for none.
-
-    Args:
-        result: Of `run_suite` or `stored_result`.
-    """
+    """Draw for each model with curves a figure of their means with bands; none where the suite asks for none."""
     charts: dict[str, Figure] = {}
     for label, report in result.reports.items():
-        if _has_chart(result, label):
+        if chart_path(result, label):
             entry = Evaluation(label, report, {}, (), {})
             charts[label] = curve_figure(curve_panels(entry), styles_of(entry.methods, entry.controls), key=True)
     return charts
 
 
-def _has_chart(result: SuiteResult, label: str) -> bool:
-    report = result.reports[label]
-    return result.suite.charts and any(report.has_curves(metric) for metric in report.metrics)
-
-
-def _chart_path(result: SuiteResult, label: str) -> str:
-    """Where the chart of a model is, seen from the page."""
-    quick = "-quick" if result.quick else ""
+def chart_path(result: SuiteResult, label: str) -> str:
+    """Where the chart of a model is, seen from the page; empty where it has no curves or the suite asks for none."""
+    report, quick = result.reports[label], "-quick" if result.quick else ""
+    if not result.suite.charts or not any(report.has_curves(metric) for metric in report.metrics):
+        return ""
     return f"{_IMAGES}/{result.suite.name}{quick}-{label}.svg"
 
 
 def suite_page(result: SuiteResult) -> str:
-    """The page: command, seed, images, models with their accuracies, tables, protocols, costs, and how to read it.
+    """Write a suite's page: command, seed, models with their accuracies, tables, protocols, costs, and how to read it.
 
     Charts, where the suite asks for them, are linked as files in a folder `images` beside the page.
-
-    Args:
-        result: Of `run_suite` or `stored_result`.
     """
-    suite, facts = result.suite, result.record
-    form = ", in its quick form, which is for trying it" if result.quick else ""
-    versions = " · ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    records = {label: facts["models"][label] for label in result.reports}
-    seconds = sum(record["seconds"] for record in records.values())
-    remarks = dict.fromkeys(record.get("remark") for record in records.values())
-    parts = [
-        f"# {suite.title}",
-        suite.about,
-        f"Made by `{facts['command']}`{form}: seed {facts['seed']}, {seconds:.0f} s on {facts['device']}; {versions}. "
-        "Rows per image, from which all of this follows, are kept by the run."
-        + "".join(f" {remark}" for remark in remarks if remark),
-        *result.remarks,
-        _models(records),
-    ]
-    if suite.reading:
-        parts.append(f"## Reading{' of the full form' if result.quick else ''}\n\n{suite.reading.strip()}")
-    for label, report in result.reports.items():
-        record = records[label]
-        cells = report.summary()
-        resumed = " for the last part of a run that was broken off" if record.get("resumed") else ""
-        words = (
-            f"{record['images']} samples, target {record['target']}; {record['seconds']:.0f} s on "
-            f"{record['device']}{resumed}."
-        )
-        parts += [f"## {label}", words, *report.remarks, tables(report, cells)]
-        for published in suite.published:
-            if not published.models or label in published.models:
-                parts.append(beside(published, cells, suite.seed))
-        claims = [claim for claim in suite.claims if not claim.models or label in claim.models]
-        parts.append(claims_table(check_claims(claims, report, cells, suite.seed)))
-        if _has_chart(result, label):
-            parts.append(f"### Curves\n\n![Mean curves of {label}]({_chart_path(result, label)})")
-        parts.append(f"### What an explanation costs\n\n{_costs(report, record)}")
-    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+    records = {label: result.record["models"][label] for label in result.reports}
+    page = _template().render(result=result, records=records)
+    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
-def _models(records: Mapping[str, Any]) -> str:
-    rows = []
-    for label, record in records.items():
-        data = record["data"]
-        split = "" if data["split"] is None else f", {data['split']}"
-        form = "" if data["form"] == "single" else f", {data['form']}"
-        evaluator = record["evaluator"] or "itself"
-        if size := record.get("evaluator_size"):
-            evaluator += f", inputs resized to {size[0]} x {size[1]}"
-        model, source = f"{label} (`{record['model']}`)", f"{data['name']}{split}{form}"
-        accuracy, images = _accuracy(record["accuracy"]), str(record["images"])
-        rows.append((model, accuracy, source, images, str(record["target"]), evaluator))
-    return markdown_table(("model", "accuracy (card)", "data", "samples", "explained", "judged by"), rows)
+@cache
+def _template() -> Template:
+    loader = PackageLoader("mhex.lab.suites")
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    for function in (accuracy, beside, chart_path, check_claims, explain_seconds, is_control, parts_for, tables):
+        environment.globals[function.__name__] = function
+    return environment.get_template("suite.md")
 
 
-def _accuracy(accuracy: Mapping[str, Any] | None) -> str:
+def parts_for(label: str, parts: Sequence[Any]) -> list[Any]:
+    """Choose the published numbers, or the claims, that are for a model."""
+    return [part for part in parts if not part.models or label in part.models]
+
+
+def accuracy(entry: Mapping[str, Any] | None) -> str:
     """The accuracy entry of a card in words: `breed 71.2 % (test)`."""
-    if not accuracy:
+    if not entry:
         return "not measured"
-    shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in accuracy.items() if isinstance(v, float)]
-    return f"{', '.join(shares)} ({accuracy.get('split', 'unknown split')})"
-
-
-def _costs(report: Report, record: Mapping[str, Any]) -> str:
-    seconds = explain_seconds(report.rows)
-    methods = sorted((name for name in seconds if not is_control(name)), key=lambda name: seconds[name])
-    table = markdown_table(("method", "seconds per explanation"), [(name, f"{seconds[name]:.4f}") for name in methods])
-    return f"{table}\n\nMedian over samples, in batches, on {record['device']}."
+    shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in entry.items() if isinstance(v, float)]
+    return f"{', '.join(shares)} ({entry.get('split', 'unknown split')})"
 
 
 def tables(report: Report, cells: Sequence[Cell]) -> str:
-    """Methods by metrics with at most four columns a table, metrics in one piece where they fit; remarks below all.
+    """Put methods by metrics into tables of at most four columns, metrics in one piece where they fit.
 
     A column that is the same for every method, such as how often a model is not sure, becomes a line below the tables,
-    unless it is 0.
-
-    Args:
-        report: Whose protocols are written below.
-        cells: Of its summary.
+    unless it is 0. Remarks and the protocols of the report stand below all; the cells are those of its summary.
     """
     texts: dict[str, set[str]] = {}
     for cell in cells:
@@ -188,22 +131,19 @@ def tables(report: Report, cells: Sequence[Cell]) -> str:
     return "\n\n".join([*parts, "\n".join([*specific, *alike, *general])])
 
 
-def beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
-    """Our numbers beside those of a paper, for the methods and columns that both have; empty without any.
+def beside(
+    published: PublishedPart, cells: Sequence[Cell], seed: int
+) -> tuple[list[tuple[list[str], list[list[str]]]], list[tuple[str, int, float]]]:
+    """Put our numbers beside those of a paper, for the methods and columns that both have.
 
-    Args:
-        published: Of the paper.
-        cells: Ours.
-        seed: Of the suite, which names of columns hold where it is not 0.
+    Names of columns hold the suite's seed where it is not 0. Gives tables of a head and rows, none without common
+    numbers; and, of each column with enough methods, their number and the rank correlation of the two orders.
     """
     ours = {(cell.method, without_seed(cell.column, seed)): cell for cell in cells}
     methods = [name for name in published.values if any(method == name for method, _ in ours)]
     wanted = dict.fromkeys(column for name in methods for column in published.values[name])
     columns = [name for name in wanted if any(column == name for _, column in ours)]
-    if not methods or not columns:
-        return ""
-    per_cent = " Published per cent are shown as shares." if published.percent else ""
-    parts = [f"### Beside {published.paper}, {published.table}", f"{' '.join(published.note.split())}{per_cent}"]
+    groups, orders = [], []
     for start in range(0, len(columns), _OUR_COLUMNS):
         part = columns[start : start + _OUR_COLUMNS]
         rows = []
@@ -214,21 +154,57 @@ def beside(published: PublishedPart, cells: Sequence[Cell], seed: int) -> str:
                 share = "—" if value is None else f"{value / 100 if published.percent else float(value):.4g}"
                 row += ["" if cell is None else cell.text, share]
             rows.append(row)
-        parts.append(markdown_table(["method", *(name for column in part for name in (column, "published"))], rows))
-    orders = [_order(published, column, methods, ours) for column in columns]
-    parts.append("\n".join(f"- {order}" for order in orders if order))
-    return "\n\n".join(part for part in parts if part)
+        groups.append((["method", *(name for column in part for name in (column, "published"))], rows))
+    for column in columns:
+        common = [name for name in methods if (name, column) in ours and column in published.values[name]]
+        pairs = [(ours[name, column].value, float(published.values[name][column])) for name in common]
+        pairs = [pair for pair in pairs if not math.isnan(pair[0])]
+        rho = float(rank_correlation(*torch.tensor(pairs, dtype=torch.float64).mT)) if len(pairs) >= _FEW else math.nan
+        if not math.isnan(rho):
+            orders.append((column, len(pairs), rho))
+    return groups, orders
 
 
-def _order(published: PublishedPart, column: str, methods: Sequence[str], ours: Mapping[tuple[str, str], Cell]) -> str:
-    """Whether both put methods in the same order."""
-    pairs = [
-        (ours[method, column].value, float(published.values[method][column]))
-        for method in methods
-        if (method, column) in ours and column in published.values[method]
-    ]
-    pairs = [pair for pair in pairs if not math.isnan(pair[0])]
-    if len(pairs) < _FEW:
-        return ""
-    rho = float(rank_correlation(*torch.tensor(pairs, dtype=torch.float64).mT))
-    return "" if math.isnan(rho) else f"{column}: order of {len(pairs)} methods, Spearman's rho {rho:.2f}."
+@dataclass(frozen=True)
+class Checked:
+    """A pair of methods that a claim speaks of, tested."""
+
+    claim: ClaimPart
+    first: str  # the method that should be better
+    second: str  # the one that should be worse
+    pair: Paired  # of first less second
+    adjusted: float  # p corrected (Holm) for all pairs of the claims on one model
+    higher: bool  # whether higher is better
+
+    @property
+    def result(self) -> str:
+        """How the first method compares with the second."""
+        if not self.adjusted < _LEVEL:
+            return "not told apart"
+        return "better" if (self.pair.difference > 0) is self.higher else "worse"
+
+
+def check_claims(claims: Sequence[ClaimPart], report: Report, cells: Sequence[Cell], seed: int) -> list[Checked]:
+    """Test each pair of the claims for a model by flips of signs, on the cells of its report's summary.
+
+    Pairs of methods that were not judged are passed over; names of columns hold the suite's seed where it is not 0.
+    """
+    by_column = {without_seed(cell.column, seed): cell for cell in cells}
+    checks = []
+    for claim in claims:
+        cell = by_column.get(claim.column)
+        if cell is None or cell.higher is None:
+            continue
+        output = report.metric(cell.metric).outputs.index(cell.output)
+        for first in claim.better:
+            for second in claim.than:
+                if first in report.methods and second in report.methods:
+                    pair = report.compare(cell.metric, [first, second], output=output)[first, second]
+                    checks.append(Checked(claim, first, second, pair, math.nan, cell.higher))
+    adjusted = holm([check.pair.p for check in checks])
+    return [replace(check, adjusted=p) for check, p in zip(checks, adjusted, strict=True)]
+
+
+def without_seed(column: str, seed: int) -> str:
+    """A column as it is called where the seed is 0, which names it for all seeds."""
+    return column.replace(f"(seed={seed}, ", "(").replace(f" (seed={seed})", "")

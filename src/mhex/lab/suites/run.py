@@ -29,10 +29,9 @@ from mhex.judge.controls import is_control
 from mhex.judge.evaluation import evaluate
 from mhex.judge.plan import MethodGiven, method_runs
 from mhex.judge.report import Report, versions
-from mhex.lab.config.suite import EVERY, Suite, SuiteData, SuiteEntry, check_suite
+from mhex.lab.config.suite import EVERY, Suite, SuiteData, SuiteEntry, at, check_suite
 from mhex.lab.datasets import data_entry
-from mhex.lab.datasets.sets import Items
-from mhex.lab.datasets.two_class import two_class_items
+from mhex.lab.datasets.sets import Items, two_class_items
 from mhex.lab.suites.stored import RECORD, SuiteResult, count_samples, read_record
 from mhex.methods import all_methods, get_method
 from mhex.zoo import load
@@ -54,28 +53,27 @@ class Shelf:
             try:
                 self._bundles[name] = load(name)
             except MhexError as error:
-                from mhex.lab.train.dependencies import buildable
+                from mhex.lab.train.run import buildable
 
-                recipe = name.removeprefix("zoo:")
+                recipe, words = name.removeprefix("zoo:"), f"{name}: {error}"
                 if recipe != name and recipe in buildable() and name not in [row["name"] for row in list_models()]:
                     words = f"{name} is not here; train it with `mhex models build {recipe}`."
-                    raise ArgumentError(f"{source}: {words}") from error
-                raise ArgumentError(f"{source}: {name}: {error}") from error
+                raise ArgumentError(f"{source}: {words}") from error
         return self._bundles[name]
 
     def items(self, part: SuiteData, seed: int) -> Items:
         """Load samples, or give those that are there; the seed is that of pictures of two classes."""
         key = (part, 0 if part.form == "single" else seed)
-        if key not in self._items:
-            self._items[key] = _items(part, seed)
-        return self._items[key]
-
-
-def _items(part: SuiteData, seed: int) -> Items:
-    data = data_entry(part.name)
-    if part.form == "single":
-        return data.items(part.split, limit=part.limit, **part.options)
-    return two_class_items(data.load(part.split or data.test, **part.options), part.form, limit=part.limit, seed=seed)
+        if key in self._items:
+            return self._items[key]
+        data = data_entry(part.name)
+        if part.form == "single":
+            items = data.items(part.split, limit=part.limit, **part.options)
+        else:
+            photos = data.load(part.split or data.test, **part.options)
+            items = two_class_items(photos, part.form, limit=part.limit, seed=seed)
+        self._items[key] = items
+        return items
 
 
 @dataclass(frozen=True)
@@ -92,20 +90,16 @@ class LoadedEntry:
 def load_entries(suite: Suite, quick: bool = False, shelf: Shelf | None = None) -> list[LoadedEntry]:
     """Load everything that a suite names, each once; a mistake names the suite and the model."""
     check_suite(suite, suite.name)
-    try:
+    with at(suite.name):
         refuse_missing(suite.networks(quick))
-    except ArgumentError as error:
-        raise ArgumentError(f"{suite.name}: {error}") from error
     shelf, entries = shelf or Shelf(), []
     for entry in suite.entries(quick):
         items = shelf.items(entry.data, suite.seed)
         bundle = shelf.bundle(entry.model, suite.name)
         reader = None if entry.evaluator is None else shelf.bundle(entry.evaluator, suite.name)
-        try:
+        with at(suite.name, entry.label):
             evaluator = None if reader is None else evaluator_of(bundle, reader)
             methods = _methods(entry, bundle, items)
-        except MhexError as error:
-            raise ArgumentError(f"{suite.name}: {entry.label}: {error}") from error
         entries.append(LoadedEntry(entry, bundle, evaluator, items, methods))
     return entries
 
@@ -158,11 +152,7 @@ class Resized(nn.Module):
 
 
 def evaluator_of(bundle: Bundle, reader: Bundle) -> nn.Module:
-    """Make another network, the reader, ready to read what the explained one is given; inputs are resized for it.
-
-    Raises:
-        ArgumentError: It would see other colours, tokens or classes than it was trained on.
-    """
+    """Let a reader read what the explained network is given, resized; refuse other colours, tokens or classes."""
     if bundle.class_names != reader.class_names:
         raise ArgumentError(f"the evaluator {reader.name} knows other classes than {bundle.name}.")
     ours: Any = bundle.preprocess
@@ -208,14 +198,9 @@ def run_suite(
     """
     out = Path(out)
     entries = load_entries(suite, quick, shelf)
-    gpu = device.startswith("cuda")
+    gpu, command = device.startswith("cuda"), command or f"run_suite({suite.name!r}, quick={quick})"
     words = torch.cuda.get_device_name(device) if gpu else f"{torch.get_num_threads()} threads"
-    call = {
-        "device": f"{device} ({words})",
-        "versions": versions(),
-        "command": command or f"run_suite({suite.name!r}, quick={quick})",
-        "remark": remark,
-    }
+    call = {"device": f"{device} ({words})", "versions": versions(), "command": command, "remark": remark}
     before = dict(read_record(out)["models"]) if (out / RECORD).is_file() else {}
     # What an earlier call told of models whose turn has not come stays, should this one be broken off.
     models = {loaded.entry.label: before[loaded.entry.label] for loaded in entries if loaded.entry.label in before}
@@ -235,10 +220,8 @@ def run_suite(
         summary = _summary(suite, quick, models)
         write_text(json.dumps(summary, indent=2), out / RECORD)
         if say is not None:
-            controls = sum(map(is_control, report.methods))
-            words = (
-                f"{len(report.methods) - controls} methods and {controls} control maps on {record['images']} samples"
-            )
+            controls, count = sum(map(is_control, report.methods)), record["images"]
+            words = f"{len(report.methods) - controls} methods and {controls} control maps on {count} samples"
             say(f"{suite.name}: {label}: {words}{'' if new else ', which were there,'} in {seconds:.1f} s.")
     return SuiteResult(suite, quick, reports, summary, added)
 
@@ -247,20 +230,17 @@ def _judge(suite: Suite, loaded: LoadedEntry, folder: Path, device: str, progres
     loaded.bundle.model.to(device)
     if loaded.evaluator is not None:
         loaded.evaluator.to(device)
+    settings = suite.model_dump(include={"controls", "batch_size", "seed", "curves", "pictures"})
     return evaluate(
         loaded.bundle,
         loaded.items,
         loaded.methods,
         [part.argument for part in loaded.entry.metrics],
         target=loaded.entry.target,
-        controls=suite.controls,
-        batch_size=suite.batch_size,
         evaluator=loaded.evaluator,
-        seed=suite.seed,
         out=folder,
-        curves=suite.curves,
-        pictures=suite.pictures,
         progress=progress,
+        **settings,
     )
 
 

@@ -54,9 +54,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     """Read `suite.json` in the folder of a suite; refuse a folder without it, and a damaged one."""
     path = folder / RECORD
     if not path.is_file():
-        raise ArgumentError(
-            f"Expected {RECORD} in {folder}, which `mhex bench` writes beside its rows, but there is none."
-        )
+        words = f"Expected {RECORD} in {folder}, which `mhex bench` writes beside its rows"
+        raise ArgumentError(f"{words}, but there is none.")
     try:
         record = dict(read_json(path.read_text(encoding="utf-8")))
         if not all(isinstance(record[key], Mapping) for key in ("suite", "models")):
@@ -85,9 +84,8 @@ def stored_result(folder: str | PathLike[str], suite: Suite | None = None) -> Su
     quick, models = bool(record.get("quick", False)), record["models"]
     labels = [entry.label for entry in suite.entries(quick) if entry.label in models]
     if not labels:
-        raise ArgumentError(
-            f"Expected rows of a model of {suite.name} in {folder}, but they are of {', '.join(models)}."
-        )
+        words = f"Expected rows of a model of {suite.name} in {folder}"
+        raise ArgumentError(f"{words}, but they are of {', '.join(models)}.")
     reports = {label: _report(folder / label, models[label]) for label in labels}
     return SuiteResult(suite, quick, reports, record, added=0)
 

@@ -77,29 +77,18 @@ def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> Dra
 def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
     """Crop, turn, flip, recolour and erase every photo on its own.
 
-    Args:
-        images: (N, 3, H, W), uint8, on the device of the draws.
-        draws: What was drawn for these N photos.
-        side: Side of the square that comes out, S.
-
-    Returns:
-        (N, 3, S, S), float32 in 0..1.
+    Takes photos (N, 3, H, W), uint8, on the device of their draws; gives (N, 3, side, side), float32 in 0..1.
     """
     pixels = images.float() / 255
     grid = functional.affine_grid(draws.matrices, [len(images), 3, side, side], align_corners=False)
     pixels = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-    pixels = recolour(pixels, draws)
-    return torch.where(inside(draws.hole, side), draws.noise[:, :, None, None], pixels)
-
-
-def recolour(pixels: Tensor, draws: Draws) -> Tensor:
-    """Change brightness, contrast, saturation and colour cast of photos (N, 3, H, W) in 0..1."""
     pixels = pixels * draws.brightness.view(-1, 1, 1, 1) * draws.cast[:, :, None, None]
     # Luma weights of Rec. 601, as PIL turns colour into grey.
     grey = (pixels * per_channel((0.299, 0.587, 0.114), pixels.device)).sum(dim=1, keepdim=True)
     pixels = grey + (pixels - grey) * draws.saturation.view(-1, 1, 1, 1)
     middle = grey.mean(dim=(2, 3), keepdim=True)
-    return (middle + (pixels - middle) * draws.contrast.view(-1, 1, 1, 1)).clamp(0, 1)
+    pixels = (middle + (pixels - middle) * draws.contrast.view(-1, 1, 1, 1)).clamp(0, 1)
+    return torch.where(inside(draws.hole, side), draws.noise[:, :, None, None], pixels)
 
 
 def inside(boxes: Tensor, side: int) -> Tensor:
@@ -113,17 +102,9 @@ def inside(boxes: Tensor, side: int) -> Tensor:
 def mix(
     pixels: Tensor, partners: Tensor, targets: Tensor, partner_targets: Tensor, draws: Draws
 ) -> tuple[Tensor, Tensor]:
-    """Apply CutMix or Mixup, as drawn for every photo on its own.
+    """Apply CutMix or Mixup to pixels (N, 3, S, S) and class probabilities (N, C), as drawn for every photo.
 
-    Args:
-        pixels: (N, 3, S, S).
-        partners: The partner of each photo, (N, 3, S, S).
-        targets: Class probabilities, (N, C).
-        partner_targets: Those of the partners, (N, C).
-        draws: What was drawn for these N photos.
-
-    Returns:
-        Mixed pixels (N, 3, S, S), and targets (N, C) mixed by the share of pixels that each photo kept.
+    Both come with those of the partners. Targets are mixed by the share of pixels that each photo kept.
     """
     keep = torch.where(inside(draws.paste, pixels.shape[-1]), 0.0, 1.0) - draws.blend.view(-1, 1, 1, 1)
     share = keep.mean(dim=(1, 2, 3)).view(-1, 1)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mhex import _files
-from mhex._files import folder_aside, read_json, sync
+from mhex._files import folder_aside, read_json, sync, write_text
 from mhex._schema import build
 from mhex.errors import ArgumentError, some_of
 from mhex.lab.config.recipe import TrainingRecipe
@@ -40,11 +40,6 @@ def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, s
     """
     copies = {name: value.detach().cpu().clone() for name, value in state.items()}
     _files.write_tensors(copies, path, facts, durable=True)
-
-
-def write_text(text: str, path: Path) -> None:
-    """Write a text file aside, to the disk, renamed."""
-    _files.write_text(text, path, durable=True)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -70,11 +65,9 @@ def _reading(path: Path) -> Iterator[None]:
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Halve weights for shipping: floating point as float16, counters as they are."""
     half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
-    broken = [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]
-    if broken:
-        raise ArgumentError(
-            f"Weights should fit into float16 (at most 65504), and {broken} do not: retrain or rescale."
-        )
+    if broken := [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]:
+        words = f"Weights should fit into float16 (at most 65504), and {broken} do not"
+        raise ArgumentError(f"{words}: retrain or rescale.")
     return half
 
 
@@ -85,16 +78,11 @@ def load_weights(model: nn.Module, path: Path, *, over: bool = False) -> None:
 
 
 def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_data: bool) -> None:
-    """Start a network from the weights of another one.
+    """Start a network, in place, from weights of the same architecture with another classifier, heads or input size.
 
-    The other may differ in its classifier, in explainer heads and, for a transformer, in its input size.
-
-    Args:
-        model: Changed in place; the position embeddings of timm transformers are resampled to its grid.
-        path: Weights of a model of the same architecture.
-        classifier: Prefixes of the classifier's parameters.
-        same_data: Whether the weights were learned on the same data: then classifier and read-outs of heads are taken
-            over too. Gates go along to other data, where read-outs and classifier begin anew.
+    Weights that were learned on the same data bring their classifier, which is given by prefixes of its parameters, and
+    the read-outs of heads. On other data these begin anew, and gates go along. The position embeddings of timm
+    transformers are resampled.
     """
     state = read_tensors(path)
     target = model.state_dict()
@@ -161,7 +149,7 @@ def save_checkpoint(
             shutil.copyfile(older / "best.safetensors", aside / "best.safetensors")
             sync(aside / "best.safetensors")
         state = {"progress": asdict(progress), "optimizer": numbers, "recipe": recipe.identity()}
-        write_text(json.dumps(state, indent=1), aside / "state.json")
+        write_text(json.dumps(state, indent=1), aside / "state.json", durable=True)
         aside.rename(home / f"step-{progress.step:09d}")
         sync(home)
     if older is not None:
@@ -170,8 +158,7 @@ def save_checkpoint(
 
 def latest_checkpoint(out: Path) -> Path | None:
     """Find the newest whole checkpoint of a run; None before the first."""
-    home = out / FOLDER
-    return max((path for path in home.glob("step-*") if _NAME.fullmatch(path.name)), default=None)
+    return max((path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name)), default=None)
 
 
 def load_checkpoint(
@@ -182,8 +169,14 @@ def load_checkpoint(
         state = read_json((folder / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
-    # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
-    refuse_other_recipe(folder.parent.parent, _recipe_of(state, recipe.title, folder), recipe)
+    if not isinstance(state, Mapping) or not isinstance(state.get("recipe"), Mapping):
+        raise ArgumentError(f"The checkpoint {folder} names no recipe, so it is damaged: begin anew with --restart.")
+    try:
+        # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
+        old = build(TrainingRecipe, {**state["recipe"], "title": recipe.title}, f"the checkpoint {folder}")
+    except ArgumentError as error:
+        raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
+    recipe.check_same(old, folder.parent.parent)
     try:
         model.load_state_dict(read_tensors(folder / "model.safetensors"))
         restore(optimizer, read_tensors(folder / "optimizer.safetensors"), state["optimizer"])
@@ -195,37 +188,6 @@ def load_checkpoint(
         raise ArgumentError(f"The checkpoint {folder} is damaged ({reason[0]}): begin anew with --restart.") from error
 
 
-def _recipe_of(state: Mapping[str, Any], title: str, folder: Path) -> TrainingRecipe:
-    """Read the recipe of a checkpoint, with a title for the one that its identity lacks."""
-    if not isinstance(state, Mapping) or not isinstance(state.get("recipe"), Mapping):
-        raise ArgumentError(f"The checkpoint {folder} names no recipe, so it is damaged: begin anew with --restart.")
-    try:
-        return build(TrainingRecipe, {**state["recipe"], "title": title}, f"the checkpoint {folder}")
-    except ArgumentError as error:
-        raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
-
-
-def refuse_other_recipe(out: Path, old: TrainingRecipe, recipe: TrainingRecipe) -> None:
-    """Refuse to go on with the work of a recipe that differs in what decides the weights; name the keys."""
-    if wrong := differences(old.identity(), recipe.identity()):
-        raise ArgumentError(
-            f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
-            f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
-        )
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> list[str]:
-    """Name the keys in which two recipes differ, with their values: ``train.epochs (3 there, 5 here)``."""
-    keys: list[str] = []
-    for key in dict.fromkeys((*old, *new)):
-        before, now, name = old.get(key), new.get(key), f"{place}{key}"
-        if isinstance(before, Mapping) and isinstance(now, Mapping):
-            keys += differences(before, now, f"{name}.")
-        elif before != now:
-            keys.append(f"{name} ({before!r} there, {now!r} here)")
-    return keys
-
-
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Give an optimiser's state as tensors and, apart, what is no tensor.
 
@@ -233,15 +195,13 @@ def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[s
     steps in LAMB, ``"group.PLACE.NAME"``. What is neither a tensor nor a plain value is refused.
     """
     stored = optimizer.state_dict()
-    flat: dict[str, Any] = {}
-    for place, entries in stored["state"].items():
-        for name, value in entries.items():
-            if not isinstance(value, Tensor | _PLAIN):
-                raise ArgumentError(
-                    f"{type(optimizer).__name__} keeps {name!r} as {type(value).__name__}, which a checkpoint cannot "
-                    "hold: choose another train.optimizer."
-                )
-            flat[f"{place}.{name}"] = value
+    flat = {f"{place}.{name}": value for place, part in stored["state"].items() for name, value in part.items()}
+    for key, value in flat.items():
+        if not isinstance(value, Tensor | _PLAIN):
+            raise ArgumentError(
+                f"{type(optimizer).__name__} keeps {key.partition('.')[2]!r} as {type(value).__name__}, which a "
+                "checkpoint cannot hold: choose another train.optimizer."
+            )
     for place, group in enumerate(stored["param_groups"]):
         # What else is in a group, betas and lists of parameters, never changes.
         flat |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}

@@ -1,4 +1,4 @@
-"""Checks before a run begins, so that what cannot work is a sentence and not the end of a night."""
+"""Checks before a run begins, so that a recipe that cannot work is refused at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mhex.lab.train.checkpoint import flatten
 from mhex.lab.train.loop import DivergedError, Loop
 from mhex.lab.train.networks import Network, check_architecture
 from mhex.lab.train.objective import Objective, logits_of
-from mhex.lab.train.optimiser import learning_mode, make_optimizer
+from mhex.lab.train.optimiser import learning_mode, make_optimizer, state_copy
 from mhex.lab.train.samples import Feed, derive, epoch_order
 from mhex.zoo.files import FAILURES, in_one_line
 
@@ -89,7 +89,7 @@ def one_sentence(words: str, advice: str) -> Iterator[None]:
 def try_step(loop: Loop) -> None:
     """Take the first step of a run and take it back: network, loss, gradients, optimiser and its checkpoint."""
     recipe, settings, model = loop.recipe, loop.recipe.training, loop.model
-    before = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    before = state_copy(model)
     learning_mode(model, settings.freeze)
     loop.objective.prepare(0, loop.steps)
     rows = epoch_order(len(loop.feed), settings.batch, recipe.seed, 0)[0]

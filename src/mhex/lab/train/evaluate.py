@@ -12,15 +12,14 @@ from torch.nn import functional
 
 from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import TrainingRecipe
-from mhex.lab.datasets import ImageSet, data_entry
+from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.catalogue import AnySet
 from mhex.lab.train.checkpoint import load_weights
 from mhex.lab.train.networks import Network, make_network
 from mhex.lab.train.objective import ContrastObjective, HeadsObjective, Objective
-from mhex.lab.train.samples import Feed, load_samples, make_feed, row_batches
+from mhex.lab.train.samples import Feed, FeedBatches, load_samples, make_feed
 from mhex.zoo.runs import attach_heads
 
-BATCH = 64
 NEIGHBOURS = 20
 TEMPERATURE = 0.07  # of the votes, as DINO's evaluation has it (Wu et al. 2018)
 
@@ -42,12 +41,10 @@ def make_objective(recipe: TrainingRecipe, classes: Sequence[str], *, training: 
 
 
 def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torch.device) -> dict[str, Any]:
-    """Build the network anew, load a weights file and measure it.
+    """Build the network anew, load a weights file and measure it for the entry ``accuracy`` of a card.
 
-    Returns:
-        The entry ``accuracy`` of a card: shares of right answers in 0..1, the split, and the number of samples. A
-        network that learned without labels has no answers; its entries begin with ``knn_`` and tell of the vote of the
-        nearest training samples.
+    It has shares of right answers in 0..1, the split, and the number of samples. A network that learned without labels
+    has no answers; its entries begin with ``knn_`` and tell of the vote of the nearest training samples.
     """
     entry = data_entry(recipe.data.name)
     network, objective = make_objective(recipe, samples.classes, training=False)
@@ -64,13 +61,10 @@ def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torc
         bank = make_feed(recipe, learned.train, None, device, learned.rows)
         with torch.no_grad():
             objective.eval()
-            features = [
-                torch.cat([objective.predict(part.plain(rows)) for rows in row_batches(len(part), BATCH)])
-                for part in (bank, feed)
-            ]
-        scores = neighbour_votes(features[0], bank.labels, features[1], len(samples.classes))
+            parts = [[objective.predict(inputs) for inputs, _ in FeedBatches(part)] for part in (bank, feed)]
+        scores = neighbour_votes(torch.cat(parts[0]), bank.labels, torch.cat(parts[1]), len(samples.classes))
         facts |= {"neighbours": NEIGHBOURS, "bank": len(bank)}
-    shares = accuracy(scores, samples.labels, samples.group_of if isinstance(samples, ImageSet) else None)
+    shares = accuracy(scores, samples.labels, samples.group_of)
     prefix, names = "" if recipe.unlabelled is None else "knn_", {"class": entry.answers, "group": entry.group_answers}
     return {
         **{f"{prefix}{names[key]}": round(value, 4) for key, value in shares.items()},
@@ -83,17 +77,9 @@ def measure(recipe: TrainingRecipe, weights: Path, samples: AnySet, device: torc
 def neighbour_votes(
     bank: Tensor, labels: Tensor, features: Tensor, classes: int, neighbours: int = NEIGHBOURS
 ) -> Tensor:
-    """Let the nearest samples of a bank vote for classes; near ones count more: a vote weighs exp(cosine / 0.07).
+    """Let the nearest samples of a bank, features (M, D) with labels (M,), vote for the classes of features (N, D).
 
-    Args:
-        bank: Features of samples with known classes, (M, D).
-        labels: Their classes, (M,).
-        features: Features of the samples in question, (N, D).
-        classes: Number of classes C.
-        neighbours: Number of voters, all of the bank where it is smaller.
-
-    Returns:
-        (N, C), rows that sum to one, on the CPU.
+    Near ones count more: a vote weighs exp(cosine / 0.07). Gives (N, C), rows that sum to one, on the CPU.
     """
     if len(bank) == 0 or labels.shape != (len(bank),) or bank.shape[1:] != features.shape[1:]:
         raise ArgumentError(
@@ -102,7 +88,7 @@ def neighbour_votes(
         )
     directions = functional.normalize(bank, dim=1)
     votes = []
-    for part in torch.split(functional.normalize(features, dim=1), BATCH):
+    for part in torch.split(functional.normalize(features, dim=1), 64):
         cosines, rows = (part @ directions.T).topk(min(neighbours, len(bank)), dim=1)
         weights = (cosines / TEMPERATURE).softmax(dim=1)
         empty = torch.zeros(len(part), classes, device=bank.device)
@@ -115,9 +101,8 @@ def answers(objective: Objective, feed: Feed) -> tuple[Tensor, tuple[float, ...]
     """Give class probabilities (N, C) of all samples, on the CPU, and the accuracy of each explainer head."""
     objective.eval()
     probabilities, right = [], []
-    for rows in row_batches(len(feed), BATCH):
-        probabilities.append(objective.predict(feed.plain(rows)).softmax(dim=1).cpu())
-        labels = feed.labels[rows.to(feed.labels.device)]
+    for inputs, labels in FeedBatches(feed):
+        probabilities.append(objective.predict(inputs).softmax(dim=1).cpu())
         right.append([int((head.argmax(dim=1) == labels).sum()) for head in objective.head_answers()])
     return torch.cat(probabilities), tuple(sum(column) / len(feed) for column in zip(*right, strict=True))
 
@@ -127,25 +112,18 @@ def loss_and_accuracy(objective: Objective, feed: Feed, place: int = 0, of: int 
     """Sum cross entropy, right answers and samples over the share of one process: (3,), float64."""
     objective.eval()
     total = torch.zeros(3, dtype=torch.float64, device=feed.labels.device)
-    for rows in row_batches(len(feed), BATCH, place, of):
-        logits = objective.predict(feed.plain(rows))
-        labels = feed.labels[rows.to(feed.labels.device)]
+    for inputs, labels in FeedBatches(feed, place, of):
+        logits = objective.predict(inputs)
         loss = functional.cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(dim=1) == labels).sum()
-        total += torch.stack([loss.double(), right.double(), torch.full_like(total[2], len(rows))])
+        total += torch.stack([loss.double(), right.double(), torch.full_like(total[2], len(labels))])
     return total
 
 
 def accuracy(probabilities: Tensor, labels: Tensor, group_of: Sequence[int] | None = None) -> dict[str, float]:
-    """Give the share of right answers over the classes, and over their groups by summed probabilities.
+    """Give the share of right answers, ``{"class": ..., "group": ...}`` in 0..1, the group only where there are groups.
 
-    Args:
-        probabilities: (N, C).
-        labels: Right classes, (N,).
-        group_of: Group of each class, counted from 0, C of them; None where there are none.
-
-    Returns:
-        ``{"class": ..., "group": ...}``, in 0..1, the group only where there are groups.
+    Probabilities are (N, C), labels (N,), and the probability of a group is the sum over its classes.
     """
     classes = probabilities.shape[1] if group_of is None else len(group_of)
     if probabilities.shape != (len(labels), classes):

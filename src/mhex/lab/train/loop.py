@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -29,12 +29,7 @@ from mhex.lab.train.samples import Feed, TrainingBatch, derive, epoch_order
 LOGS = "tensorboard"
 LOGS_PER_EPOCH = 20
 # Variables by which accelerate would split a network over processes; checkpoints and heads need it whole.
-SHARDED = (
-    "ACCELERATE_USE_FSDP",
-    "ACCELERATE_USE_DEEPSPEED",
-    "ACCELERATE_USE_MEGATRON_LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG",
-)
+SHARDED = [f"ACCELERATE_USE_{kind}" for kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")]
 
 
 class DivergedError(MhexError, ArithmeticError):
@@ -170,7 +165,7 @@ class Loop:
                 self.progress.step = step + 1
                 place = self.progress.step % self.per_epoch
                 if place % max(1, self.per_epoch // LOGS_PER_EPOCH) == 0:
-                    self._check(loss.item(), step)
+                    self._check_loss(loss.item(), step)
                     self._log(loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
                 ended = place == 0
                 due = (pace.steps and self.progress.step % pace.steps == 0) or time.monotonic() - written > pace.seconds
@@ -231,8 +226,12 @@ class Loop:
         """Validate, and write the epoch's row; give the weights if they are the best so far."""
         progress = self.progress
         row: dict[str, Any] = {"epoch": epoch + 1, "step": progress.step, "loss": progress.loss_sum / self.per_epoch}
-        self._check(row["loss"], progress.step - 1)
-        self._check_weights(progress.step)
+        self._check_loss(row["loss"], progress.step - 1)
+        # A loss tells of the weights before its step only.
+        state, parameters = self.weights(), dict(self.model.named_parameters())
+        finite = torch.stack([value.isfinite().all() for name, value in state.items() if name in parameters]).all()
+        words = f"The weights of {self.recipe.name} are no numbers any more after step {progress.step}"
+        self._refuse_unless(bool(finite), words)
         best = None
         if self.validation is not None:
             row["validation"] = judged = self.validate(self.validation)
@@ -271,16 +270,9 @@ class Loop:
         for name, value in values.items() if self._logs else ():
             self._logs.add_scalar(name.replace("__", "/"), value, self.progress.step)
 
-    def _check(self, loss: float, step: int) -> None:
-        if not math.isfinite(loss):
-            self._refuse(f"The loss of {self.recipe.name} is {loss} at step {step + 1}")
+    def _check_loss(self, loss: float, step: int) -> None:
+        self._refuse_unless(math.isfinite(loss), f"The loss of {self.recipe.name} is {loss} at step {step + 1}")
 
-    def _check_weights(self, step: int) -> None:
-        """Check the weights after an epoch's last step, since a loss tells of the weights before its step only."""
-        state = self.weights()
-        learned = (state[name] for name, _ in self.model.named_parameters() if name in state)
-        if not torch.stack([value.isfinite().all() for value in learned]).all():
-            self._refuse(f"The weights of {self.recipe.name} are no numbers any more after step {step}")
-
-    def _refuse(self, words: str) -> NoReturn:
-        raise DivergedError(f"{words}: lower train.rate, raise train.warmup or set train.clip.")
+    def _refuse_unless(self, finite: bool, words: str) -> None:
+        if not finite:
+            raise DivergedError(f"{words}: lower train.rate, raise train.warmup or set train.clip.")

@@ -60,8 +60,7 @@ def _architectures(source: str) -> tuple[str, ...]:
 def make_network(recipe: TrainingRecipe, classes: Sequence[str], *, training: bool) -> Network:
     """Build the network of a recipe, without heads and without the weights of other recipes.
 
-    With `training`, it has what matters in training alone. A recipe without labels has no classifier, and its network
-    gives features.
+    With `training`, it has what matters in training alone. Without labels, it has no classifier and gives features.
     """
     part, kind = recipe.model, data_entry(recipe.data.name).kind
     arguments = {**part.arguments, **(part.extra if training else {})}

@@ -19,11 +19,8 @@ from mhex.lab.train.samples import Inputs
 def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None = None) -> Tensor:
     """Make the table of label smoothing, (C, C): row c is the target of a photo of class c, and sums to one.
 
-    Args:
-        classes: Number of classes C.
-        amount: Share of the probability that is spread, in [0, 1).
-        group_of: Group of each class. When given, the share is spread over the classes of the same group alone, so
-            that smoothing never says a cat might be a dog.
+    The amount is the share of the probability that is spread, in [0, 1); where classes have groups, over the classes of
+    the same group alone, so that smoothing never says a cat might be a dog.
     """
     if not 0 <= amount < 1:
         raise ArgumentError(f"The amount of label smoothing should lie in [0, 1), not {amount}.")
@@ -40,10 +37,9 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Give the Kullback-Leibler divergence of the student from the teacher, both softened (Hinton et al. 2015).
+    """Give the Kullback-Leibler divergence of the student's logits (N, C) from the teacher's (Hinton et al. 2015).
 
-    The temperature divides the logits (N, C) of both; the mean over the batch is multiplied by its square, which keeps
-    gradients of one size.
+    The temperature divides both; its square multiplies the mean over the batch, which keeps gradients of one size.
     """
     if temperature <= 0:
         raise ArgumentError(f"The temperature of distillation should be positive, not {temperature}.")
@@ -62,14 +58,12 @@ def logits_of(model: nn.Module, inputs: Inputs) -> Tensor:
 class Objective(nn.Module):
     """A model with its loss as one module, so that every tensor the loss reads lies behind the module's output.
 
-    A data-parallel wrapper looks for used parameters behind the output alone; explainer heads are not in what the model
-    returns.
+    A data-parallel wrapper looks for used parameters there alone, and explainer heads are not in a model's output.
     """
 
     def __init__(self, model: nn.Module, distil: RecipeDistillation | None = None, *, compile: bool = False) -> None:
         super().__init__()
-        self.model = model
-        self.distil = distil
+        self.model, self.distil = model, distil
         # In a tuple, so that the compiled form is not a second submodule with the same parameters.
         self._callable: tuple[Any] = (torch.compile(model) if compile else model,)
 
@@ -109,8 +103,7 @@ class HeadsObjective(Objective):
         self, model: nn.Module, scaffold: Any, heads: RecipeHeads, distil: RecipeDistillation | None = None
     ) -> None:
         super().__init__(model, distil)
-        self.heads = heads
-        self._scaffold = (scaffold,)  # in a tuple: its parameters are the model's already
+        self.heads, self._scaffold = heads, (scaffold,)  # in a tuple: its parameters are the model's already
 
     def supervised(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Give the heads' loss against the labels, with the classifier's where the recipe says so."""
@@ -140,8 +133,7 @@ class Ensemble(nn.Module):
         super().__init__()
         if len(members) != len(views) or not members:
             raise ArgumentError(f"Each teacher needs a view, and {len(members)} teachers with {len(views)} views came.")
-        self.members = nn.ModuleList(members)
-        self.views = tuple(views)
+        self.members, self.views = nn.ModuleList(members), tuple(views)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Give the mean of the members' logits, (N, C), for pixels (N, 3, H, W) in 0..1."""
@@ -151,10 +143,10 @@ class Ensemble(nn.Module):
 
 
 class ContrastObjective(Objective):
-    """A network without a classifier that learns which views show the same image; see `Objective`.
+    """A network of features (N, D) that learns which views show the same image; see `Objective`.
 
     The projector becomes a part of the network under a name of its own, so that optimiser, average and checkpoint have
-    it; what a run writes in the end leaves it out. The model gives features (N, D) of images.
+    it; what a run writes in the end leaves it out.
     """
 
     def __init__(self, model: nn.Module, features: int, part: RecipeUnlabelled, *, compile: bool = False) -> None:
@@ -175,13 +167,8 @@ class ContrastObjective(Objective):
 def contrast(places: Tensor, temperature: float) -> Tensor:
     """Give the cross entropy of finding the other view of an image among the views of the batch of all processes.
 
-    Args:
-        places: Directions of this process's views, (2 B, K), rows of length one: first one view of all images, then
-            the other.
-        temperature: Divides the cosines.
-
-    Returns:
-        Mean over this process's views, a scalar in float32. Its mean over the processes is that of the whole batch.
+    Places are directions of this process's views, (2 B, K), rows of length one: first one view of all images, then the
+    other. The mean of the scalar over the processes is that of the whole batch.
     """
     shares, rank = [places], 0
     if distributed.is_initialized() and distributed.get_world_size() > 1:

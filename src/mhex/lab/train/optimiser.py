@@ -18,10 +18,7 @@ PROJECTOR = "projector."  # of what learning without labels adds to a model, and
 
 
 def freeze(model: nn.Module, kind: str, classifier: Sequence[str]) -> None:
-    """Let only explainer heads learn (``"host"``), these and the classifier (``"body"``), or all (``"none"``).
-
-    The classifier is given by the prefixes of its parameters.
-    """
+    """Let only explainer heads learn (``"host"``), these and the classifier by its prefixes (``"body"``), or all."""
     if kind == "none":
         return
     prefixes = (HEADS, *classifier) if kind == "body" else (HEADS,)
@@ -91,13 +88,8 @@ _LAST = _FIRST / 1e4
 def rate_factor(schedule: str, step: int, steps: int, warmup: float, floor: float = 0.0) -> float:
     """Give the factor of the learning rate at a step, from nothing but the step, so that a resumed run has it too.
 
-    Args:
-        schedule: ``"cosine"``, ``"linear"`` or ``"constant"`` after a straight rise; ``"one-cycle"`` rises and falls
-            along half cosines.
-        step: Counted from 0.
-        steps: Steps of the whole run.
-        warmup: Share of the steps that raise the rate.
-        floor: Factor at the end, where the rate falls.
+    After a straight rise over the share ``warmup`` of the steps, the rate falls to ``floor`` along a cosine or a line,
+    or stays constant; ``"one-cycle"`` rises and falls along half cosines. Steps are counted from 0.
     """
     rise = round(warmup * steps)
     if schedule == "one-cycle":
@@ -117,21 +109,23 @@ def _half_cosine(begin: float, end: float, done: float) -> float:
     return end + (begin - end) * 0.5 * (1 + math.cos(math.pi * done))
 
 
+def state_copy(model: nn.Module) -> dict[str, Tensor]:
+    """Copy the state of a model."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
 class Average:
     """Exponential moving average of a model's state, batch statistics too; counters and settings are copied.
 
-    It holds tensors and no second model as torch's and timm's averages do, since a model with heads cannot be copied.
-
-    Args:
-        model: Whose state is averaged; the average begins as a copy.
-        decay: Share of the old average that each step keeps. Early steps keep less, as in timm: 1 - step^(-2/3).
+    A step keeps the share `decay` of the old average, early ones less, as in timm: 1 - step^(-2/3). Averages of torch
+    and timm hold a second model, which the loss of explainer heads would not see.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         # What heads keep beside their weights is the strength of their gates, which a schedule sets.
-        self._copied = {name for name, _ in model.named_buffers() if name.startswith(HEADS)}
-        self.state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self._settings = {name for name, _ in model.named_buffers() if name.startswith(HEADS)}
+        self.state = state_copy(model)
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
@@ -139,7 +133,7 @@ class Average:
         weight = 1 - (min(self.decay, 1 - step ** (-2 / 3)) if step > 1 else 0.0)
         for name, value in model.state_dict().items():
             average = self.state[name]
-            if average.is_floating_point() and name not in self._copied:
+            if average.is_floating_point() and name not in self._settings:
                 average.lerp_(value.to(average.dtype), weight)
             else:
                 average.copy_(value)
@@ -152,7 +146,7 @@ class Average:
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
         """Put the average into the model for a while."""
-        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        state = state_copy(model)
         model.load_state_dict(self.state)
         try:
             yield

@@ -1,50 +1,31 @@
-"""Running a recipe from data to weights, report and card."""
+"""Running a recipe, and those that it needs, from data to weights, report and card."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
 
-from mhex._files import folder_aside
-from mhex.errors import ArgumentError
+from mhex._files import folder_aside, replacing
+from mhex.errors import ArgumentError, unknown_name
 from mhex.heads.scaffold import Scaffold
-from mhex.lab.config.recipe import RecipeFit, TrainingRecipe
-from mhex.lab.datasets import ImageSet
-from mhex.lab.train.card import SHIPPED, is_shipped, ship
-from mhex.lab.train.checkpoint import (
-    FOLDER,
-    latest_checkpoint,
-    load_weights,
-    read_tensors,
-    refuse_other_recipe,
-    transfer,
-    write_tensors,
-)
+from mhex.lab.config.recipe import RecipeFit, TrainingRecipe, find_named, packaged_recipes, read_recipe
+from mhex.lab.train.checkpoint import FOLDER, latest_checkpoint, load_weights, read_tensors, transfer, write_tensors
 from mhex.lab.train.dry_run import check_length, check_recipe, try_answer, try_step
-from mhex.lab.train.evaluate import BATCH, make_objective, measure
+from mhex.lab.train.evaluate import make_objective, measure
 from mhex.lab.train.loop import LOGS, Loop, Pace, make_accelerator
 from mhex.lab.train.networks import Network, make_network
 from mhex.lab.train.objective import Ensemble, Objective, smoothed_targets
 from mhex.lab.train.optimiser import HEADS, PROJECTOR, freeze
-from mhex.lab.train.report import FinishedRun, find_need, read_finished, rejudge, write_report
-from mhex.lab.train.samples import (
-    Feed,
-    Inputs,
-    RecipeSamples,
-    derive,
-    judging_split,
-    load_samples,
-    load_test,
-    make_feed,
-    row_batches,
-)
+from mhex.lab.train.report import SHIPPED, find_need, finished, is_shipped, read_finished, rejudge, ship, write_report
+from mhex.lab.train.samples import FeedBatches, RecipeSamples, derive, judging_split, load_samples, load_test, make_feed
+from mhex.zoo.residents import folder_of, models_folder
 from mhex.zoo.runs import REPORT, WEIGHTS
 
 
@@ -81,7 +62,7 @@ def train(
     accelerator.wait_for_everyone()
     done = read_finished(out)
     if done is not None:
-        refuse_other_recipe(out, done.recipe, recipe)
+        recipe.check_same(done.recipe, out)
         pace.say(f"{recipe.name}: already there")
     elif recipe.fit is None:
         learn(recipe, out, accelerator, pace)
@@ -101,29 +82,6 @@ def clear(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def finished(out: Path) -> FinishedRun:
-    """Read the finished run in a folder, which must be there."""
-    run = read_finished(out)
-    if run is None:
-        raise ArgumentError(f"{out} should hold {REPORT} and {WEIGHTS} now, and does not: something removed them.")
-    return run
-
-
-class FeedBatches:
-    """The samples of a feed with their labels, batch by batch, as often as wanted."""
-
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
-        self.rows = row_batches(len(feed), BATCH)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
-        for rows in self.rows:
-            yield self.feed.plain(rows), self.feed.labels[rows.to(self.feed.labels.device)]
-
-
 def fit(recipe: TrainingRecipe, part: RecipeFit, out: Path, device: torch.device, pace: Pace) -> None:
     """Fit the heads of a recipe to a model of the zoo; write them alone, measure the file, write the report."""
     samples = load_samples(recipe)
@@ -135,8 +93,8 @@ def fit(recipe: TrainingRecipe, part: RecipeFit, out: Path, device: torch.device
     feed = make_feed(recipe, samples.train, network.tokenizer, device, samples.rows)
     try_answer(recipe, objective, feed)
     pace.say(f"{recipe.name}: {len(scaffold.names)} heads by {part.method} on {len(feed)} samples")
-    options = {"balance": part.balance, "strength": part.strength, "progress": pace.progress}
-    result = scaffold.fit(FeedBatches(feed), part.method, **options)  # type: ignore[arg-type]
+    options = {**part.model_dump(), "progress": pace.progress}
+    result = scaffold.fit(FeedBatches(feed), **options)
     out.mkdir(parents=True, exist_ok=True)
     state = {name: value for name, value in network.model.state_dict().items() if name.startswith(HEADS)}
     write_tensors(state, out / WEIGHTS, {"name": recipe.name, "digest": recipe.digest()})
@@ -188,30 +146,17 @@ def begin(recipe: TrainingRecipe, network: Network, out: Path) -> None:
 
 
 def make_loop(
-    recipe: TrainingRecipe,
-    out: Path,
-    accelerator: Accelerator,
-    network: Network,
-    objective: Objective,
-    samples: RecipeSamples,
+    recipe: TrainingRecipe, out: Path, accelerator: Accelerator, network: Network, loss: Objective, data: RecipeSamples
 ) -> Loop:
     """Put everything on the device."""
-    device, tokenizer, train = accelerator.device, network.tokenizer, samples.train
-    group_of = train.group_of if isinstance(train, ImageSet) else None
-    validation = None
+    device, tokenizer, classes = accelerator.device, network.tokenizer, data.train.classes
+    feed, validation = make_feed(recipe, data.train, tokenizer, device, data.rows, vary=True), None
     # Without labels there is no accuracy to choose by.
-    if samples.validation is not None and recipe.unlabelled is None:
-        validation = make_feed(recipe, samples.validation, tokenizer, device, samples.validation_rows)
-    return Loop(
-        recipe,
-        out,
-        accelerator,
-        objective,
-        make_feed(recipe, train, tokenizer, device, samples.rows, vary=True),
-        validation,
-        smoothed_targets(len(train.classes), recipe.training.smoothing, group_of),
-        make_teacher(recipe, train.classes, out),
-    )
+    if data.validation is not None and recipe.unlabelled is None:
+        validation = make_feed(recipe, data.validation, tokenizer, device, data.validation_rows)
+    table = smoothed_targets(len(classes), recipe.training.smoothing, data.train.group_of)
+    teacher = make_teacher(recipe, classes, out)
+    return Loop(recipe, out, accelerator, loss, feed, validation, table, teacher)
 
 
 def make_teacher(recipe: TrainingRecipe, classes: Sequence[str], out: Path) -> Ensemble | None:
@@ -261,7 +206,7 @@ def write_outcome(recipe: TrainingRecipe, out: Path, loop: Loop, network: Networ
             network.tokenizer.save_pretrained(aside)
             shutil.rmtree(out / "model", ignore_errors=True)
             aside.rename(out / "model")
-    parameters = dict(network.model.named_parameters())
+    sizes = {name: value.numel() for name, value in network.model.named_parameters()}
     entries = {
         "test": test,
         "classes": list(samples.classes),
@@ -269,7 +214,7 @@ def write_outcome(recipe: TrainingRecipe, out: Path, loop: Loop, network: Networ
         "epochs": progress.history,
         "seconds": round(progress.seconds, 1),
         "steps": progress.step,
-        "parameters": sum(value.numel() for name, value in parameters.items() if not name.startswith(PROJECTOR)),
+        "parameters": sum(size for name, size in sizes.items() if not name.startswith(PROJECTOR)),
         "processes": loop.accelerator.num_processes,
         "device": loop.accelerator.device.type,
         "precision": str(loop.accelerator.mixed_precision),
@@ -291,3 +236,49 @@ def complete(recipe: TrainingRecipe, out: Path, device: torch.device, say: Calla
         samples = load_test(recipe)
         ship(run, part, samples, lambda path: measure(recipe, path, samples, device))
     shutil.rmtree(out / FOLDER, ignore_errors=True)
+
+
+def with_needs(recipe: TrainingRecipe, folder: Path) -> list[TrainingRecipe]:
+    """Give a recipe after all those that it needs, each once; files of the folder come before packaged recipes."""
+    recipes: dict[str, TrainingRecipe] = {}
+
+    def visit(need: TrainingRecipe, path: tuple[str, ...]) -> None:
+        if need.name in path:
+            raise ArgumentError(f"Recipes need each other in a circle: {' -> '.join((*path, need.name))}.")
+        for name in need.needs:
+            if name not in recipes:
+                visit(read_recipe(find_named(name, folder)), (*path, need.name))
+        recipes[need.name] = need
+
+    visit(recipe, ())
+    return list(recipes.values())
+
+
+def buildable() -> dict[str, TrainingRecipe]:
+    """Read the packaged recipes that end in files for the zoo."""
+    recipes = {name: read_recipe(path) for name, path in packaged_recipes().items()}
+    return {name: recipe for name, recipe in recipes.items() if recipe.ship is not None}
+
+
+def build(name: str, *, pace: Pace | None = None, smoke: bool = False) -> dict[str, Any]:
+    """Train a model of the zoo, named without `zoo:`, with everything that it rests on; what was broken off goes on.
+
+    The files go to the folder where `mhex.load` looks for models that were built, and the runs to its folder `runs`.
+    With `smoke`, a few steps on a few samples show whether everything fits together. Gives the card.
+    """
+    recipes = buildable()
+    if name not in recipes:
+        raise unknown_name("model to build", name, recipes)
+    folder, recipe = models_folder(), recipes[name]
+    base = recipe.model.architecture if recipe.model.source == "zoo" else None
+    if base is not None and folder_of(base) is None:  # heads are fitted to a model that is not here either
+        build(base, pace=pace, smoke=smoke)
+    for need in with_needs(recipe, packaged_recipes()[name].parent):
+        train(need.smoke() if smoke else need, folder / "runs" / need.name, pace=pace, source=need.name)
+    shipped = folder / "runs" / name / SHIPPED
+    # The card last: it is what says that the model is there.
+    for suffix in (".safetensors", ".json"):
+        with replacing(folder / f"{name}{suffix}") as aside:
+            shutil.copy(shipped / f"{name}{suffix}", aside)
+    card: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return card

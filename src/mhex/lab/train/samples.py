@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,9 +46,9 @@ def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
 def held_out(count: int, share: float, name: str) -> Tensor:
     """Choose the samples that are held out: ``share`` of them, rounded down, drawn at random; (N,), bool.
 
-    Evenly spaced ones would all be of a kind where the order of the samples has a period. The seed of the run does not
-    matter, so that a network never learned what one that starts from it is chosen by; a smaller share is part of a
-    larger one. The name is that of the data.
+    Evenly spaced ones would all be of a kind where the order of the samples has a period. The name of the data alone
+    seeds the draw, so that a network never learned what one that starts from it is chosen by; a smaller share is part
+    of a larger one.
     """
     order = torch.randperm(count, generator=generator_for("cpu", 0, "held out", name))
     mask = torch.zeros(count, dtype=torch.bool)
@@ -64,17 +65,19 @@ class TrainingBatch:
     pixels: Tensor | None = None  # the images as teachers take them, (B, 3, S, S) in 0..1; None for texts
 
 
-class Feed(Protocol):
-    """Samples with labels, in a form that a model takes."""
+class Feed(ABC):
+    """Samples with labels (N,), in a form that a model takes."""
 
     labels: Tensor
 
     def __len__(self) -> int:
-        """Give the number of samples."""
+        return len(self.labels)
 
+    @abstractmethod
     def plain(self, rows: Tensor) -> Inputs:
         """Give the samples of some rows (B,) as they are."""
 
+    @abstractmethod
     def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
         """Give a part of the batch of some rows, with what is random drawn for the whole batch.
 
@@ -82,7 +85,21 @@ class Feed(Protocol):
         """
 
 
-class ImageFeed:
+class FeedBatches:
+    """The samples of a feed with their labels, as often as wanted; process ``place`` of ``of`` gets its share."""
+
+    def __init__(self, feed: Feed, place: int = 0, of: int = 1, *, size: int = 64) -> None:
+        self.feed, self.rows = feed, torch.split(torch.arange(len(feed)), size)[place::of]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        for rows in self.rows:
+            yield self.feed.plain(rows), self.feed.labels[rows.to(self.feed.labels.device)]
+
+
+class ImageFeed(Feed):
     """Some rows of a set of images, as bytes on the device; photos in files are decoded when they are taken."""
 
     def __init__(
@@ -91,22 +108,18 @@ class ImageFeed:
         view: Preprocess,
         changes: RecipeAugment | None,
         device: torch.device,
-        rows: Tensor | None = None,
+        rows: Tensor,
     ) -> None:
-        chosen = torch.arange(len(images)) if rows is None else rows
         self._pick: Callable[[Tensor], Tensor]
         if isinstance(images, ImageSet):
-            pixels = images.images[chosen].to(device)
-            self._pick = lambda rows: pixels[rows.to(device)]
+            pixels = images.images[rows].to(device)
+            self._pick = lambda places: pixels[places.to(device)]
         else:
             files = images.images
-            self._pick = lambda rows: files[chosen[rows.cpu()]].to(device)
-        self.labels = images.labels[chosen].to(device)
+            self._pick = lambda places: files[rows[places.cpu()]].to(device)
+        self.labels = images.labels[rows].to(device)
         self.view, self.device = view, device
         self.changes = changes and changes.model_copy(update={"canvas": changes.canvas or view.height})
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def plain(self, rows: Tensor) -> Tensor:
         """Give images (B, 3, S, S), normalised and unchanged."""
@@ -134,41 +147,28 @@ class ImageFeed:
         return TrainingBatch(inputs, targets, pixels)
 
 
-class TwoViews:
-    """Two views of each image of a feed in place of one, and no labels."""
-
-    def __init__(self, feed: ImageFeed) -> None:
-        if feed.changes is None:
-            raise ArgumentError("Two views of an image should differ, and the feed changes nothing: give it changes.")
-        self.feed, self.labels, self.plain = feed, feed.labels, feed.plain
-
-    def __len__(self) -> int:
-        return len(self.feed)
+class TwoViews(ImageFeed):
+    """Two views of each image in place of one, and no labels."""
 
     def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
         """Give one view of all images of a part, then the other, (2 B, 3, S, S); the targets are empty, (2 B, 0)."""
-        seeds = [derive(seed, "view", place) for place in range(2)]
-        views: list[Any] = [self.feed.varied(rows, part, table, view_seed, step).inputs for view_seed in seeds]
+        if self.changes is None:
+            raise ArgumentError("Two views of an image should differ, and the feed changes nothing: give it changes.")
+        varied, seeds = super().varied, [derive(seed, "view", place) for place in range(2)]
+        views: list[Any] = [varied(rows, part, table, view_seed, step).inputs for view_seed in seeds]
         return TrainingBatch(torch.cat(views), table.new_zeros(2 * len(views[0]), 0))
 
 
-class TextFeed:
+class TextFeed(Feed):
     """Some rows of a set of texts, tokenised once; each batch is padded to its own longest."""
 
-    def __init__(
-        self, texts: TextSet, tokenizer: Any, length: int, device: torch.device, rows: Tensor | None = None
-    ) -> None:
-        chosen = torch.arange(len(texts)) if rows is None else rows
-        encoded = tokenizer([texts.texts[row] for row in chosen.tolist()], truncation=True, max_length=length)
+    def __init__(self, texts: TextSet, tokenizer: Any, length: int, device: torch.device, rows: Tensor) -> None:
+        encoded = tokenizer([texts.texts[row] for row in rows.tolist()], truncation=True, max_length=length)
         self.ids = [torch.tensor(numbers) for numbers in encoded["input_ids"]]
         self.padding = tokenizer.pad_token_id
         if self.padding is None:
             raise ArgumentError(f"{type(tokenizer).__name__} has no padding token: choose a tokenizer that has one.")
-        self.labels = texts.labels[chosen].to(device)
-        self.device = device
-
-    def __len__(self) -> int:
-        return len(self.ids)
+        self.labels, self.device = texts.labels[rows].to(device), device
 
     def plain(self, rows: Tensor) -> dict[str, Tensor]:
         """Give token numbers and mask, (B, T) each."""
@@ -182,11 +182,6 @@ class TextFeed:
     def varied(self, rows: Tensor, part: slice, table: Tensor, seed: int, step: int) -> TrainingBatch:
         """Give the texts of a part of the batch; nothing about them is random."""
         return TrainingBatch(self.plain(rows[part]), table[self.labels[rows[part].to(self.device)]])
-
-
-def row_batches(count: int, batch: int, place: int = 0, of: int = 1) -> Sequence[Tensor]:
-    """Split the rows of a set into batches; process ``place`` of ``of`` gets every so-manieth."""
-    return list(torch.split(torch.arange(count), batch))[place::of]
 
 
 @dataclass(frozen=True)
@@ -243,7 +238,8 @@ def make_feed(
 
     With `vary`, images are changed at random, and where the recipe reads no labels, come in two views.
     """
+    rows = torch.arange(len(samples)) if rows is None else rows
     if isinstance(samples, TextSet):
         return TextFeed(samples, tokenizer, recipe.data.length or 0, device, rows)
-    feed = ImageFeed(samples, recipe.view, recipe.augment if vary else None, device, rows)
-    return TwoViews(feed) if vary and recipe.unlabelled is not None else feed
+    kind = TwoViews if vary and recipe.unlabelled is not None else ImageFeed
+    return kind(samples, recipe.view, recipe.augment if vary else None, device, rows)

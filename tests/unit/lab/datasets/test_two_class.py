@@ -8,7 +8,7 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.lab.datasets import ImageSet
-from mhex.lab.datasets.two_class import two_class_items
+from mhex.lab.datasets.sets import two_class_items
 
 
 def photos(labels: list[int], groups: tuple[int, ...] | None) -> ImageSet:

@@ -10,7 +10,7 @@ import mhex
 from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import packaged_recipes, read_recipe
 from mhex.lab.datasets import DataMissingError, load_blood
-from mhex.lab.train.dependencies import build, buildable
+from mhex.lab.train.run import build, buildable
 from mhex.zoo import list_models
 
 WEIGHTS = Path(mhex.__file__).parent / "zoo" / "weights"

@@ -188,7 +188,7 @@ def test_padding_is_masked_and_real_tokens_are_not():
             return {"input_ids": [[int(word) for word in text.split()][:max_length] for text in texts]}
 
     texts = TextSet(texts=("4 5", "6 0 7 8 9", "3"), labels=torch.tensor([0, 1, 0]), classes=("a", "b"), split="train")
-    feed = TextFeed(texts, Tokenizer(), 4, CPU)
+    feed = TextFeed(texts, Tokenizer(), 4, CPU, torch.arange(3))
     batch = feed.plain(torch.tensor([0, 1, 2]))
     assert batch["input_ids"].tolist() == [[4, 5, 0, 0], [6, 0, 7, 8], [3, 0, 0, 0]]
     # The second text holds the number of the padding itself.
@@ -201,7 +201,7 @@ def test_images_are_changed_on_a_canvas_of_their_own():
     cells = ImageSet(images=images, labels=torch.arange(4), classes=tuple("abcd"), split="train", names=tuple("abcd"))
     rows = torch.arange(4)
     for canvas, side in ((32, 32), (0, 16)):
-        feed = ImageFeed(cells, Preprocess(16, 16), RecipeAugment(canvas=canvas), CPU)
+        feed = ImageFeed(cells, Preprocess(16, 16), RecipeAugment(canvas=canvas), CPU, rows)
         batch = feed.varied(rows, slice(0, 2), torch.eye(4), 0, 0)
         assert batch.pixels.shape == (2, 3, side, side)
         assert batch.inputs.shape == (2, 3, 16, 16)

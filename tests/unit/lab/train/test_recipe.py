@@ -23,8 +23,8 @@ from mhex.lab.config.recipe import (
     packaged_recipes,
     read_recipe,
 )
-from mhex.lab.train.dependencies import with_needs
 from mhex.lab.train.dry_run import check_recipe
+from mhex.lab.train.run import with_needs
 from support.training import recipe_dict, write_recipe
 
 

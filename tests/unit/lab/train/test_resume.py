@@ -10,8 +10,9 @@ from train_helpers import FULL, Killed, break_at, broken_at, kill, same, weights
 
 import mhex
 from mhex.errors import ArgumentError, MissingExtraError
-from mhex.lab.train import card, run
 from mhex.lab.train import checkpoint as resume
+from mhex.lab.train import report as shipping
+from mhex.lab.train import run
 from mhex.lab.train import run as finish
 from mhex.lab.train.loop import Pace
 from mhex.lab.train.run import train
@@ -36,11 +37,11 @@ def test_a_run_broken_while_it_writes_goes_on_to_the_same_bits(blood, recipe, tm
     written = []
     real = resume.write_text
 
-    def breaking(text, path):
+    def breaking(text, path, durable):
         written.append(path)
         if len(written) == 3:  # the third checkpoint has its tensors and no state
             raise Killed
-        real(text, path)
+        real(text, path, durable)
 
     monkeypatch.setattr(resume, "write_text", breaking)
     with pytest.raises(Killed):
@@ -83,11 +84,18 @@ def test_a_run_broken_after_the_last_step_is_finished(blood, recipe, tmp_path, m
 @pytest.mark.parametrize("place", ["measure", "write_tensors", "write_text"])
 def test_a_run_broken_while_it_ships_is_shipped(blood, recipe, tmp_path, monkeypatch, place):
     made, out = recipe(ship={}, train={"epochs": 1}), tmp_path / "small"
+    real = shipping.write_text
+
+    def kill_at_card(text, path, durable):
+        if path.parent.name == "shipped":
+            raise Killed
+        real(text, path, durable)
+
     with monkeypatch.context() as patch:
         if place == "measure":
             patch.setattr(finish, "ship", kill)
         else:
-            patch.setattr(card, place, kill)
+            patch.setattr(shipping, place, kill_at_card if place == "write_text" else kill)
         with pytest.raises(Killed):
             train(made, out)
     assert (out / "report.json").is_file()

@@ -13,13 +13,11 @@ import mhex
 from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import SMOKE_SAMPLES, RecipeShipping, packaged_recipes, read_recipe
 from mhex.lab.datasets import load_blood, load_pets
-from mhex.lab.train.card import ship
 from mhex.lab.train.checkpoint import halved, read_tensors, transfer, write_tensors
-from mhex.lab.train.dependencies import with_needs
 from mhex.lab.train.evaluate import measure
 from mhex.lab.train.networks import classifier_prefixes
-from mhex.lab.train.report import read_finished
-from mhex.lab.train.run import train
+from mhex.lab.train.report import read_finished, ship
+from mhex.lab.train.run import train, with_needs
 from mhex.zoo.files import pack, read_weights
 from support.training import write_news, write_pets_and_cifar
 from support.zoo_standins import write_bert

@@ -95,7 +95,7 @@ def test_two_views_are_drawn_for_the_whole_batch(blood, recipe):
     assert torch.equal(part, torch.cat([one[2:5], other[2:5]]))
     assert not torch.equal(feed.varied(rows, slice(0, 8), table, 5, 4).inputs, whole.inputs)
     with pytest.raises(ArgumentError, match="the feed changes nothing"):
-        TwoViews(make_feed(made, load_blood("train"), None, torch.device("cpu")))
+        TwoViews(load_blood("train"), made.view, None, torch.device("cpu"), rows).varied(rows, slice(0, 8), table, 5, 3)
 
 
 def test_labels_do_not_matter_and_the_projector_stays_behind(blood, recipe, tmp_path):
