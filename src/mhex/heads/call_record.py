@@ -177,17 +177,11 @@ def decided(logits: Tensor, multi_label: bool) -> Tensor:
 
 
 class HeadsOutput(NamedTuple):
-    """What a model with heads says.
+    """What a model with heads says."""
 
-    Attributes:
-        output: What the host returned.
-        heads: Class scores (B, n) of every head, first to last.
-        sum: Their running sum, with a kept classifier as its last term, (B, n).
-    """
-
-    output: Any
-    heads: list[Tensor]
-    sum: Tensor
+    output: Any  # what the host returned
+    heads: list[Tensor]  # class scores (B, n) of every head, first to last
+    sum: Tensor  # their running sum, with a kept classifier as its last term, (B, n)
 
 
 @dataclass(frozen=True)
@@ -222,8 +216,10 @@ class HeadReading:
     @property
     def sum(self) -> Tensor:
         """The running sum (B, n) of all heads, and of the classifier where it joins the loss."""
-        classifier = self.classifier if self.heads.joined else None
-        return running_sum([*self._all_heads(), *([] if classifier is None else [classifier])], self.heads.decay)
+        terms = self._all_heads()
+        if self.heads.joined and (classifier := self.classifier) is not None:
+            terms.append(classifier)
+        return running_sum(terms, self.heads.decay)
 
     @property
     def source(self) -> Source:
@@ -264,21 +260,18 @@ class HeadReading:
 
     def trained_terms(self, classifier: bool) -> list[Tensor]:
         """The terms of a loss: all heads, and the host's own classifier if it joins in."""
-        blocks = self.heads.named_blocks()
-        cut = [  # reentrant checkpointing runs a unit without a graph
-            name
-            for name, scores in self.call.logits.items()
-            if not scores.requires_grad and any(p.requires_grad for p in blocks[name].parameters())
-        ]
-        if cut and torch.is_grad_enabled() and self.call.graph:
+        dead = [name for name, scores in self.call.logits.items() if not scores.requires_grad]
+        cut = [name for name in dead if any(p.requires_grad for p in self.heads[name].parameters())]
+        if cut and torch.is_grad_enabled() and self.call.graph:  # reentrant checkpointing runs a unit without a graph
             raise CaptureError(
                 f"No gradient reaches the heads {some_of(cut, 3)}: reentrant activation checkpointing cuts them "
                 "off; use use_reentrant=False."
             )
-        if not classifier:
-            return self._all_heads()
-        advice = "pass classifier=False to train the heads alone, or give the model a classifier of that size."
-        return [*self._all_heads(), self._required_classifier(f"join in the loss: {advice}")]
+        terms = self._all_heads()
+        if classifier:
+            advice = "pass classifier=False to train the heads alone, or give the model a classifier of that size."
+            terms.append(self._required_classifier(f"join in the loss: {advice}"))
+        return terms
 
     @property
     def spoken(self) -> dict[str, Tensor]:

@@ -17,11 +17,11 @@ from mhex.capture import Ending, read_logits
 from mhex.capture.batch import kept_tokens, tells_padding
 from mhex.capture.hooks import unfollow_calls
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
-from mhex.heads.block import ExplainerBlock, channel_axis, class_scores, gated_sum, pooled_sum, pooled_target
+from mhex.heads.block import Coupling, ExplainerBlock, channel_axis, class_scores, gated_sum, pooled_sum, pooled_target
 from mhex.heads.call_record import HeadReading, decided
 from mhex.heads.heads import PREFIX, Heads, Source, required_heads
 from mhex.heads.losses import running_sum
-from mhex.heads.predictors import call_model, last_name, watched
+from mhex.heads.predictors import call_model, watched
 from mhex.heads.wiring.graft import kind_of_unit, plant, ungraft
 from mhex.heads.wiring.residual import Junction, closing_norm, survey
 from mhex.inputs.data import unlabelled
@@ -33,13 +33,9 @@ _M = TypeVar("_M", bound=nn.Module)
 class FoldedBlock(nn.Module):
     """A gate and perhaps a head on one residual connection: mean, ReLU, matrix product, sigmoid, multiplication.
 
-    Args:
-        block: Where the matrices come from; they are copied.
-        prefix_tokens: Tokens at the start that are left out of the pooling.
-        gate: `"dynamic"` for the block's own gate, fixed factors (C,), or None for a gate of 1.
-        head: Whether to give class scores too, and how: `"folded"` multiplies both matrices into one (n, C), `"exact"`
-            computes as the block did; None for no head.
-        flows: Whether the gate acts on what flows on; a head that couples `"separate"` reads it all the same.
+    The matrices of `block` are copied, and `prefix_tokens` left out of the pooling. The gate is the block's own
+    (`"dynamic"`), fixed factors (C,), or None for 1; unless it `flows`, only a head that couples `"separate"` reads it.
+    The head is `"folded"` (both matrices multiplied into one, (n, C)), `"exact"` (computed as in the block) or None.
     """
 
     factors: Tensor | None
@@ -59,20 +55,18 @@ class FoldedBlock(nn.Module):
         self.prefix_tokens = prefix_tokens
         self.offset, self.scale = float(1 - block.strength), float(block.strength * block.kappa)
         self.flows = flows
-        self.reads: Reads | None = None
-        if head is not None:
-            shared: Reads = "hidden" if head == "folded" else "u"
-            self.reads = shared if block.coupling == "shared" else "gated" if block.coupling == "separate" else "hidden"
+        shared: Reads = "hidden" if head == "folded" else "u"
+        reads: dict[Coupling, Reads] = {"shared": shared, "separate": "gated", "head_only": "hidden"}
+        self.reads = None if head is None else reads[block.coupling]
         self.computes_gate = isinstance(gate, str) and (flows or self.reads == "gated")
         gated = self.computes_gate or self.reads == "u"
         self.w1 = _linear(block.w1.weight) if block.w1 is not None and gated else None
-        self.w2: nn.Linear | None = None
-        if head is not None:
-            exact = block.w2 if head == "exact" else None
-            self.w2 = _linear(block.equivalent_matrix() if exact is None else exact.weight)
-        intercept = block.intercept if head is not None else None
+        exact = block.w2 if head == "exact" else None
+        matrix = None if head is None else block.equivalent_matrix() if exact is None else exact.weight
+        self.w2 = None if matrix is None else _linear(matrix)
+        intercept = None if head is None or block.intercept is None else block.intercept.detach().clone()
         self.register_buffer("factors", gate.detach()[None].clone() if isinstance(gate, Tensor) else None)
-        self.register_buffer("intercept", None if intercept is None else intercept.detach().clone())
+        self.register_buffer("intercept", intercept)
         self.sink: list[Tensor] | None = None  # of a copy that lives for one call, see `Folded`
 
     def forward(self, x: Tensor, r: Tensor, masks: Mapping[str, Any]) -> Tensor:
@@ -109,14 +103,9 @@ class Folded(nn.Module):
 
     A head sits deep inside the model, and what it says must come out. Nothing is kept on the modules for that: every
     call makes shallow copies of the modules on the way to the heads (not of their weights) and hands them one list.
-
-    Args:
-        host: The model, with `FoldedBlock` modules in its units.
-        speaking: Dotted names of those with a head.
-        num_classes: n.
-        decay: Decay of the running sum of all class scores; None for the last head alone.
-        joined: Whether the host's own classifier is a term of that sum.
-        ending: How the host makes probabilities of its logits; None if it returns logits.
+    `speaking` are dotted names of the `FoldedBlock` modules in `host` that have a head. `decay` is that of the running
+    sum of all class scores, None for the last head alone; `joined` tells whether the host's own classifier is a term of
+    that sum, and `ending` how the host makes probabilities of its logits.
     """
 
     def __init__(
@@ -287,7 +276,7 @@ def fold_model(
     For `"classifier"` it is a copy of the host with gates in it, which returns what the host returned; otherwise a
     module that returns class scores (B, n).
     """
-    last = last_name(heads) if source == "last_head" else None
+    last = heads.last_name() if source == "last_head" else None
     if heads.settings.exclude_special and not heads.prefix_tokens:
         raise ArgumentError(
             "Heads with exclude_special=True must see the token ids, which do not reach the units of a folded text "
@@ -296,7 +285,7 @@ def fold_model(
     needed = heads.names if source == "sum" else () if last is None else (last,)
     if stripped := [name for name in needed if heads[name].w2 is None]:
         raise CaptureError(f"The heads at {some_of(stripped, 3)} were stripped, so {source!r} cannot predict.")
-    host = plain_copy(model)
+    host = without_heads(copy.deepcopy(model))
     junctions = [junction for junction in survey(host).junctions if junction.name in heads.places]
     _check_masks(host, heads, junctions)
     joins: dict[Junction, nn.Module] = {}
@@ -321,14 +310,12 @@ def fold_model(
     return host.requires_grad_(False).eval()
 
 
-def plain_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model without its heads."""
-    host = copy.deepcopy(model)
-    heads = required_heads(host)
-    ungraft(host)
-    unfollow_calls(host, heads)
-    del host._modules[PREFIX]
-    return host
+def without_heads(model: nn.Module) -> nn.Module:
+    """Take the heads off a model, which keeps its weights and loses its gates."""
+    ungraft(model)
+    unfollow_calls(model, required_heads(model))
+    del model._modules[PREFIX]
+    return model
 
 
 def _check_masks(host: nn.Module, heads: Heads, junctions: Sequence[Junction]) -> None:

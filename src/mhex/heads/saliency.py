@@ -29,16 +29,10 @@ def shares(part: Tensor) -> Tensor:
 
 
 def adjusted_weights(matrix: Tensor, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
-    """`W+ [SS+ > ss+] - alpha W- [SS- > ss-]`: what each channel says of each class.
+    """`W+ [SS+ > ss+] - alpha W- [SS- > ss-]`, (n, C): what each channel says of each class.
 
-    Args:
-        matrix: `W_eq`, (n, C). A single row is read as the two classes `[-W; W]`.
-        alpha: Weight of the negative class weights.
-        sharpness: `ss+`, the share of a channel's positive weights above which a class keeps the channel.
-        negative_sharpness: `ss-`, the same for its negative weights.
-
-    Returns:
-        (n, C), or (2, C) for a single class.
+    `matrix` is `W_eq` (n, C); a single row is read as the two classes `[-W; W]`. A class keeps a channel if its share of
+    the channel's positive weights is above `ss+`, the sharpness, or of its negative weights above `ss-`.
     """
     if matrix.shape[0] == 1:
         matrix = torch.cat([-matrix, matrix])
@@ -200,11 +194,8 @@ def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str
 def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settings: MapSettings) -> dict[str, Tensor]:
     """`M_c = sum_k w_(c,k) a_k` of each block, on its own grid, by name: (B, K, H, W), or (B, K, T) for tokens.
 
-    Args:
-        reading: The reading of a recorded call of the host.
-        names: Names of the blocks.
-        index: Class numbers, (B, K); of a single-output head, 0 and 1 are its two classes.
-        settings: How maps are made.
+    The call that is read was recorded. `index` has class numbers (B, K); of a head with a single class score, 0 and 1
+    are its two classes.
     """
     call, heads = reading.call, reading.heads
     positive, negative = thresholds(settings, heads.settings.num_classes)

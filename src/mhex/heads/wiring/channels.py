@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from mhex.capture.anatomy import is_a
@@ -21,6 +21,12 @@ _REDUCTIONS = {"mean", "sum", "amax", "amin", "max", torch.mean, torch.sum, torc
 # Their result has the positions of their first argument: a query meets keys.
 _QUERIES = {F.scaled_dot_product_attention, operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
 _CONVOLUTIONS = nn.modules.conv._ConvNd
+# Operations that move axes, as methods of a tensor and as functions of torch, and how many axes they name.
+_MOVES = {
+    **{"permute": range(1, 9), "flatten": range(3), "unsqueeze": range(1, 2)},
+    **dict.fromkeys(("transpose", "swapaxes", "movedim", "moveaxis"), range(2, 3)),
+}
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 
 
 @dataclass(frozen=True)
@@ -41,58 +47,25 @@ class Channels:
         """True for the layouts that heads know: (B, C, H, W), (B, H, W, C) and (B, T, C)."""
         return self.rank in (None, 3, 4) if self.last else (self.axis, self.rank) == (1, 4)
 
+    def after(self, move: Callable[[Tensor], Tensor], rank: int) -> Channels | None:
+        """Where they are after axes were moved, added or joined, as an empty tensor shows; None if they were joined.
+
+        A tensor of unknown rank is taken to have `rank` axes.
+        """
+        sizes = _PRIMES[: self.rank or rank]  # no two axes are alike, and no joined axes are like one of them
+        size, shape = sizes[self.axis % len(sizes)], move(torch.empty(sizes, device="meta")).shape
+        return Channels(self.width, shape.index(size), len(shape)) if size in shape else None
+
     def permuted(self, axes: tuple[int, ...]) -> Channels:
         """After `permute(*axes)`."""
         rank = len(axes)
         return replace(self, axis=[a % rank for a in axes].index(self.axis % rank), rank=rank)
-
-    def transposed(self, first: int, second: int) -> Channels:
-        """After `transpose(first, second)`; where the rank is not known, it is the least that has these axes."""
-        if self.rank is None and max(first, second) < 2 and min(first, second) >= 0:
-            return self  # the first axes of a tensor whose channels are the last
-        axes = list(range(self.rank or max(3, first + 1, second + 1)))
-        axes[first], axes[second] = axes[second], axes[first]
-        return self.permuted(tuple(axes))
-
-    def moved(self, source: int, goal: int) -> Channels:
-        """After `movedim(source, goal)`; a tensor of unknown rank is taken for a map."""
-        axes = list(range(self.rank or 4))
-        axes.insert(goal % len(axes), axes.pop(source))
-        return self.permuted(tuple(axes))
-
-    def indexed(self, index: Any) -> Channels | None:
-        """After `tensor[index]`; None unless the index only takes slices and adds axes, such as `[:, :, None]`."""
-        parts = index if isinstance(index, tuple) else (index,)
-        added = sum(part is None for part in parts)
-        if any(part is not None and not isinstance(part, slice) for part in parts):
-            return None if added else self
-        if not added:
-            return self
-        rank = self.rank or len(parts) - added
-        axis, axes = self.axis % rank, [place for place, part in enumerate(parts) if part is not None]
-        return replace(self, axis=axes[axis] if axis < len(axes) else axis + added, rank=rank + added)
-
-    def unsqueezed(self, place: int) -> Channels | None:
-        """After `unsqueeze(place)`; None where the rank is not known."""
-        if self.rank is None:
-            return None
-        axis = self.axis % self.rank
-        return replace(self, axis=axis + (place % (self.rank + 1) <= axis), rank=self.rank + 1)
 
     def reshaped(self, rank: int | None, units: int = 0) -> Channels:
         """After a view with `rank` axes, the last `units` of size 1: channels that were first or last stay so."""
         if not self.last:
             return replace(self, rank=rank)
         return replace(self, axis=-1 if rank is None else rank - 1 - min(units, rank - 1), rank=rank)
-
-    def flattened(self, start: int = 0, end: int = -1) -> Channels | None:
-        """After `flatten(start, end)`; None if the channels are among what is flattened."""
-        if self.rank is None:
-            return self.reshaped(None) if end != -1 else None
-        first, last, axis = start % self.rank, end % self.rank, self.axis % self.rank
-        if first <= axis <= last:
-            return None
-        return Channels(self.width, axis if axis < first else axis - (last - first), self.rank - (last - first))
 
 
 def is_layer(module: nn.Module) -> bool:
@@ -184,7 +157,7 @@ def channels_of(unit: nn.Module, node: fx.Node, cache: dict[fx.Node, list[Channe
         moved
         for source in sorted(inputs, key=order.index, reverse=True)
         for channels in channels_of(unit, source, cache)
-        if (moved := _after(channels, node)) is not None
+        if (moved := moved_by(node, channels)) is not None
     ]
     # A module with children and a forward of its own may do anything with them; of others the last layer says it all.
     if nearest and module is not None and (not module._modules or isinstance(module, nn.Sequential)):
@@ -195,28 +168,38 @@ def channels_of(unit: nn.Module, node: fx.Node, cache: dict[fx.Node, list[Channe
     return cache[node]
 
 
-def _after(channels: Channels, node: fx.Node) -> Channels | None:
-    """Where channels are after an operation; None if that cannot be told."""
+def moved_by(node: fx.Node, channels: Channels) -> Channels | None:
+    """Where the channels of a tensor are after an operation on it; None if that cannot be told."""
     arguments: Any = node.args[1:]
     sizes = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
-    values = (*sizes, *node.kwargs.values())
-    axes = values if all(isinstance(value, int) for value in values) else ()
-    if node.target in ("permute", torch.permute):
-        return channels.permuted(axes) if axes else None
-    if node.target in ("transpose", "swapaxes", torch.transpose, torch.swapaxes):
-        return channels.transposed(*axes) if len(axes) == 2 else None
-    if node.target in ("movedim", "moveaxis", torch.movedim, torch.moveaxis):
-        return channels.moved(*axes) if len(axes) == 2 else None
+    name = next((name for name in _MOVES if node.target in (name, getattr(torch, name))), None)
+    if name is not None:
+        axes = (*sizes, *node.kwargs.values())
+        if len(axes) not in _MOVES[name] or not all(isinstance(axis, int) for axis in axes):
+            return None
+        if name == "permute":
+            return channels.permuted(axes)
+        if channels.rank is None and name == "flatten":
+            return None if axes[1:] in ((), (-1,)) else channels.reshaped(None)
+        if channels.rank is None and name == "unsqueeze":
+            return None
+        if channels.rank is None and name in ("transpose", "swapaxes") and set(axes) <= {0, 1}:
+            return channels  # the first axes of a tensor whose channels are the last
+        # Of unknown rank, tokens are transposed and maps have their axes moved, as a rule.
+        least = max(4 if name in ("movedim", "moveaxis") else 3, *(axis + 1 for axis in axes), 0)
+        return channels.after(lambda tensor: getattr(tensor, name)(*axes), least)
     if node.target is operator.getitem:
-        return channels.indexed(node.args[1])
-    if node.target in ("unsqueeze", torch.unsqueeze):
-        return channels.unsqueezed(axes[0]) if len(axes) == 1 else None
+        parts = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        if all(part is not None for part in parts):
+            return channels
+        if any(part is not None and not isinstance(part, slice) for part in parts):
+            return None
+        index = tuple(None if part is None else slice(None) for part in parts)
+        return channels.after(lambda tensor: tensor[index], len(parts) - parts.count(None))
     if node.target is torch.einsum or (node.target in _REDUCTIONS and not node.kwargs.get("keepdim")):
         return None
     if node.target is getattr and arguments in (("mT",), ("T",)):
-        return channels.transposed(-1, -2)
-    if node.target in ("flatten", torch.flatten):
-        return channels.flattened(*axes)
+        return channels.after(lambda tensor: tensor.mT, 3)
     if node.target in ("view", "reshape", torch.reshape):
         larger = (isinstance(size, fx.Node) or size != 1 for size in reversed(sizes))
         units = next((number for number, is_larger in enumerate(larger) if is_larger), len(sizes))
