@@ -17,6 +17,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
+from mhex._files import writing
 from mhex._progress import track
 from mhex.capture import full
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, check_count, unknown_name, warn
@@ -44,14 +45,8 @@ class _Drawing:
         """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
         from mhex.viz import save_figure
 
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ArgumentError(
-                f"Expected a path in a folder that can be made, but {path.parent} cannot: {error.strerror or error}; "
-                "choose another path."
-            ) from error
+        with writing(path, "choose another path"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
         return save_figure(self.show(), path)
 
 
@@ -140,9 +135,7 @@ class ConfidenceMap(_Drawing):
         return confidence_figure(self.map, self.raw, self.images, self.mode)
 
 
-def measure_collaboration(
-    model: nn.Module, inputs: Any, labels: Tensor | None, chunk: int, progress: bool
-) -> Collaboration:
+def measure_all(model: nn.Module, inputs: Any, labels: Tensor | None, chunk: int, progress: bool) -> Collaboration:
     """The cosines of `Scaffold.collaboration`."""
     heads = checked_heads(model)
     check_count("chunk", chunk)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar, cast
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mhex.capture import Ending, read_logits
+from mhex.capture import read_logits
 from mhex.capture.batch import kept_tokens, tells_padding
 from mhex.capture.hooks import unfollow_calls
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
@@ -71,9 +71,11 @@ class FoldedBlock(nn.Module):
 
     def forward(self, x: Tensor, r: Tensor, masks: Mapping[str, Any]) -> Tensor:
         """Join a shortcut and a branch as `ExplainerBlock` does; `masks` are those of the unit, by name."""
-        axis = channel_axis(x, self.channels, self.channels_last)
+        axis, device = channel_axis(x, self.channels, self.channels_last), x.device.type
         keep = self._keep(x, masks)
-        with _no_autocast(x):
+        # Sums in full precision; entered only where autocast is on, so that it leaves no mark in an exported graph.
+        autocast = torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if autocast else nullcontext():
             _, hidden = pooled_sum(x, r, axis, keep, self.relu)
             u = None if self.w1 is None else F.linear(hidden, self.w1.weight.to(hidden.dtype))
             gate = self.factors
@@ -103,23 +105,15 @@ class Folded(nn.Module):
 
     A head sits deep inside the model, and what it says must come out. Nothing is kept on the modules for that: every
     call makes shallow copies of the modules on the way to the heads (not of their weights) and hands them one list.
-    `speaking` are dotted names of the `FoldedBlock` modules in `host` that have a head. `decay` is that of the running
-    sum of all class scores, None for the last head alone; `joined` tells whether the host's own classifier is a term of
-    that sum, and `ending` how the host makes probabilities of its logits.
+    `speaking` are dotted names of the `FoldedBlock` modules in `host` that have a head.
     """
 
-    def __init__(
-        self,
-        host: nn.Module,
-        speaking: Sequence[str],
-        num_classes: int,
-        decay: float | None,
-        joined: bool,
-        ending: Ending | None = None,
-    ) -> None:
+    def __init__(self, host: nn.Module, speaking: Sequence[str], heads: Heads, source: Source) -> None:
         super().__init__()
-        self.host, self.speaking, self.num_classes = host, tuple(speaking), num_classes
-        self.decay, self.joined, self.ending = decay, joined, ending
+        self.host, self.speaking, self.num_classes = host, tuple(speaking), heads.settings.num_classes
+        self.decay = heads.decay if source == "sum" else None  # of the running sum; None for the last head alone
+        self.joined = heads.joined  # whether the host's own classifier is a term of that sum
+        self.ending = heads.ending  # how the host makes probabilities of its logits; None if it returns logits
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Class scores (B, n) of inputs as the host takes them."""
@@ -179,12 +173,6 @@ def _linear(weight: Tensor) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
     return layer
-
-
-def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Sums in full precision; entered only where autocast is on, so that it leaves no mark in an exported graph."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -304,9 +292,7 @@ def fold_model(
     names = plant(host, joins)
     if source != "classifier":
         speaking = [names[junction.name] for junction in joins if source == "sum" or junction.name == last]
-        decay = heads.decay if source == "sum" else None
-        kind = _taking(type(host))
-        host = kind(host, speaking, heads.settings.num_classes, decay, heads.joined, heads.ending)
+        host = _taking(type(host))(host, speaking, heads, source)
     return host.requires_grad_(False).eval()
 
 

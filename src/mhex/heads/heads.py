@@ -169,6 +169,7 @@ class Heads(nn.Module):
 
     def reset_classes(self, num_classes: int) -> None:
         """Give every block a new class matrix, drawn as at the start; the gates' matrices stay."""
+        checked_classes(num_classes)
         blocks = self.named_blocks()
         for name, block in blocks.items():
             if block.w1 is None and block.coupling != "head_only":

@@ -28,8 +28,8 @@ def running_sum(logits: Sequence[Tensor], decay: float) -> Tensor:
 def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool) -> Tensor:
     """Labels in the form that the losses take: class numbers (B,) or targets (B, n).
 
-    They may be class numbers (B,) or (B, 1), or class probabilities (B, n); with `multi_label`, or for one class, 0 or 1
-    for each class, (B, n).
+    They may be class numbers (B,) or (B, 1), or class probabilities (B, n); with `multi_label`, or for one class, they
+    are 0 or 1 for each class, (B, n).
     """
     if not isinstance(labels, Tensor):
         raise ArgumentTypeError(f"Expected labels to be a tensor, but got {type(labels).__name__}.")

@@ -31,8 +31,8 @@ def shares(part: Tensor) -> Tensor:
 def adjusted_weights(matrix: Tensor, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
     """`W+ [SS+ > ss+] - alpha W- [SS- > ss-]`, (n, C): what each channel says of each class.
 
-    `matrix` is `W_eq` (n, C); a single row is read as the two classes `[-W; W]`. A class keeps a channel if its share of
-    the channel's positive weights is above `ss+`, the sharpness, or of its negative weights above `ss-`.
+    `matrix` is `W_eq` (n, C); a single row is read as the two classes `[-W; W]`. A class keeps a channel if its share
+    of the channel's positive weights is above `ss+`, the sharpness, or that of the negative weights above `ss-`.
     """
     if matrix.shape[0] == 1:
         matrix = torch.cat([-matrix, matrix])

@@ -14,29 +14,11 @@ from torch.utils.data import RandomSampler
 from mhex.capture import untouched
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name, warn
 from mhex.heads.call_record import HeadReading, HeadsOutput, decided
-from mhex.heads.collaboration import (
-    CellMode,
-    Collaboration,
-    ConfidenceMap,
-    Study,
-    confidence_map,
-    measure_collaboration,
-    study,
-)
+from mhex.heads.collaboration import CellMode, Collaboration, ConfidenceMap, Study, confidence_map, measure_all, study
 from mhex.heads.files import save_heads
 from mhex.heads.fit import FitReport, Method, Options, fit_heads, head_accuracy
 from mhex.heads.fold import StaticFoldReport, fold_model, fold_static, without_heads
-from mhex.heads.heads import (
-    PREFIX,
-    Heads,
-    Settings,
-    Source,
-    checked_classes,
-    checked_model,
-    heads_of,
-    required_heads,
-    set_norms,
-)
+from mhex.heads.heads import PREFIX, Heads, Settings, Source, checked_model, heads_of, required_heads, set_norms
 from mhex.heads.losses import Mode, Reduction, combined_loss
 from mhex.heads.predictors import call_model, check_source, predicting_source
 from mhex.heads.summary import Summary, summarise
@@ -341,7 +323,7 @@ class Scaffold:
             >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
             torch.Size([2, 7])
         """
-        return measure_collaboration(self.host, inputs, labels, chunk, progress)
+        return measure_all(self.host, inputs, labels, chunk, progress)
 
     def confidence_map(
         self,
@@ -401,7 +383,7 @@ class Scaffold:
         Args:
             num_classes: Number of classes of the new task.
         """
-        self.heads.reset_classes(checked_classes(num_classes))
+        self.heads.reset_classes(num_classes)
 
     def summary(self) -> Summary:
         """What the heads add to the model: `print` shows a table; see `Summary.rows` and `Summary.to_dict`."""

@@ -80,22 +80,15 @@ def is_map_layer(module: nn.Module) -> bool:
 
 def keeps_width(layer: nn.Module) -> bool:
     """True for a layer that returns as many channels as it takes."""
-    if _is_gpt_linear(layer):
-        return bool(layer.nx == layer.nf)
-    channels = _of_layer(layer)
-    return is_layer(layer) and channels is not None and channels.width == input_width(layer)
+    widths = _of_layer(layer)
+    return is_layer(layer) and widths is not None and widths[0] == widths[1].width
 
 
 def input_width(module: nn.Module) -> int | None:
     """How many channels a layer takes, or the first layer of a sequence; None for others."""
     while isinstance(module, nn.Sequential) and len(module):
         module = module[0]
-    if isinstance(module, _CONVOLUTIONS):
-        return module.in_channels
-    if isinstance(module, nn.Linear):
-        return module.in_features
-    channels = _of_layer(module)
-    return None if channels is None or _is_gpt_linear(module) else channels.width
+    return None if (widths := _of_layer(module)) is None else widths[0]
 
 
 def returned(module: nn.Module) -> Iterator[Channels]:
@@ -104,9 +97,8 @@ def returned(module: nn.Module) -> Iterator[Channels]:
     The last layer of a module decides; an earlier one is the next guess, for modules such as channel attention that
     multiply their input by something of another shape.
     """
-    layer = _of_layer(module)
-    if layer is not None:
-        yield layer
+    if (widths := _of_layer(module)) is not None:
+        yield widths[1]
         return
     turns: list[tuple[int, ...]] = []
     for child in reversed(list(module.children())):
@@ -119,21 +111,23 @@ def returned(module: nn.Module) -> Iterator[Channels]:
             yield channels
 
 
-def _of_layer(layer: nn.Module) -> Channels | None:
+def _of_layer(layer: nn.Module) -> tuple[int, Channels] | None:
+    """How many channels a layer takes, and where those are that it returns; None for other modules."""
     if isinstance(layer, _CONVOLUTIONS):
-        return Channels(layer.out_channels, 1, layer.weight.dim())
-    if isinstance(layer, nn.BatchNorm2d | nn.InstanceNorm2d):  # those of other ranks also serve flattened tokens
-        return Channels(layer.num_features, 1, 4)
+        return layer.in_channels, Channels(layer.out_channels, 1, layer.weight.dim())
     if isinstance(layer, nn.Linear):
-        return Channels(layer.out_features, -1, None)
-    if isinstance(layer, nn.MultiheadAttention):
-        return Channels(layer.embed_dim, -1, 3)
+        return layer.in_features, Channels(layer.out_features, -1, None)
     if _is_gpt_linear(layer):
-        return Channels(int(layer.nf), -1, None)  # type: ignore[arg-type]
+        return layer.nx, Channels(layer.nf, -1, None)  # type: ignore[arg-type, return-value]
+    if isinstance(layer, nn.MultiheadAttention):
+        return layer.embed_dim, Channels(layer.embed_dim, -1, 3)
+    if isinstance(layer, nn.BatchNorm2d | nn.InstanceNorm2d):  # those of other ranks also serve flattened tokens
+        return layer.num_features, Channels(layer.num_features, 1, 4)
     if isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) == 1:
+        (width,) = layer.normalized_shape
         # Norms of maps derive from it and turn them inside (torchvision, timm, Hugging Face).
         first = type(layer).__name__.endswith("2d") or getattr(layer, "data_format", "") == "channels_first"
-        return Channels(layer.normalized_shape[0], 1, 4) if first else Channels(layer.normalized_shape[0], -1, None)
+        return width, Channels(width, 1, 4) if first else Channels(width, -1, None)
     return None
 
 

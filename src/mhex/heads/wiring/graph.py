@@ -186,10 +186,8 @@ def module_of(unit: nn.Module, node: fx.Node) -> nn.Module | None:
 
 def ancestors(node: fx.Node) -> set[fx.Node]:
     """The node and everything it is computed from."""
-    reached, waiting = {node}, [node]
-    while waiting:
-        for before in waiting.pop().all_input_nodes:
-            if before not in reached:
-                reached.add(before)
-                waiting.append(before)
+    reached = {node}
+    for step in reversed(node.graph.nodes):  # from the last that is executed to the first
+        if step in reached:
+            reached.update(step.all_input_nodes)
     return reached
