@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -57,28 +57,25 @@ class Call:
                     "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
                 )
 
-    def check_rows(self, name: str, x: Tensor) -> None:
-        """Raise a CaptureError if a junction has other samples than the inputs, as where patches join the batch."""
-        if self.rows and x.shape[0] not in self.rows:
-            rows = " or ".join(map(str, sorted(self.rows)))
-            raise CaptureError(
-                f"Expected {rows} samples along the first axis at {name}, as in the inputs, but its tensors have the "
-                f"shape {tuple(x.shape)}: patches or choices that are folded into the batch have no head of their own; "
-                "leave the unit out with where=[...]."
-            )
+
+@dataclass
+class _ThreadState:
+    """What one set of heads has seen in one thread."""
+
+    running: Call | None = None  # the call that is running
+    last: Call | None = None  # the last finished call
+    nudge: bool | None = None  # whether calls are recorded with zeros added to every `u`; None if they are not recorded
+    aside: bool = False  # whether the last call is put aside
 
 
-class _ThreadCalls(threading.local):
-    """The calls of one thread."""
+class _ThreadStates(threading.local):
+    """The states of one thread."""
 
     def __init__(self) -> None:
-        self.open: WeakKeyDictionary[CallRecord, Call] = WeakKeyDictionary()
-        self.last: WeakKeyDictionary[CallRecord, Call] = WeakKeyDictionary()
-        self.nudges: WeakKeyDictionary[CallRecord, bool] = WeakKeyDictionary()  # of those that record
-        self.aside: WeakSet[CallRecord] = WeakSet()
+        self.by_record: WeakKeyDictionary[CallRecord, _ThreadState] = WeakKeyDictionary()
 
 
-_CALLS = _ThreadCalls()
+_STATES = _ThreadStates()
 
 
 class CallRecord:
@@ -100,30 +97,34 @@ class CallRecord:
         if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
             self.ran, self.evaluated = tuple(ran), evaluated
 
+    @property
+    def _state(self) -> _ThreadState:
+        return _STATES.by_record.setdefault(self, _ThreadState())
+
     def begin(self, call: Call) -> None:
         """A call of the host begins in this thread."""
-        _CALLS.last.pop(self, None)  # frees the graph of the one before
-        call.recorded, call.nudged = self in _CALLS.nudges, _CALLS.nudges.get(self, False)
-        if self in _CALLS.aside:  # a method may replay a block on several copies of the batch
+        state = self._state
+        call.recorded, call.nudged = state.nudge is not None, bool(state.nudge)
+        if state.aside:  # a method may replay a block on several copies of the batch
             call.rows = frozenset()
-        _CALLS.open[self] = call
+        state.running, state.last = call, None  # frees the graph of the one before
 
     def current(self) -> Call | None:
         """The call that is running in this thread; None where a unit is called by itself or recomputed."""
-        return _CALLS.open.get(self)
+        return self._state.running
 
     def finish(self, output: Any, training: bool) -> None:
         """The call is over; `output` is None after an error, and then nothing is kept."""
-        call = _CALLS.open.pop(self, None)
+        call, self._state.running = self._state.running, None
         if call is not None and output is not None:
             self.note(call.ran, not training)
             call.output, call.skipped = output, is_skipped()
             call.heads = None  # they own the key under which the call is kept, and would never be freed
-            _CALLS.last[self] = call
+            self._state.last = call
 
     def last(self) -> Call | None:
         """The last finished call of this thread; None if there was none, or if it was forgotten."""
-        return _CALLS.last.get(self)
+        return self._state.last
 
     def required_last(self) -> Call:
         """The last finished call of this thread, or a CaptureError."""
@@ -133,33 +134,28 @@ class CallRecord:
 
     def forget(self) -> None:
         """Let go of the last call of this thread."""
-        _CALLS.last.pop(self, None)
+        self._state.last = None
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Put this thread's last call aside; on leaving it is back, and calls made meanwhile are forgotten."""
-        before, nested = _CALLS.last.pop(self, None), self in _CALLS.aside
-        _CALLS.aside.add(self)
+        state = self._state
+        before = state.last, state.aside
+        state.last, state.aside = None, True
         try:
             yield
         finally:
-            if not nested:
-                _CALLS.aside.discard(self)
-            _CALLS.last.pop(self, None)
-            if before is not None:
-                _CALLS.last[self] = before
+            state.last, state.aside = before
 
     @contextmanager
     def recording(self, nudge: bool) -> Iterator[None]:
         """Record the calls that this thread makes meanwhile, with zeros added to every `u` if `nudge`."""
-        before = _CALLS.nudges.get(self)
-        _CALLS.nudges[self] = nudge
+        state = self._state
+        before, state.nudge = state.nudge, nudge
         try:
             yield
         finally:
-            del _CALLS.nudges[self]
-            if before is not None:
-                _CALLS.nudges[self] = before
+            state.nudge = before
 
 
 def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
@@ -249,11 +245,6 @@ class HeadReading:
         return self.heads_only[-1]
 
     @property
-    def predictions(self) -> Tensor:
-        """Classes (B,) of what predicts, or bool (B, n) for several labels."""
-        return decided(self.logits, self.multi_label)
-
-    @property
     def multi_label(self) -> bool:
         """Whether a sample may have several classes."""
         return self.heads.settings.multi_label
@@ -272,16 +263,6 @@ class HeadReading:
             advice = "pass classifier=False to train the heads alone, or give the model a classifier of that size."
             terms.append(self._required_classifier(f"join in the loss: {advice}"))
         return terms
-
-    @property
-    def spoken(self) -> dict[str, Tensor]:
-        """Class scores (B, n) of the heads by name, first to last; a CaptureError if all heads were stripped."""
-        if not self.call.logits and all(block.w2 is None for block in self.heads.named_blocks().values()):
-            raise CaptureError(
-                "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
-                "before."
-            )
-        return dict(self.call.logits)
 
     def _all_heads(self) -> list[Tensor]:
         stripped = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]

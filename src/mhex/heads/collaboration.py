@@ -16,6 +16,7 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mhex._files import writing
 from mhex._progress import track
@@ -186,7 +187,8 @@ def measure(run: Callable[[Any], Call], heads: Heads, inputs: Any, labels: Tenso
         supervision = errors[name] @ full(w2.weight.detach()).to(errors[name])  # delta_DS up to a factor, (B, C)
         gate = _gate_pull(call, name, successor, errors[successor])  # delta_AG, likewise
         active = call.blocks[name].features.detach().any(1)
-        columns.append(torch.where(active, _cosine(gate, supervision), 0.0))
+        cosine = F.cosine_similarity(_unit(gate), _unit(supervision)).clamp(-1, 1)  # 0 where one of them is zero
+        columns.append(torch.where(active, cosine, 0.0))
     return Collaboration(
         cosine=torch.stack(columns, 1),
         blocks=names[:-1],
@@ -234,13 +236,6 @@ def _gate_pull(call: Call, name: str, successor: str, error: Tensor) -> Tensor:
             "paths. Attach to connections that follow each other, with where=[...]."
         )
     return gradient
-
-
-def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of each row, (B,); 0 where one of them is zero."""
-    a, b = _unit(a), _unit(b)
-    lengths = a.norm(dim=1) * b.norm(dim=1)
-    return torch.where(lengths == 0, 0.0, (a * b).sum(1) / lengths).clamp(-1, 1)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ from mhex.heads.wiring.graft import kind_of_unit, plant, ungraft
 from mhex.heads.wiring.residual import Junction, closing_norm, survey
 from mhex.inputs.data import unlabelled
 
+Gate = Literal["dynamic"] | Tensor | None
+HeadForm = Literal["folded", "exact"] | None
 Reads = Literal["hidden", "u", "gated"]
 _M = TypeVar("_M", bound=nn.Module)
 
@@ -42,19 +44,13 @@ class FoldedBlock(nn.Module):
     intercept: Tensor | None
 
     def __init__(
-        self,
-        block: ExplainerBlock,
-        prefix_tokens: int = 0,
-        gate: Literal["dynamic"] | Tensor | None = "dynamic",
-        head: Literal["folded", "exact"] | None = None,
-        flows: bool = True,
+        self, block: ExplainerBlock, prefix_tokens: int, gate: Gate, head: HeadForm = None, flows: bool = True
     ) -> None:
         super().__init__()
         self.channels, self.relu, self.gate_target = block.channels, block.relu, block.gate_target
         self.channels_last, self.branch_first = block.channels_last, block.branch_first
-        self.prefix_tokens = prefix_tokens
+        self.prefix_tokens, self.flows = prefix_tokens, flows
         self.offset, self.scale = float(1 - block.strength), float(block.strength * block.kappa)
-        self.flows = flows
         shared: Reads = "hidden" if head == "folded" else "u"
         reads: dict[Coupling, Reads] = {"shared": shared, "separate": "gated", "head_only": "hidden"}
         self.reads = None if head is None else reads[block.coupling]
@@ -280,7 +276,7 @@ def fold_model(
     prefix = heads.prefix_tokens if heads.settings.exclude_special else 0
     for junction in junctions:
         block = heads[junction.name]
-        gate: Literal["dynamic"] | Tensor | None = "dynamic" if factors is None else factors[junction.name]
+        gate: Gate = "dynamic" if factors is None else factors[junction.name]
         if block.gate_state() in ("none", "off"):
             gate = None
         if junction.name == last:  # nothing reads what flows on past the last head

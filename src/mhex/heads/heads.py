@@ -216,8 +216,7 @@ class Heads(nn.Module):
 
         With `nudge`, zeros to which gradients can be taken (`Call.nudges`) are added to every `u`.
         """
-        with ExitStack() as stack:
-            stack.enter_context(self.record.recording(nudge))
+        with self.record.recording(nudge), ExitStack() as stack:
             for name in self.settings.junctions:
                 if ":" not in name:  # the unit's output is that of its last addition
                     see_each(stack, [host.get_submodule(unit_of(name))], partial(self._returned, name))
@@ -284,7 +283,12 @@ class Heads(nn.Module):
         joined: Tensor
         joined, seen = block(x, r, keep, nudge)
         if call is not None:
-            call.check_rows(name, x)
+            if call.rows and x.shape[0] not in call.rows:
+                raise CaptureError(
+                    f"Expected {' or '.join(map(str, sorted(call.rows)))} samples along the first axis at {name}, as "
+                    f"in the inputs, but its tensors have the shape {tuple(x.shape)}: patches or choices that are "
+                    "folded into the batch have no head of their own; leave the unit out with where=[...]."
+                )
             if name in call.ran:
                 raise CaptureError(
                     f"{name} ran twice in one forward pass, and one head cannot serve both (a layer that is shared, as "

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -277,19 +277,14 @@ def combined(maps: Mapping[str, Tensor], settings: MapSettings, size: Sequence[i
     weights = layer_weights(len(maps), settings.layer_factor, settings.anchor)
     sums: dict[torch.Size, Tensor] = {}  # upsampling is linear, so maps of one grid are added first
     for weight, block_map in zip(weights, maps.values(), strict=True):
-        scaled = weight * (_by_largest(block_map) if settings.layer_scale == "max" else block_map)
         grid = block_map.shape[2:]
+        if settings.layer_scale == "max":
+            largest = block_map.abs().amax(tuple(range(2, block_map.dim())), keepdim=True)
+            block_map = torch.where(largest > 0, block_map / largest, 0.0)
+        scaled = weight * block_map
         sums[grid] = sums[grid] + scaled if grid in sums else scaled
-    first, *further = sums.values()
-    if not further:
-        return first
-    goal = None if size is None else list(size)
-    total = F.interpolate(first, size=goal, mode="bilinear", align_corners=False)
-    for part in further:
-        total += F.interpolate(part, size=goal, mode="bilinear", align_corners=False)
-    return total
-
-
-def _by_largest(block_map: Tensor) -> Tensor:
-    largest = block_map.abs().amax(tuple(range(2, block_map.dim())), keepdim=True)
-    return torch.where(largest > 0, block_map / largest, 0.0)
+    parts = list(sums.values())
+    if len(parts) > 1:
+        goal = None if size is None else list(size)
+        parts = [F.interpolate(part, size=goal, mode="bilinear", align_corners=False) for part in parts]
+    return reduce(torch.add, parts)

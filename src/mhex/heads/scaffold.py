@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
 from mhex.capture import untouched
-from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name, warn
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
 from mhex.heads.call_record import HeadReading, HeadsOutput, decided
 from mhex.heads.collaboration import CellMode, Collaboration, ConfidenceMap, Study, confidence_map, measure_all, study
 from mhex.heads.files import save_heads
@@ -94,7 +94,13 @@ class Scaffold:
     @property
     def head_logits(self) -> dict[str, Tensor]:
         """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
-        return self.reading.spoken
+        reading = self.reading
+        if not reading.call.logits and all(block.w2 is None for block in reading.heads.named_blocks().values()):
+            raise CaptureError(
+                "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
+                "before."
+            )
+        return dict(reading.call.logits)
 
     @property
     def head_predictions(self) -> dict[str, Tensor]:
@@ -109,7 +115,7 @@ class Scaffold:
     @property
     def predictions(self) -> Tensor:
         """Classes predicted in the last forward pass, from `predict_from`: (B,), or bool (B, n) for several labels."""
-        return self.reading.predictions
+        return decided(self.logits, self.settings.multi_label)
 
     def loss(
         self,
