@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
@@ -58,24 +58,18 @@ class Call:
                 )
 
 
-@dataclass
-class _ThreadState:
-    """What one set of heads has seen in one thread."""
-
-    running: Call | None = None  # the call that is running
-    last: Call | None = None  # the last finished call
-    nudge: bool | None = None  # whether calls are recorded with zeros added to every `u`; None if they are not recorded
-    aside: bool = False  # whether the last call is put aside
-
-
-class _ThreadStates(threading.local):
-    """The states of one thread."""
+class _ThreadCalls(threading.local):
+    """The calls of one thread."""
 
     def __init__(self) -> None:
-        self.by_record: WeakKeyDictionary[CallRecord, _ThreadState] = WeakKeyDictionary()
+        self.open: WeakKeyDictionary[CallRecord, Call] = WeakKeyDictionary()
+        self.last: WeakKeyDictionary[CallRecord, Call] = WeakKeyDictionary()
+        self.nudges: WeakKeyDictionary[CallRecord, bool] = WeakKeyDictionary()  # of those that record
+        self.aside: WeakSet[CallRecord] = WeakSet()
 
 
-_STATES = _ThreadStates()
+# Four dictionaries of what there is at the moment: entries that stay would break compiled hosts, which guard them all.
+_CALLS = _ThreadCalls()
 
 
 class CallRecord:
@@ -97,34 +91,30 @@ class CallRecord:
         if (evaluated or not self.evaluated) and (tuple(ran) != self.ran or evaluated != self.evaluated):
             self.ran, self.evaluated = tuple(ran), evaluated
 
-    @property
-    def _state(self) -> _ThreadState:
-        return _STATES.by_record.setdefault(self, _ThreadState())
-
     def begin(self, call: Call) -> None:
         """A call of the host begins in this thread."""
-        state = self._state
-        call.recorded, call.nudged = state.nudge is not None, bool(state.nudge)
-        if state.aside:  # a method may replay a block on several copies of the batch
+        _CALLS.last.pop(self, None)  # frees the graph of the one before
+        call.recorded, call.nudged = self in _CALLS.nudges, _CALLS.nudges.get(self, False)
+        if self in _CALLS.aside:  # a method may replay a block on several copies of the batch
             call.rows = frozenset()
-        state.running, state.last = call, None  # frees the graph of the one before
+        _CALLS.open[self] = call
 
     def current(self) -> Call | None:
         """The call that is running in this thread; None where a unit is called by itself or recomputed."""
-        return self._state.running
+        return _CALLS.open.get(self)
 
     def finish(self, output: Any, training: bool) -> None:
         """The call is over; `output` is None after an error, and then nothing is kept."""
-        call, self._state.running = self._state.running, None
+        call = _CALLS.open.pop(self, None)
         if call is not None and output is not None:
             self.note(call.ran, not training)
             call.output, call.skipped = output, is_skipped()
             call.heads = None  # they own the key under which the call is kept, and would never be freed
-            self._state.last = call
+            _CALLS.last[self] = call
 
     def last(self) -> Call | None:
         """The last finished call of this thread; None if there was none, or if it was forgotten."""
-        return self._state.last
+        return _CALLS.last.get(self)
 
     def required_last(self) -> Call:
         """The last finished call of this thread, or a CaptureError."""
@@ -134,28 +124,33 @@ class CallRecord:
 
     def forget(self) -> None:
         """Let go of the last call of this thread."""
-        self._state.last = None
+        _CALLS.last.pop(self, None)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Put this thread's last call aside; on leaving it is back, and calls made meanwhile are forgotten."""
-        state = self._state
-        before = state.last, state.aside
-        state.last, state.aside = None, True
+        before, nested = _CALLS.last.pop(self, None), self in _CALLS.aside
+        _CALLS.aside.add(self)
         try:
             yield
         finally:
-            state.last, state.aside = before
+            if not nested:
+                _CALLS.aside.discard(self)
+            _CALLS.last.pop(self, None)
+            if before is not None:
+                _CALLS.last[self] = before
 
     @contextmanager
     def recording(self, nudge: bool) -> Iterator[None]:
         """Record the calls that this thread makes meanwhile, with zeros added to every `u` if `nudge`."""
-        state = self._state
-        before, state.nudge = state.nudge, nudge
+        before = _CALLS.nudges.get(self)
+        _CALLS.nudges[self] = nudge
         try:
             yield
         finally:
-            state.nudge = before
+            del _CALLS.nudges[self]
+            if before is not None:
+                _CALLS.nudges[self] = before
 
 
 def in_order(ran: Sequence[str], written: Sequence[str]) -> tuple[str, ...]:
