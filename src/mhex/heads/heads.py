@@ -246,9 +246,10 @@ class Heads(nn.Module):
     @property
     def ending(self) -> Ending | None:
         """How the host makes probabilities of its logits, as far as it is known."""
-        if self.settings.outputs is not None:
-            kind = "sigmoid" if self.settings.binary else "softmax"
-            return None if self.settings.outputs == "logits" else Ending(kind)
+        if self.settings.outputs == "probabilities":
+            return Ending("sigmoid" if self.settings.binary else "softmax")
+        if self.settings.outputs == "logits":
+            return None
         return None if self.record.ending == "unseen" else self.record.ending
 
     def note_ending(self, ending: Ending | None) -> None:

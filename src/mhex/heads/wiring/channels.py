@@ -173,23 +173,21 @@ def moved_by(node: fx.Node, channels: Channels) -> Channels | None:
             return None
         if name == "permute":
             return channels.permuted(axes)
-        if channels.rank is None and name == "flatten":
-            return None if axes[1:] in ((), (-1,)) else channels.reshaped(None)
-        if channels.rank is None and name == "unsqueeze":
-            return None
+        if channels.rank is None and name in ("flatten", "unsqueeze"):
+            return channels if len(axes) == 2 and axes[1] != -1 else None
         if channels.rank is None and name in ("transpose", "swapaxes") and set(axes) <= {0, 1}:
             return channels  # the first axes of a tensor whose channels are the last
         # Of unknown rank, tokens are transposed and maps have their axes moved, as a rule.
         least = max(4 if name in ("movedim", "moveaxis") else 3, *(axis + 1 for axis in axes), 0)
         return channels.after(lambda tensor: getattr(tensor, name)(*axes), least)
     if node.target is operator.getitem:
-        parts = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-        if all(part is not None for part in parts):
+        index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        if all(part is not None for part in index):
             return channels
-        if any(part is not None and not isinstance(part, slice) for part in parts):
+        if any(part is not None and not isinstance(part, slice) for part in index):
             return None
-        index = tuple(None if part is None else slice(None) for part in parts)
-        return channels.after(lambda tensor: tensor[index], len(parts) - parts.count(None))
+        slices = tuple(None if part is None else slice(None) for part in index)
+        return channels.after(lambda tensor: tensor[slices], len(index) - index.count(None))
     if node.target is torch.einsum or (node.target in _REDUCTIONS and not node.kwargs.get("keepdim")):
         return None
     if node.target is getattr and arguments in (("mT",), ("T",)):
