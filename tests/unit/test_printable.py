@@ -5,7 +5,7 @@ from torch import rand
 
 from mhex._printable import one_line, printable
 from mhex.heads.fit import BlockFit, FitReport
-from mhex.heads.strip import BlockSummary, Summary
+from mhex.heads.summary import BlockSummary, Summary
 from mhex.recommend.answer import RankedMethod, Recommendation
 from support.fixtures_report import report_of
 

@@ -2,8 +2,7 @@
 
 from mhex.heads.attachment import attach
 from mhex.heads.call_record import HeadsOutput
-from mhex.heads.collaboration import Collaboration, Study, pearson, study
-from mhex.heads.confidence import ConfidenceMap
+from mhex.heads.collaboration import Collaboration, ConfidenceMap, Study, pearson, study
 from mhex.heads.fit import FitReport
 from mhex.heads.heads import Heads, Settings, heads_of
 from mhex.heads.scaffold import Scaffold

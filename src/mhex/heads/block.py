@@ -38,16 +38,8 @@ class ExplainerBlock(nn.Module):
     """Gate and head of one residual connection (Sun and Lio, Multi-Head Explainer, 2025).
 
     With `z = x + r`, `h = ReLU(mean(z))` and `u = W1 h`, the gate is `(1 - lambda) + lambda * kappa * sigmoid(u)` and
-    the class scores are `W2 u`.
-
-    Args:
-        channels: C.
-        num_classes: n.
-        preset: How the gate starts; see `mhex.attach`.
-        coupling: How gate and head share their matrix.
-        gate_target: Whether the gate multiplies the shortcut or the sum.
-        relu: Whether the ReLU comes after the pooling or before.
-        channels_last: Whether maps are (B, H, W, C) rather than (B, C, H, W).
+    the class scores are `W2 u`. The options are those of `mhex.attach`; with `channels_last` maps are (B, H, W, C), and
+    with `branch_first` the host adds the shortcut to the branch.
     """
 
     strength: Tensor
@@ -119,11 +111,8 @@ class ExplainerBlock(nn.Module):
     ) -> tuple[Tensor, BlockOutput]:
         """What flows on instead of the sum of shortcut `x` and branch `r`, and everything computed on the way.
 
-        Args:
-            x: Shortcut, (B, C, H, W), (B, H, W, C) or (B, T, C).
-            r: Branch, in the same shape.
-            keep: Weight of each token in the pooling, (B, T).
-            nudge: Added to `u`, (B, C): a zero to which gradients are taken.
+        Both are (B, C, H, W), (B, H, W, C) or (B, T, C). `keep` (B, T) weighs the tokens in the pooling; `nudge` (B, C)
+        is a zero that is added to `u`, so that gradients can be taken to it.
         """
         axis = channel_axis(x, self.channels, self.channels_last)
         # Autocast would pool and multiply in half precision, where a mean over many positions loses its digits.

@@ -57,16 +57,6 @@ class Call:
                     "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
                 )
 
-    def check_rows(self, name: str, x: Tensor) -> None:
-        """Raise a CaptureError if a junction has other samples than the inputs, as where patches join the batch."""
-        if self.rows and x.shape[0] not in self.rows:
-            rows = " or ".join(map(str, sorted(self.rows)))
-            raise CaptureError(
-                f"Expected {rows} samples along the first axis at {name}, as in the inputs, but its tensors have the "
-                f"shape {tuple(x.shape)}: patches or choices that are folded into the batch have no head of their own; "
-                "leave the unit out with where=[...]."
-            )
-
 
 class _ThreadCalls(threading.local):
     """The calls of one thread."""
@@ -78,6 +68,7 @@ class _ThreadCalls(threading.local):
         self.aside: WeakSet[CallRecord] = WeakSet()
 
 
+# Four dictionaries of what there is at the moment: entries that stay would break compiled hosts, which guard them all.
 _CALLS = _ThreadCalls()
 
 
@@ -177,17 +168,11 @@ def decided(logits: Tensor, multi_label: bool) -> Tensor:
 
 
 class HeadsOutput(NamedTuple):
-    """What a model with heads says.
+    """What a model with heads says."""
 
-    Attributes:
-        output: What the host returned.
-        heads: Class scores (B, n) of every head, first to last.
-        sum: Their running sum, with a kept classifier as its last term, (B, n).
-    """
-
-    output: Any
-    heads: list[Tensor]
-    sum: Tensor
+    output: Any  # what the host returned
+    heads: list[Tensor]  # class scores (B, n) of every head, first to last
+    sum: Tensor  # their running sum, with a kept classifier as its last term, (B, n)
 
 
 @dataclass(frozen=True)
@@ -222,8 +207,10 @@ class HeadReading:
     @property
     def sum(self) -> Tensor:
         """The running sum (B, n) of all heads, and of the classifier where it joins the loss."""
-        classifier = self.classifier if self.heads.joined else None
-        return running_sum([*self._all_heads(), *([] if classifier is None else [classifier])], self.heads.decay)
+        terms = self._all_heads()
+        if self.heads.joined and (classifier := self.classifier) is not None:
+            terms.append(classifier)
+        return running_sum(terms, self.heads.decay)
 
     @property
     def source(self) -> Source:
@@ -253,42 +240,24 @@ class HeadReading:
         return self.heads_only[-1]
 
     @property
-    def predictions(self) -> Tensor:
-        """Classes (B,) of what predicts, or bool (B, n) for several labels."""
-        return decided(self.logits, self.multi_label)
-
-    @property
     def multi_label(self) -> bool:
         """Whether a sample may have several classes."""
         return self.heads.settings.multi_label
 
     def trained_terms(self, classifier: bool) -> list[Tensor]:
         """The terms of a loss: all heads, and the host's own classifier if it joins in."""
-        blocks = self.heads.named_blocks()
-        cut = [  # reentrant checkpointing runs a unit without a graph
-            name
-            for name, scores in self.call.logits.items()
-            if not scores.requires_grad and any(p.requires_grad for p in blocks[name].parameters())
-        ]
-        if cut and torch.is_grad_enabled() and self.call.graph:
+        dead = [name for name, scores in self.call.logits.items() if not scores.requires_grad]
+        cut = [name for name in dead if any(p.requires_grad for p in self.heads[name].parameters())]
+        if cut and torch.is_grad_enabled() and self.call.graph:  # reentrant checkpointing runs a unit without a graph
             raise CaptureError(
                 f"No gradient reaches the heads {some_of(cut, 3)}: reentrant activation checkpointing cuts them "
                 "off; use use_reentrant=False."
             )
-        if not classifier:
-            return self._all_heads()
-        advice = "pass classifier=False to train the heads alone, or give the model a classifier of that size."
-        return [*self._all_heads(), self._required_classifier(f"join in the loss: {advice}")]
-
-    @property
-    def spoken(self) -> dict[str, Tensor]:
-        """Class scores (B, n) of the heads by name, first to last; a CaptureError if all heads were stripped."""
-        if not self.call.logits and all(block.w2 is None for block in self.heads.named_blocks().values()):
-            raise CaptureError(
-                "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
-                "before."
-            )
-        return dict(self.call.logits)
+        terms = self._all_heads()
+        if classifier:
+            advice = "pass classifier=False to train the heads alone, or give the model a classifier of that size."
+            terms.append(self._required_classifier(f"join in the loss: {advice}"))
+        return terms
 
     def _all_heads(self) -> list[Tensor]:
         stripped = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]

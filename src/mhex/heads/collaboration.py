@@ -1,4 +1,4 @@
-"""Do the gate and the head of a block pull their shared matrix the same way?
+"""Do the gate and the head of a block pull their shared matrix the same way, and where in an image do they?
 
 In a block, `u = W1 h` feeds both. The loss of its own head pulls `W1` by `delta_DS h^T`; the loss of the next head,
 which `W1` reaches only through the gate, by `delta_AG h^T`. The cosine of these matrices is that of the two vectors.
@@ -6,50 +6,67 @@ which `W1` reaches only through the gate, by `delta_AG h^T`. The cosine of these
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import RandomSampler
 
+from mhex._files import writing
+from mhex._progress import track
 from mhex.capture import full
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, check_count, warn
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, check_count, unknown_name, warn
+from mhex.heads.block import wide_dtype
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import Heads, required_heads
+from mhex.heads.losses import class_loss
 from mhex.heads.predictors import watched
-from mhex.inputs.data import labelled_pieces
+from mhex.inputs.data import labelled_batch, labelled_pieces, select
 from mhex.stats.correlation import Correlation, Values, correlate
 
+CellMode = Literal["keep", "occlude"]
 CONFIDENCE = "p_orig"
+_IMAGES = "pixel_values"
+
+
+class _Drawing:
+    """A result that is drawn by `show`."""
+
+    def show(self) -> Any:
+        """Draw it as a matplotlib figure; notebooks display it."""
+        raise NotImplementedError
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
+        from mhex.viz import save_figure
+
+        with writing(path, "choose another path"):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return save_figure(self.show(), path)
 
 
 @dataclass(frozen=True, eq=False)
-class Collaboration:
+class Collaboration(_Drawing):
     """How gates and heads of N samples pulled.
 
-    Attributes:
-        cosine: From -1 (against each other) to 1 (the same way), (N, L - 1): the last block has no successor. 0 where
-            one of the two does not pull at all: the gate is fixed, the next head is untrained, or no channel is active.
-        blocks: Names of the L - 1 blocks, in the order in which they run.
-        heads: Names of all L heads.
-        labels: The labels: class numbers (N,) or targets (N, n).
-        p_orig: Probability of the true class, from what the scaffold predicts from, (N,). For several labels, the mean
-            probability of the right answer over the classes.
-        losses: Loss of each head, (N, L).
+    A cosine is from -1 (against each other) to 1 (the same way), and 0 where one of the two does not pull at all: the
+    gate is fixed, the next head is untrained, or no channel is active. The last block has no successor, and no cosine.
+    `p_orig` is the probability of the true class, from what the scaffold predicts from; for several labels, the mean
+    probability of the right answer over the classes.
     """
 
-    cosine: Tensor
-    blocks: tuple[str, ...]
-    heads: tuple[str, ...]
-    labels: Tensor
-    p_orig: Tensor
-    losses: Tensor
+    cosine: Tensor  # (N, L - 1)
+    blocks: tuple[str, ...]  # names of the L - 1 blocks, in the order in which they run
+    heads: tuple[str, ...]  # names of all L heads
+    labels: Tensor  # class numbers (N,) or targets (N, n)
+    p_orig: Tensor  # (N,)
+    losses: Tensor  # loss of each head, (N, L)
 
     def __len__(self) -> int:
         return int(self.cosine.shape[0])
@@ -63,22 +80,13 @@ class Collaboration:
 
         return cosine_figure(self.cosine, self.blocks)
 
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
-        return save_drawing(self.show, path)
-
 
 @dataclass(frozen=True, eq=False)
-class Study:
-    """Correlations over a data set.
+class Study(_Drawing):
+    """Correlations over a data set."""
 
-    Attributes:
-        rows: Correlations of each block's cosine with each variable, then of each variable with `p_orig`.
-        collaboration: The cosines.
-    """
-
-    rows: tuple[Correlation, ...]
-    collaboration: Collaboration
+    rows: tuple[Correlation, ...]  # of each block's cosine with each variable, then of each variable with `p_orig`
+    collaboration: Collaboration  # the cosines
 
     def __repr__(self) -> str:
         return f"Study({len(self.rows)} correlations of {len(self.collaboration)} samples)"
@@ -105,29 +113,30 @@ class Study:
         )
         return forest_figure([(r.first, r.second, r.coefficient, r.low, r.high) for r in rows], note)
 
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
-        return save_drawing(self.show, path)
+
+@dataclass(frozen=True, eq=False)
+class ConfidenceMap(_Drawing):
+    """How much each part of an image brings gates and heads together; see `Scaffold.confidence_map`."""
+
+    map: Tensor  # scaled per image from its least to its largest value, (B, grid, grid) in [0, 1]; constant maps are 0
+    raw: Tensor  # the sums of cosines before that, or by how much they fall where a part is hidden, (B, grid, grid)
+    images: Tensor  # what was cut into parts, (B, C, H, W)
+    labels: Tensor  # of the images
+    mode: CellMode  # whether only one part is visible, or only one hidden
+    blocks: tuple[str, ...]  # names of the blocks whose cosines were summed
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.map.shape))
+        return f"ConfidenceMap({shape}, mode={self.mode!r}, {len(self.blocks)} blocks)"
+
+    def show(self) -> Any:
+        """Draw the maps over their images as a matplotlib figure; notebooks display it."""
+        from mhex.viz import confidence_figure
+
+        return confidence_figure(self.map, self.raw, self.images, self.mode)
 
 
-def save_drawing(draw: Callable[[], Any], path: str | PathLike[str]) -> Path:
-    """Write the matplotlib figure that `draw` gives, in a folder that is made where there is none."""
-    from mhex.viz import save_figure
-
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(
-            f"Expected a path in a folder that can be made, but {path.parent} cannot: {error.strerror or error}; "
-            "choose another path."
-        ) from error
-    return save_figure(draw(), path)
-
-
-def measure_collaboration(
-    model: nn.Module, inputs: Any, labels: Tensor | None = None, chunk: int = 32, progress: bool = False
-) -> Collaboration:
+def measure_all(model: nn.Module, inputs: Any, labels: Tensor | None, chunk: int, progress: bool) -> Collaboration:
     """The cosines of `Scaffold.collaboration`."""
     heads = checked_heads(model)
     check_count("chunk", chunk)
@@ -164,15 +173,11 @@ def checked_heads(model: nn.Module) -> Heads:
 def measure(run: Callable[[Any], Call], heads: Heads, inputs: Any, labels: Tensor) -> Collaboration:
     """Cosines of one batch: one forward pass, and one pass backwards in pieces, each from a head to the gate before.
 
-    Args:
-        run: From `watched(model, nudge=True, graph=True)`.
-        heads: The heads of that model.
-        inputs: What the model takes.
-        labels: From `check_labels`.
+    `run` is from `watched(model, nudge=True, graph=True)`, and `labels` are from `check_labels`.
     """
     call = run(inputs)
     names = tuple(call.logits)
-    binary = heads.settings.multi_label or heads.settings.num_classes == 1
+    binary = heads.settings.binary
     scores = {name: full(y.detach()) for name, y in call.logits.items()}
     labels = labels.to(scores[names[0]].device)
     errors = {name: _error_direction(y, labels, binary) for name, y in scores.items()}
@@ -182,14 +187,15 @@ def measure(run: Callable[[Any], Call], heads: Heads, inputs: Any, labels: Tenso
         supervision = errors[name] @ full(w2.weight.detach()).to(errors[name])  # delta_DS up to a factor, (B, C)
         gate = _gate_pull(call, name, successor, errors[successor])  # delta_AG, likewise
         active = call.blocks[name].features.detach().any(1)
-        columns.append(torch.where(active, _cosine(gate, supervision), 0.0))
+        cosine = F.cosine_similarity(_unit(gate), _unit(supervision)).clamp(-1, 1)  # 0 where one of them is zero
+        columns.append(torch.where(active, cosine, 0.0))
     return Collaboration(
         cosine=torch.stack(columns, 1),
         blocks=names[:-1],
         heads=names,
         labels=labels,
         p_orig=_true_probability(full(HeadReading(call, heads).logits.detach()), labels, binary),
-        losses=torch.stack([_loss(y, labels, binary) for y in scores.values()], 1),
+        losses=torch.stack([class_loss(y, labels, binary, per_sample=True) for y in scores.values()], 1),
     )
 
 
@@ -232,25 +238,10 @@ def _gate_pull(call: Call, name: str, successor: str, error: Tensor) -> Tensor:
     return gradient
 
 
-def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of each row, (B,); 0 where one of them is zero."""
-    a, b = _unit(a), _unit(b)
-    lengths = a.norm(dim=1) * b.norm(dim=1)
-    return torch.where(lengths == 0, 0.0, (a * b).sum(1) / lengths).clamp(-1, 1)
-
-
 def _unit(rows: Tensor) -> Tensor:
     """Rows divided by their largest entry, so that no square of theirs is lost; zero rows stay."""
     largest = rows.abs().amax(1, keepdim=True)
     return torch.where(largest == 0, rows, rows / largest)
-
-
-def _loss(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
-    """Loss of each sample, (B,)."""
-    if binary:
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(1)
-    target = labels if labels.dim() == 1 else labels.to(logits.dtype)
-    return F.cross_entropy(logits, target, reduction="none")
 
 
 def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = ("x", "y")) -> Correlation:
@@ -308,17 +299,81 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
     return Study(tuple(row for row, _ in results), seen)
 
 
-def collaboration_study(
-    model: nn.Module,
-    loader: Any,
-    against: Mapping[str, Values] | None = None,
-    level: float = 0.95,
-    chunk: int = 32,
-    progress: bool = False,
-) -> Study:
-    """The correlations of `Scaffold.collaboration_study`."""
-    if against and isinstance(getattr(loader, "sampler", None), RandomSampler):
+def confidence_map(
+    model: nn.Module, inputs: Any, labels: Any, grid: int, mode: CellMode, blocks: str, chunk: int, progress: bool
+) -> ConfidenceMap:
+    """The map of `Scaffold.confidence_map`."""
+    heads = checked_heads(model)
+    check_count("chunk", chunk)
+    if mode not in get_args(CellMode):
+        raise unknown_name("mode", str(mode), get_args(CellMode))
+    count = _count(blocks, len(heads.settings.junctions) - 1)
+    _images(inputs)  # first: without a batch axis the labels would be blamed
+    inputs, labels = labelled_batch(inputs, labels, heads.settings.check_labels)
+    device = next(heads.parameters()).device
+    images = _images(inputs).to(device)
+    visible = cell_masks(images.shape[2], images.shape[3], grid).to(device)
+    if mode == "occlude":  # and the whole image last, from whose cosines the others are taken
+        visible = torch.cat([~visible, torch.ones_like(visible[:1])])
+    mean = images.mean((2, 3), dtype=wide_dtype(images), keepdim=True).to(images.dtype)
+    sums = []
+    with watched(model, nudge=True, graph=True) as run:
+        every = torch.arange(len(images) * len(visible), device=device)
+        for part in track(torch.split(every, chunk), "Confidence map", progress):
+            sample = part // len(visible)
+            copies: Any = torch.where(visible[part % len(visible), None], images[sample], mean[sample])
+            if isinstance(inputs, Mapping):
+                copies = {**select(inputs, sample.cpu(), len(images)), _IMAGES: copies}
+            seen = measure(run, heads, copies, labels[sample.to(labels.device)])
+            sums.append(seen.cosine[:, -count:].sum(1))
+    raw = torch.cat(sums).reshape(len(images), len(visible))
+    if mode == "occlude":
+        raw = raw[:, -1:] - raw[:, :-1]
+    low, high = raw.amin(1, keepdim=True), raw.amax(1, keepdim=True)
+    scaled = torch.where(high == low, 0.0, (raw - low) / (high - low))
+    shape = (len(images), grid, grid)
+    return ConfidenceMap(scaled.reshape(shape), raw.reshape(shape), images, labels, mode, seen.blocks[-count:])
+
+
+def cell_masks(height: int, width: int, grid: int) -> Tensor:
+    """The parts of an image, row by row, bool (grid * grid, H, W): each pixel is in one of them.
+
+    In each direction it is cut at `floor(i * H / grid)`.
+    """
+    if not isinstance(grid, int) or isinstance(grid, bool) or not 1 <= grid <= min(height, width):
         raise ArgumentError(
-            "The loader shuffles, so the values in against= would meet other samples than their own; use shuffle=False."
+            f"Expected grid to be a whole number from 1 to {min(height, width)}, the smaller side of the images, but "
+            f"got {grid!r}."
         )
-    return study(measure_collaboration(model, loader, None, chunk, progress), against, level)
+    edges = (torch.arange(1, grid + 1) * size // grid for size in (height, width))
+    rows, columns = (torch.bucketize(torch.arange(int(end[-1])), end, right=True) for end in edges)
+    return rows[:, None] * grid + columns == torch.arange(grid * grid)[:, None, None]
+
+
+def _count(blocks: str, available: int) -> int:
+    """How many of the blocks, counted from the last."""
+    if blocks == "all":
+        return available
+    number = re.fullmatch(r"last([1-9]\d*)", blocks) if isinstance(blocks, str) else None
+    if number is None:
+        raise unknown_name("choice of blocks", str(blocks), ("all", "last3"))
+    if int(number.group(1)) > available:
+        raise ArgumentError(f"Expected at most {available} blocks, but got blocks={blocks!r}; use 'all'.")
+    return int(number.group(1))
+
+
+def _images(inputs: Any) -> Tensor:
+    images = inputs.get(_IMAGES) if isinstance(inputs, Mapping) else inputs
+    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 4:
+        return images
+    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 3:
+        raise ArgumentError(
+            f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass image[None], "
+            "and its label likewise."
+        )
+    kind = f"the arguments {', '.join(inputs)}" if isinstance(inputs, Mapping) else type(images).__name__
+    came = f"{tuple(images.shape)} ({images.dtype})" if isinstance(images, Tensor) else kind
+    raise ArgumentError(
+        f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
+        "only. Scaffold.collaboration serves texts too."
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar, cast
 
@@ -13,19 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mhex.capture import Ending, read_logits
+from mhex.capture import read_logits
 from mhex.capture.batch import kept_tokens, tells_padding
 from mhex.capture.hooks import unfollow_calls
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
-from mhex.heads.block import ExplainerBlock, channel_axis, class_scores, gated_sum, pooled_sum, pooled_target
+from mhex.heads.block import Coupling, ExplainerBlock, channel_axis, class_scores, gated_sum, pooled_sum, pooled_target
 from mhex.heads.call_record import HeadReading, decided
 from mhex.heads.heads import PREFIX, Heads, Source, required_heads
 from mhex.heads.losses import running_sum
-from mhex.heads.predictors import call_model, last_name, watched
+from mhex.heads.predictors import call_model, watched
 from mhex.heads.wiring.graft import kind_of_unit, plant, ungraft
 from mhex.heads.wiring.residual import Junction, closing_norm, survey
 from mhex.inputs.data import unlabelled
 
+Gate = Literal["dynamic"] | Tensor | None
+HeadForm = Literal["folded", "exact"] | None
 Reads = Literal["hidden", "u", "gated"]
 _M = TypeVar("_M", bound=nn.Module)
 
@@ -33,53 +35,43 @@ _M = TypeVar("_M", bound=nn.Module)
 class FoldedBlock(nn.Module):
     """A gate and perhaps a head on one residual connection: mean, ReLU, matrix product, sigmoid, multiplication.
 
-    Args:
-        block: Where the matrices come from; they are copied.
-        prefix_tokens: Tokens at the start that are left out of the pooling.
-        gate: `"dynamic"` for the block's own gate, fixed factors (C,), or None for a gate of 1.
-        head: Whether to give class scores too, and how: `"folded"` multiplies both matrices into one (n, C), `"exact"`
-            computes as the block did; None for no head.
-        flows: Whether the gate acts on what flows on; a head that couples `"separate"` reads it all the same.
+    The matrices of `block` are copied, and `prefix_tokens` left out of the pooling. The gate is the block's own
+    (`"dynamic"`), fixed factors (C,), or None for 1; unless it `flows`, only a head that couples `"separate"` reads it.
+    The head is `"folded"` (both matrices multiplied into one, (n, C)), `"exact"` (computed as in the block) or None.
     """
 
     factors: Tensor | None
     intercept: Tensor | None
 
     def __init__(
-        self,
-        block: ExplainerBlock,
-        prefix_tokens: int = 0,
-        gate: Literal["dynamic"] | Tensor | None = "dynamic",
-        head: Literal["folded", "exact"] | None = None,
-        flows: bool = True,
+        self, block: ExplainerBlock, prefix_tokens: int, gate: Gate, head: HeadForm = None, flows: bool = True
     ) -> None:
         super().__init__()
         self.channels, self.relu, self.gate_target = block.channels, block.relu, block.gate_target
         self.channels_last, self.branch_first = block.channels_last, block.branch_first
-        self.prefix_tokens = prefix_tokens
+        self.prefix_tokens, self.flows = prefix_tokens, flows
         self.offset, self.scale = float(1 - block.strength), float(block.strength * block.kappa)
-        self.flows = flows
-        self.reads: Reads | None = None
-        if head is not None:
-            shared: Reads = "hidden" if head == "folded" else "u"
-            self.reads = shared if block.coupling == "shared" else "gated" if block.coupling == "separate" else "hidden"
+        shared: Reads = "hidden" if head == "folded" else "u"
+        reads: dict[Coupling, Reads] = {"shared": shared, "separate": "gated", "head_only": "hidden"}
+        self.reads = None if head is None else reads[block.coupling]
         self.computes_gate = isinstance(gate, str) and (flows or self.reads == "gated")
         gated = self.computes_gate or self.reads == "u"
         self.w1 = _linear(block.w1.weight) if block.w1 is not None and gated else None
-        self.w2: nn.Linear | None = None
-        if head is not None:
-            exact = block.w2 if head == "exact" else None
-            self.w2 = _linear(block.equivalent_matrix() if exact is None else exact.weight)
-        intercept = block.intercept if head is not None else None
+        exact = block.w2 if head == "exact" else None
+        matrix = None if head is None else block.equivalent_matrix() if exact is None else exact.weight
+        self.w2 = None if matrix is None else _linear(matrix)
+        intercept = None if head is None or block.intercept is None else block.intercept.detach().clone()
         self.register_buffer("factors", gate.detach()[None].clone() if isinstance(gate, Tensor) else None)
-        self.register_buffer("intercept", None if intercept is None else intercept.detach().clone())
+        self.register_buffer("intercept", intercept)
         self.sink: list[Tensor] | None = None  # of a copy that lives for one call, see `Folded`
 
     def forward(self, x: Tensor, r: Tensor, masks: Mapping[str, Any]) -> Tensor:
         """Join a shortcut and a branch as `ExplainerBlock` does; `masks` are those of the unit, by name."""
-        axis = channel_axis(x, self.channels, self.channels_last)
+        axis, device = channel_axis(x, self.channels, self.channels_last), x.device.type
         keep = self._keep(x, masks)
-        with _no_autocast(x):
+        # Sums in full precision; entered only where autocast is on, so that it leaves no mark in an exported graph.
+        autocast = torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if autocast else nullcontext():
             _, hidden = pooled_sum(x, r, axis, keep, self.relu)
             u = None if self.w1 is None else F.linear(hidden, self.w1.weight.to(hidden.dtype))
             gate = self.factors
@@ -109,28 +101,15 @@ class Folded(nn.Module):
 
     A head sits deep inside the model, and what it says must come out. Nothing is kept on the modules for that: every
     call makes shallow copies of the modules on the way to the heads (not of their weights) and hands them one list.
-
-    Args:
-        host: The model, with `FoldedBlock` modules in its units.
-        speaking: Dotted names of those with a head.
-        num_classes: n.
-        decay: Decay of the running sum of all class scores; None for the last head alone.
-        joined: Whether the host's own classifier is a term of that sum.
-        ending: How the host makes probabilities of its logits; None if it returns logits.
+    `speaking` are dotted names of the `FoldedBlock` modules in `host` that have a head.
     """
 
-    def __init__(
-        self,
-        host: nn.Module,
-        speaking: Sequence[str],
-        num_classes: int,
-        decay: float | None,
-        joined: bool,
-        ending: Ending | None = None,
-    ) -> None:
+    def __init__(self, host: nn.Module, speaking: Sequence[str], heads: Heads, source: Source) -> None:
         super().__init__()
-        self.host, self.speaking, self.num_classes = host, tuple(speaking), num_classes
-        self.decay, self.joined, self.ending = decay, joined, ending
+        self.host, self.speaking, self.num_classes = host, tuple(speaking), heads.settings.num_classes
+        self.decay = heads.decay if source == "sum" else None  # of the running sum; None for the last head alone
+        self.joined = heads.joined  # whether the host's own classifier is a term of that sum
+        self.ending = heads.ending  # how the host makes probabilities of its logits; None if it returns logits
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Class scores (B, n) of inputs as the host takes them."""
@@ -190,12 +169,6 @@ def _linear(weight: Tensor) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
     return layer
-
-
-def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Sums in full precision; entered only where autocast is on, so that it leaves no mark in an exported graph."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -287,7 +260,7 @@ def fold_model(
     For `"classifier"` it is a copy of the host with gates in it, which returns what the host returned; otherwise a
     module that returns class scores (B, n).
     """
-    last = last_name(heads) if source == "last_head" else None
+    last = heads.last_name() if source == "last_head" else None
     if heads.settings.exclude_special and not heads.prefix_tokens:
         raise ArgumentError(
             "Heads with exclude_special=True must see the token ids, which do not reach the units of a folded text "
@@ -296,14 +269,14 @@ def fold_model(
     needed = heads.names if source == "sum" else () if last is None else (last,)
     if stripped := [name for name in needed if heads[name].w2 is None]:
         raise CaptureError(f"The heads at {some_of(stripped, 3)} were stripped, so {source!r} cannot predict.")
-    host = plain_copy(model)
+    host = without_heads(copy.deepcopy(model))
     junctions = [junction for junction in survey(host).junctions if junction.name in heads.places]
     _check_masks(host, heads, junctions)
     joins: dict[Junction, nn.Module] = {}
     prefix = heads.prefix_tokens if heads.settings.exclude_special else 0
     for junction in junctions:
         block = heads[junction.name]
-        gate: Literal["dynamic"] | Tensor | None = "dynamic" if factors is None else factors[junction.name]
+        gate: Gate = "dynamic" if factors is None else factors[junction.name]
         if block.gate_state() in ("none", "off"):
             gate = None
         if junction.name == last:  # nothing reads what flows on past the last head
@@ -315,20 +288,16 @@ def fold_model(
     names = plant(host, joins)
     if source != "classifier":
         speaking = [names[junction.name] for junction in joins if source == "sum" or junction.name == last]
-        decay = heads.decay if source == "sum" else None
-        kind = _taking(type(host))
-        host = kind(host, speaking, heads.settings.num_classes, decay, heads.joined, heads.ending)
+        host = _taking(type(host))(host, speaking, heads, source)
     return host.requires_grad_(False).eval()
 
 
-def plain_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model without its heads."""
-    host = copy.deepcopy(model)
-    heads = required_heads(host)
-    ungraft(host)
-    unfollow_calls(host, heads)
-    del host._modules[PREFIX]
-    return host
+def without_heads(model: nn.Module) -> nn.Module:
+    """Take the heads off a model, which keeps its weights and loses its gates."""
+    ungraft(model)
+    unfollow_calls(model, required_heads(model))
+    del model._modules[PREFIX]
+    return model
 
 
 def _check_masks(host: nn.Module, heads: Heads, junctions: Sequence[Junction]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
 from typing import Any, Literal, cast
 
 import torch
@@ -30,32 +29,23 @@ PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
 
 @dataclass(frozen=True)
 class Settings:
-    """How a set of heads is built; saved with their weights.
+    """How a set of heads is built; saved with their weights."""
 
-    Attributes:
-        num_classes: n.
-        junctions: Names of the residual connections that carry a block, as the model is written; `Heads.names` has
-            them in the order in which they run.
-        channels: Width of each.
-        preset: How the gates start.
-        coupling: How gate and head share their matrix.
-        gate_target: What the gate multiplies.
-        relu: Whether the ReLU comes after or before the pooling.
-        exclude_special: Whether class and separator tokens are left out of the pooling.
-        multi_label: Whether a sample may have several classes.
-        outputs: What the host returns; None if calls are to show it.
-    """
+    num_classes: int  # n
+    junctions: tuple[str, ...]  # names of the residual connections that carry a block, as the model is written
+    channels: tuple[int, ...]  # width of each
+    preset: Preset = "identity"  # how the gates start
+    coupling: Coupling = "shared"  # how gate and head share their matrix
+    gate_target: GateTarget = "shortcut"  # what the gate multiplies
+    relu: Relu = "post"  # whether the ReLU comes after or before the pooling
+    exclude_special: bool = False  # whether class and separator tokens are left out of the pooling
+    multi_label: bool = False  # whether a sample may have several classes
+    outputs: Outputs | None = None  # what the host returns; None if calls are to show it
 
-    num_classes: int
-    junctions: tuple[str, ...]
-    channels: tuple[int, ...]
-    preset: Preset = "identity"
-    coupling: Coupling = "shared"
-    gate_target: GateTarget = "shortcut"
-    relu: Relu = "post"
-    exclude_special: bool = False
-    multi_label: bool = False
-    outputs: Outputs | None = None
+    @property
+    def binary(self) -> bool:
+        """Whether every class is a yes-or-no question of its own."""
+        return self.multi_label or self.num_classes == 1
 
     def check_labels(self, labels: Tensor, batch: int) -> Tensor:
         """Labels of `batch` samples in the form that the losses take; see `mhex.heads.losses.check_labels`."""
@@ -79,12 +69,9 @@ def checked_classes(value: Any) -> int:
 class Heads(nn.Module):
     """The blocks of one host, and what they share.
 
-    Args:
-        settings: How to build them.
-        prefix_tokens: Tokens before the patches of a vision Transformer, for `exclude_special`.
-        channels_last: Junctions whose maps are (B, H, W, C).
-        branch_first: Junctions at which the host adds the shortcut to the branch, not the branch to the shortcut.
-        mask_places: Arguments of the host that say which tokens are padding, from `mask_arguments`.
+    `prefix_tokens` stand before the patches of a vision Transformer. At the junctions in `channels_last`, maps are
+    (B, H, W, C); at those in `branch_first`, the host adds the shortcut to the branch. `mask_places` are arguments of
+    the host that say which tokens are padding, from `mask_arguments`.
     """
 
     def __init__(
@@ -152,42 +139,58 @@ class Heads(nn.Module):
         """Blocks by name of their junction, first to last."""
         return {name: self[name] for name in self.names}
 
-    def freeze(self, host: nn.Module) -> None:
-        """Freeze the host's own parameters and the running statistics of its norms."""
-        if self.frozen is not None:
-            return
-        heads = set(self.parameters())
-        trainable = {name: p for name, p in host.named_parameters() if p.requires_grad and p not in heads}
-        for parameter in trainable.values():
-            parameter.requires_grad_(False)
-        _hold_norms(host)
-        self.frozen = tuple(trainable)
+    def last_name(self) -> str:
+        """Name of the block that runs last; a CaptureError before a call has shown it."""
+        if not self.order and len(self.places) > 1:
+            raise CaptureError(
+                "It is not known yet which head is the last: call the model once, because it may run its units in "
+                "another order than it lists them."
+            )
+        return (self.order or self.names)[-1]
 
-    def thaw(self, host: nn.Module) -> None:
-        """Undo `freeze`: what was trainable before trains again, norms follow the mode of the host."""
-        if self.frozen is None:
-            return
-        for name in self.frozen:
-            host.get_parameter(name).requires_grad_(True)
-        for norm in _running_norms(host):
-            norm.training = host.training
-        self.frozen = None
+    def strip(self, source: Source) -> int:
+        """Strip the heads as `Scaffold.strip_heads` does; `source`, which predicts, is settled for good."""
+        before = sum(p.numel() for p in self.parameters())
+        last = self.last_name() if source == "last_head" else None
+        if last is not None and self[last].w2 is None:
+            raise CaptureError("The last head was stripped before, so it cannot predict; attach the heads again.")
+        if source == "sum":
+            warn("Nothing can be stripped: predictions come from the sum of all heads, which reads every matrix.")
+            return 0
+        for name, block in self.named_blocks().items():
+            if name != last:
+                block.w2, block.intercept = None, None
+            read = block.w2 is not None and block.coupling == "shared"
+            if block.gate_state() == "off" and not read:
+                block.w1 = None
+        self.source = source
+        self.record.forget()
+        return before - sum(p.numel() for p in self.parameters())
 
-    def ramp(self, step: int, steps: int, share: float) -> None:
-        """Set `lambda` of the gates of preset `"warmup"` to `min(1, step / (share * steps))`; see `Scaffold.ramp`."""
-        _check_real("step", step, "a step of training, counted from 0", 0)
-        _check_real("steps", steps, "the number of all steps of training, at least 1", 1)
-        _check_real("share", share, "the part of the steps in which the gate changes, from 0 to 1", 0, 1)
-        if self.settings.preset == "warmup" and self.settings.coupling != "head_only":
-            for block in self.named_blocks().values():
-                block.strength.fill_(min(1.0, step / max(1.0, share * steps)))
+    def reset_classes(self, num_classes: int) -> None:
+        """Give every block a new class matrix, drawn as at the start; the gates' matrices stay."""
+        checked_classes(num_classes)
+        blocks = self.named_blocks()
+        for name, block in blocks.items():
+            if block.w1 is None and block.coupling != "head_only":
+                raise ArgumentError(
+                    f"The block at {name} was stripped of its first matrix, so it cannot learn classes; attach new "
+                    "heads."
+                )
+        for block in blocks.values():
+            like = block.strength if block.w1 is None else block.w1.weight
+            fresh = nn.Linear(block.channels, num_classes, bias=False)
+            block.w2, block.intercept = fresh.to(like.device, like.dtype).train(block.training), None
+        self.settings = replace(self.settings, num_classes=num_classes)
+        self.source, self.mode, self.decay, self.joined = None, "finetune", 0.8, True
+        self.record.forget()
 
     # --- what the host's forward calls ---------------------------------------------------------------------------
 
     def begin(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A call of the host begins. In a replica, `host` is the replica and its heads serve the call."""
         if self.frozen is not None:
-            _hold_norms(host)
+            set_norms(host, training=False)
         masks = {name: mask for name, mask in kwargs.items() if tells_padding([name])}
         masks.update({name: args[place] for name, place in self.mask_places.items() if place < len(args)})
         special = None
@@ -209,14 +212,11 @@ class Heads(nn.Module):
 
     @contextmanager
     def recording(self, host: nn.Module, nudge: bool = False) -> Iterator[None]:
-        """Keep everything that the blocks compute in calls of `host` that this thread makes meanwhile.
+        """Keep everything that the blocks compute in calls of their `host` that this thread makes meanwhile.
 
-        Args:
-            host: The model that carries these heads.
-            nudge: Whether to add zeros to every `u`, to which gradients can be taken (`Call.nudges`).
+        With `nudge`, zeros to which gradients can be taken (`Call.nudges`) are added to every `u`.
         """
-        with ExitStack() as stack:
-            stack.enter_context(self.record.recording(nudge))
+        with self.record.recording(nudge), ExitStack() as stack:
             for name in self.settings.junctions:
                 if ":" not in name:  # the unit's output is that of its last addition
                     see_each(stack, [host.get_submodule(unit_of(name))], partial(self._returned, name))
@@ -237,11 +237,7 @@ class Heads(nn.Module):
         return self.source if self.source is not None or follows else self.head_source()
 
     def ending_of(self, scores: Tensor) -> Ending | None:
-        """How the host makes probabilities of its logits: as the user says, or as its calls show.
-
-        Args:
-            scores: What the host returned, (B, n); its graph, if there is one, tells.
-        """
+        """How the host makes probabilities of its logits, as the user or the graph of its `scores` (B, n) says."""
         unseen = self.settings.outputs is None and self.record.ending == "unseen"
         if unseen and scores.grad_fn is not None and not torch.compiler.is_compiling():
             self.note_ending(ending_in_graph(scores))
@@ -250,9 +246,10 @@ class Heads(nn.Module):
     @property
     def ending(self) -> Ending | None:
         """How the host makes probabilities of its logits, as far as it is known."""
-        if self.settings.outputs is not None:
-            single = self.settings.multi_label or self.settings.num_classes == 1
-            return None if self.settings.outputs == "logits" else Ending("sigmoid" if single else "softmax")
+        if self.settings.outputs == "probabilities":
+            return Ending("sigmoid" if self.settings.binary else "softmax")
+        if self.settings.outputs == "logits":
+            return None
         return None if self.record.ending == "unseen" else self.record.ending
 
     def note_ending(self, ending: Ending | None) -> None:
@@ -287,7 +284,12 @@ class Heads(nn.Module):
         joined: Tensor
         joined, seen = block(x, r, keep, nudge)
         if call is not None:
-            call.check_rows(name, x)
+            if call.rows and x.shape[0] not in call.rows:
+                raise CaptureError(
+                    f"Expected {' or '.join(map(str, sorted(call.rows)))} samples along the first axis at {name}, as "
+                    f"in the inputs, but its tensors have the shape {tuple(x.shape)}: patches or choices that are "
+                    "folded into the batch have no head of their own; leave the unit out with where=[...]."
+                )
             if name in call.ran:
                 raise CaptureError(
                     f"{name} ran twice in one forward pass, and one head cannot serve both (a layer that is shared, as "
@@ -327,23 +329,11 @@ class Heads(nn.Module):
         return ~special if keep is None else keep & ~special
 
 
-def _running_norms(host: nn.Module) -> Iterator[nn.Module]:
-    """Norms with running statistics; in evaluation mode their buffers do not move."""
-    return (module for module in host.modules() if module._buffers.get("running_mean") is not None)
-
-
-def _hold_norms(host: nn.Module) -> None:
-    """Put norms with running statistics in evaluation mode, where they are not yet."""
-    for norm in _running_norms(host):
-        if norm.training:
-            norm.training = False
-
-
-def _check_real(name: str, value: Any, meaning: str, low: float, high: float = float("inf")) -> None:
-    if not isinstance(value, Real) or value is True or value is False:
-        raise ArgumentTypeError(f"Expected {name} to be {meaning}, but got {value!r}.")
-    if not low <= float(value) <= high:  # also where it is not a number
-        raise ArgumentError(f"Expected {name} to be {meaning}, but got {name}={value!r}.")
+def set_norms(host: nn.Module, training: bool) -> None:
+    """Put norms with running statistics, which move in training mode alone, in a mode where they are not in it yet."""
+    for norm in host.modules():
+        if norm._buffers.get("running_mean") is not None and norm.training != training:
+            norm.training = training
 
 
 def _special(ids: Any, masks: Mapping[str, Any]) -> Tensor:

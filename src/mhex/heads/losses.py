@@ -28,12 +28,8 @@ def running_sum(logits: Sequence[Tensor], decay: float) -> Tensor:
 def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool) -> Tensor:
     """Labels in the form that the losses take: class numbers (B,) or targets (B, n).
 
-    Args:
-        labels: Class numbers (B,) or (B, 1); class probabilities (B, n); with `multi_label`, or one class, 0 or 1
-            for each class, (B, n).
-        batch: B.
-        num_classes: n.
-        multi_label: Whether a sample may have several classes.
+    They may be class numbers (B,) or (B, 1), or class probabilities (B, n); with `multi_label`, or for one class, they
+    are 0 or 1 for each class, (B, n).
     """
     if not isinstance(labels, Tensor):
         raise ArgumentTypeError(f"Expected labels to be a tensor, but got {type(labels).__name__}.")
@@ -59,11 +55,16 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool
     return labels if labels.dim() == 1 else labels.float()
 
 
-def class_loss(logits: Tensor, labels: Tensor, multi_label: bool) -> Tensor:
-    """Mean cross-entropy of scores (B, n) over the batch; binary for several labels or a single class score."""
+def class_loss(logits: Tensor, labels: Tensor, multi_label: bool, per_sample: bool = False) -> Tensor:
+    """Mean cross-entropy of scores (B, n) over the batch, or of each sample (B,).
+
+    It is binary for several labels or a single class score.
+    """
+    reduction = "none" if per_sample else "mean"
     if multi_label or logits.shape[1] == 1:
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-    return F.cross_entropy(logits, labels if labels.dim() == 1 else labels.to(logits.dtype))
+        loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
+        return loss.mean(1) if per_sample else loss
+    return F.cross_entropy(logits, labels if labels.dim() == 1 else labels.to(logits.dtype), reduction=reduction)
 
 
 def combined_loss(

@@ -15,21 +15,14 @@ from mhex.capture.outputs import ending_seen
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError, unknown_name
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import PREFIX, Heads, Source, heads_of, required_heads
-from mhex.inputs.data import unlabelled
 
 _CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision, timm and Hugging Face
 
 
 def predicting_source(heads: Heads, choice: Source | None = None, model: nn.Module | None = None) -> Source:
-    """What predicts: as chosen, as set, as calls have shown, or else as the model's last layer says.
+    """What predicts: the user's choice, what is set, what calls have shown, or a guess from the last layer of `model`.
 
-    Args:
-        heads: The heads of the model.
-        choice: The user's choice.
-        model: Their host, whose last layer may serve as a guess; None if a guess will not do.
-
-    Raises:
-        CaptureError: It depends on what the model returns, and nothing shows that yet.
+    Without `model` there is no guess: a CaptureError if nothing shows yet what the host returns.
     """
     check_source(choice)
     if (source := choice or heads.settled_source()) is not None:
@@ -63,48 +56,29 @@ def shown_width(heads: Heads) -> int | None:
     return heads.record.width if call is None else HeadReading(call, heads).width
 
 
-def last_name(heads: Heads) -> str:
-    """Name of the block that runs last; a CaptureError before a call has shown it."""
-    if not heads.order and len(heads.places) > 1:
-        raise CaptureError(
-            "It is not known yet which head is the last: call the model once, because it may run its units in another "
-            "order than it lists them."
-        )
-    return (heads.order or heads.names)[-1]
-
-
 def answered_by_heads(model: nn.Module) -> Source | None:
-    """What answers in place of the model's own classifier, which was left out of the loss of its heads.
+    """What answers in place of the classifier of a model, which was left out of the loss of its heads; None if nothing.
 
-    Args:
-        model: With heads, or a wrapper of such a model.
-
-    Returns:
-        None if the classifier answers, or nothing is known against it.
+    The heads may be those of a model that this one wraps.
     """
-    for _, heads in guests(model.modules()):
-        if isinstance(heads, Heads) and not heads.joined and (source := heads.settled_source()) != "classifier":
-            return source
-    return None
+    sources = (heads.settled_source() for heads in _heads_within(model) if not heads.joined)
+    return next((source for source in sources if source != "classifier"), None)
 
 
 def say_something(model: nn.Module) -> bool:
     """Whether heads of the model, or of one that it wraps, have class weights that are not 0."""
-    heads = [guest for _, guest in guests(model.modules()) if isinstance(guest, Heads)]
-    blocks = [block for part in heads for block in part.named_blocks().values() if block.w2 is not None]
-    return any(bool(block.equivalent_matrix().any()) for block in blocks)
+    blocks = (block for heads in _heads_within(model) for block in heads.named_blocks().values())
+    return any(bool(block.equivalent_matrix().any()) for block in blocks if block.w2 is not None)
+
+
+def _heads_within(model: nn.Module) -> list[Heads]:
+    return [guest for _, guest in guests(model.modules()) if isinstance(guest, Heads)]
 
 
 def check_answering(model: nn.Module, purpose: str, instead: str = "") -> None:
     """Refuse to read a model by its own classifier where that was left out of the loss and its heads answer.
 
-    Args:
-        model: With heads, or without any.
-        purpose: What would read the classifier, for the message.
-        instead: What else to do there, a sentence with a space after it.
-
-    Raises:
-        UnsupportedModelError: The heads answer.
+    The message says for what `purpose` the classifier would be read, and what to do `instead`: a sentence and a space.
     """
     if (source := answered_by_heads(model)) is None:
         return
@@ -120,28 +94,20 @@ def check_answering(model: nn.Module, purpose: str, instead: str = "") -> None:
 
 def _last_layer(model: nn.Module) -> int | None:
     """Outputs of the last layer, where it is a classifier by its name; None where that cannot be told."""
-    children = [
-        (name, child)
-        for name, child in model.named_children()
-        if name != PREFIX and next(child.parameters(), None) is not None
-    ]
-    if not children or children[-1][0] not in _CLASSIFIERS:
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False) if not name.startswith(f"{PREFIX}.")]
+    if not names or names[-1].split(".")[0] not in _CLASSIFIERS:
         return None
-    layers = [layer for layer in children[-1][1].modules() if next(layer.parameters(recurse=False), None) is not None]
-    return layers[-1].out_features if isinstance(layers[-1], nn.Linear) else None
+    layer = model.get_submodule(names[-1].rpartition(".")[0])
+    return layer.out_features if isinstance(layer, nn.Linear) else None
 
 
 @contextmanager
 def watched(model: nn.Module, *, nudge: bool = False, graph: bool = False) -> Iterator[Callable[[Any], Call]]:
     """Run a model with heads in evaluation mode and see everything its blocks compute; the model is left as it was.
 
-    Args:
-        model: Carries heads.
-        nudge: Whether to add zeros to every `u`, to which gradients can be taken.
-        graph: Whether to build an autograd graph; parameters are frozen meanwhile, so it starts at the nudges.
-
-    Yields:
-        A function from inputs (a tensor, or a dictionary of arguments) to the `Call`.
+    Yields a function from inputs (a tensor, or a dictionary of arguments) to the `Call`. With `nudge`, zeros are added
+    to every `u`, to which gradients can be taken; with `graph`, calls build an autograd graph, which starts at these
+    zeros because parameters are frozen meanwhile.
     """
     heads = required_heads(model)
     with ExitStack() as stack:
@@ -155,19 +121,6 @@ def watched(model: nn.Module, *, nudge: bool = False, graph: bool = False) -> It
             return heads.record.required_last()
 
         yield run
-
-
-def predict(model: nn.Module, data: Any) -> Tensor:
-    """The scores of `Scaffold.predict`."""
-    heads = required_heads(model)
-    scores: list[Tensor] = []
-    with untouched(model), torch.no_grad():
-        for inputs in unlabelled(data):
-            call_model(model, inputs)
-            scores.append(heads.sighting().logits)
-    if not scores:
-        raise ArgumentError("Expected some data to predict, but the loader was empty (or used up).")
-    return torch.cat(scores)
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -29,16 +29,10 @@ def shares(part: Tensor) -> Tensor:
 
 
 def adjusted_weights(matrix: Tensor, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
-    """`W+ [SS+ > ss+] - alpha W- [SS- > ss-]`: what each channel says of each class.
+    """`W+ [SS+ > ss+] - alpha W- [SS- > ss-]`, (n, C): what each channel says of each class.
 
-    Args:
-        matrix: `W_eq`, (n, C). A single row is read as the two classes `[-W; W]`.
-        alpha: Weight of the negative class weights.
-        sharpness: `ss+`, the share of a channel's positive weights above which a class keeps the channel.
-        negative_sharpness: `ss-`, the same for its negative weights.
-
-    Returns:
-        (n, C), or (2, C) for a single class.
+    `matrix` is `W_eq` (n, C); a single row is read as the two classes `[-W; W]`. A class keeps a channel if its share
+    of the channel's positive weights is above `ss+`, the sharpness, or that of the negative weights above `ss-`.
     """
     if matrix.shape[0] == 1:
         matrix = torch.cat([-matrix, matrix])
@@ -200,11 +194,8 @@ def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str
 def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settings: MapSettings) -> dict[str, Tensor]:
     """`M_c = sum_k w_(c,k) a_k` of each block, on its own grid, by name: (B, K, H, W), or (B, K, T) for tokens.
 
-    Args:
-        reading: The reading of a recorded call of the host.
-        names: Names of the blocks.
-        index: Class numbers, (B, K); of a single-output head, 0 and 1 are its two classes.
-        settings: How maps are made.
+    The call that is read was recorded. `index` has class numbers (B, K); of a head with a single class score, 0 and 1
+    are its two classes.
     """
     call, heads = reading.call, reading.heads
     positive, negative = thresholds(settings, heads.settings.num_classes)
@@ -286,19 +277,14 @@ def combined(maps: Mapping[str, Tensor], settings: MapSettings, size: Sequence[i
     weights = layer_weights(len(maps), settings.layer_factor, settings.anchor)
     sums: dict[torch.Size, Tensor] = {}  # upsampling is linear, so maps of one grid are added first
     for weight, block_map in zip(weights, maps.values(), strict=True):
-        scaled = weight * (_by_largest(block_map) if settings.layer_scale == "max" else block_map)
         grid = block_map.shape[2:]
+        if settings.layer_scale == "max":
+            largest = block_map.abs().amax(tuple(range(2, block_map.dim())), keepdim=True)
+            block_map = torch.where(largest > 0, block_map / largest, 0.0)
+        scaled = weight * block_map
         sums[grid] = sums[grid] + scaled if grid in sums else scaled
-    first, *further = sums.values()
-    if not further:
-        return first
-    goal = None if size is None else list(size)
-    total = F.interpolate(first, size=goal, mode="bilinear", align_corners=False)
-    for part in further:
-        total += F.interpolate(part, size=goal, mode="bilinear", align_corners=False)
-    return total
-
-
-def _by_largest(block_map: Tensor) -> Tensor:
-    largest = block_map.abs().amax(tuple(range(2, block_map.dim())), keepdim=True)
-    return torch.where(largest > 0, block_map / largest, 0.0)
+    parts = list(sums.values())
+    if len(parts) > 1:
+        goal = None if size is None else list(size)
+        parts = [F.interpolate(part, size=goal, mode="bilinear", align_corners=False) for part in parts]
+    return reduce(torch.add, parts)

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.data import RandomSampler
 
-from mhex.capture.hooks import unfollow_calls
-from mhex.errors import ArgumentError, unknown_name, warn
+from mhex.capture import untouched
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
 from mhex.heads.call_record import HeadReading, HeadsOutput, decided
-from mhex.heads.collaboration import Collaboration, Study, collaboration_study, measure_collaboration
-from mhex.heads.confidence import CellMode, ConfidenceMap, confidence_map
+from mhex.heads.collaboration import CellMode, Collaboration, ConfidenceMap, Study, confidence_map, measure_all, study
 from mhex.heads.files import save_heads
-from mhex.heads.fit import FitReport, Method, fit_heads, head_accuracy
-from mhex.heads.fold import StaticFoldReport, fold_model, fold_static
-from mhex.heads.heads import PREFIX, Heads, Settings, Source, checked_classes, checked_model, heads_of, required_heads
-from mhex.heads.losses import Mode, Reduction, check_labels, combined_loss
-from mhex.heads.predictors import check_source, predict, predicting_source
-from mhex.heads.strip import Summary, reset_classes, strip_heads, summarise
-from mhex.heads.wiring.graft import ungraft
+from mhex.heads.fit import FitReport, Method, Options, fit_heads, head_accuracy
+from mhex.heads.fold import StaticFoldReport, fold_model, fold_static, without_heads
+from mhex.heads.heads import PREFIX, Heads, Settings, Source, checked_model, heads_of, required_heads, set_norms
+from mhex.heads.losses import Mode, Reduction, combined_loss
+from mhex.heads.predictors import call_model, check_source, predicting_source
+from mhex.heads.summary import Summary, summarise
+from mhex.inputs.data import loader_of, unlabelled
 from mhex.stats.correlation import Values
 
 
 class Scaffold:
-    """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model carries.
+    """Heads on a model, made by `mhex.attach`; `Scaffold(model)` finds those that a model, or what it wraps, carries.
 
     Attributes:
         model: The model, without wrappers; it stays after `detach`.
-
-    Args:
-        model: The model, or a wrapper of it.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -95,7 +94,13 @@ class Scaffold:
     @property
     def head_logits(self) -> dict[str, Tensor]:
         """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
-        return self.reading.spoken
+        reading = self.reading
+        if not reading.call.logits and all(block.w2 is None for block in reading.heads.named_blocks().values()):
+            raise CaptureError(
+                "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
+                "before."
+            )
+        return dict(reading.call.logits)
 
     @property
     def head_predictions(self) -> dict[str, Tensor]:
@@ -110,7 +115,7 @@ class Scaffold:
     @property
     def predictions(self) -> Tensor:
         """Classes predicted in the last forward pass, from `predict_from`: (B,), or bool (B, n) for several labels."""
-        return self.reading.predictions
+        return decided(self.logits, self.settings.multi_label)
 
     def loss(
         self,
@@ -133,7 +138,7 @@ class Scaffold:
             weights: Weights of the losses in `"finetune"`, one per term; 1 by default.
         """
         terms = self.reading.trained_terms(classifier)
-        labels = check_labels(labels, terms[0].shape[0], self.num_classes, self.settings.multi_label)
+        labels = self.settings.check_labels(labels, terms[0].shape[0])
         loss = combined_loss(terms, labels, mode, reduction, decay, self.settings.multi_label, weights)
         self.heads.mode, self.heads.decay, self.heads.joined = mode, decay, classifier
         return loss
@@ -178,8 +183,7 @@ class Scaffold:
     def ramp(self, step: int, steps: int, share: float = 0.1) -> None:
         """Move the gates of preset `"warmup"` from 1 towards the published gate; call it before every step.
 
-        The gates of all other presets, and heads without gates (`coupling="head_only"`), stay as they are: there a
-        call only checks its arguments, so that one training loop serves all presets.
+        All other gates stay as they are: there a call only checks its arguments, so that one loop serves all presets.
 
         Args:
             step: Step of training, counted from 0; from `share * steps` on the gate is the published one.
@@ -193,20 +197,37 @@ class Scaffold:
             >>> scaffold.summary().rows[0].strength
             0.5
         """
-        self.heads.ramp(step, steps, share)
+        heads = self.heads
+        _check_real("step", step, "a step of training, counted from 0", 0)
+        _check_real("steps", steps, "the number of all steps of training, at least 1", 1)
+        _check_real("share", share, "the part of the steps in which the gate changes, from 0 to 1", 0, 1)
+        if heads.settings.preset == "warmup" and heads.settings.coupling != "head_only":
+            for block in heads.named_blocks().values():
+                block.strength.fill_(min(1.0, step / max(1.0, share * steps)))
 
     def freeze_host(self) -> None:
         """Train the heads alone: freeze the model's own parameters and the running statistics of its batch norms.
 
-        The norms stay in evaluation mode also after `model.train()`: every call of the model puts them back first.
-        Dropout follows `model.train()` as always. Predictions stay the same only if the gates do (preset `"probe"`,
-        coupling `"head_only"`).
+        The norms stay in evaluation mode also after `model.train()`, which dropout follows as always. Predictions stay
+        the same only if the gates do (preset `"probe"`, coupling `"head_only"`).
         """
-        self.heads.freeze(self.model)
+        if self.heads.frozen is not None:
+            return
+        heads = set(self.heads.parameters())
+        trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad and p not in heads}
+        for parameter in trainable.values():
+            parameter.requires_grad_(False)
+        set_norms(self.model, training=False)
+        self.heads.frozen = tuple(trainable)
 
     def unfreeze_host(self) -> None:
         """Undo `freeze_host`: what was trainable before trains again, norms follow the mode of the model."""
-        self.heads.thaw(self.model)
+        if self.heads.frozen is None:
+            return
+        for name in self.heads.frozen:
+            self.model.get_parameter(name).requires_grad_(True)
+        set_norms(self.model, self.model.training)
+        self.heads.frozen = None
 
     def predict(self, data: Any) -> Tensor:
         """Class scores (N, n) from `predict_from`, in evaluation mode and without a graph; the model is left as it was.
@@ -214,7 +235,15 @@ class Scaffold:
         Args:
             data: A batch (a tensor, or a dictionary of arguments), or a loader of batches, with labels or without.
         """
-        return predict(self.host, data)
+        heads = self.heads
+        scores: list[Tensor] = []
+        with untouched(self.model), torch.no_grad():
+            for inputs in unlabelled(data):
+                call_model(self.model, inputs)
+                scores.append(heads.sighting().logits)
+        if not scores:
+            raise ArgumentError("Expected some data to predict, but the loader was empty (or used up).")
+        return torch.cat(scores)
 
     def fit(
         self,
@@ -243,9 +272,9 @@ class Scaffold:
             method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
                 are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
                 probabilities. `"logistic"`: logistic regression on the stored pooled features.
-            intercept: Keep an intercept beside each head (`ExplainerBlock.intercept`). The published head has none,
-                and for one class out of many it did not pay on real models. By default only yes-or-no heads
-                (`multi_label`, or one class score) have one, because they need a threshold. Maps use `W_eq` alone.
+            intercept: Keep an intercept beside each head. The published head has none, and for one class out of many
+                it did not pay on real models. By default only yes-or-no heads (`multi_label`, or one class score) have
+                one, because they need a threshold. Maps use `W_eq` alone.
             balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
                 weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
                 covariance within classes; the logistic loss weights rows.
@@ -266,9 +295,9 @@ class Scaffold:
             >>> [block.rank for block in report.blocks]
             [2, 2, 2]
         """
-        return fit_heads(
-            self.model, self.heads, data, method, intercept, balance, strength, batch_size, memory_gb, progress
-        )
+        binary = self.heads.settings.binary
+        options = Options(binary, binary if intercept is None else intercept, balance, strength)
+        return fit_heads(self.model, self.heads, loader_of(data, batch_size), method, options, memory_gb, progress)
 
     def head_accuracy(self, data: Any, batch_size: int = 64, progress: bool = False) -> dict[str, float]:
         """Share of right predictions of every head, by name; the last entry is of what predicts (`predict_from`).
@@ -280,7 +309,7 @@ class Scaffold:
             batch_size: Size of the forward passes, if `data` is a pair of tensors.
             progress: Draw a progress bar.
         """
-        return head_accuracy(self.model, self.heads, data, batch_size, progress)
+        return head_accuracy(self.model, self.heads, loader_of(data, batch_size), progress)
 
     def collaboration(
         self, inputs: Any, labels: Tensor | None = None, *, chunk: int = 32, progress: bool = False
@@ -300,7 +329,7 @@ class Scaffold:
             >>> scaffold.collaboration(torch.rand(2, 3, 64, 64), torch.tensor([3, 7])).cosine.shape
             torch.Size([2, 7])
         """
-        return measure_collaboration(self.host, inputs, labels, chunk, progress)
+        return measure_all(self.host, inputs, labels, chunk, progress)
 
     def confidence_map(
         self,
@@ -344,7 +373,12 @@ class Scaffold:
             chunk: The most samples at once.
             progress: Whether to draw a progress bar.
         """
-        return collaboration_study(self.host, loader, against, level, chunk, progress)
+        if against and isinstance(getattr(loader, "sampler", None), RandomSampler):
+            raise ArgumentError(
+                "The loader shuffles, so the values in against= would meet other samples than their own; use "
+                "shuffle=False."
+            )
+        return study(self.collaboration(loader, chunk=chunk, progress=progress), against, level)
 
     def reset_classes(self, num_classes: int) -> None:
         """Make the heads ready for another task: new class matrices `W2`, drawn as at the start; `W1` stays.
@@ -355,7 +389,7 @@ class Scaffold:
         Args:
             num_classes: Number of classes of the new task.
         """
-        reset_classes(self.heads, checked_classes(num_classes))
+        self.heads.reset_classes(num_classes)
 
     def summary(self) -> Summary:
         """What the heads add to the model: `print` shows a table; see `Summary.rows` and `Summary.to_dict`."""
@@ -371,7 +405,7 @@ class Scaffold:
         Returns:
             Number of parameters that went.
         """
-        return strip_heads(self.heads, predicting_source(self.heads))
+        return self.heads.strip(predicting_source(self.heads))
 
     def fold(self, predict_from: Source | None = None) -> nn.Module:
         """A self-contained inference module that predicts the same; the model stays as it is.
@@ -430,8 +464,12 @@ class Scaffold:
                 "that keeps them."
             )
         self.unfreeze_host()
-        ungraft(self.model)
-        unfollow_calls(self.model, self.heads)
         self._heads.record.forget()
-        del self.model._modules[PREFIX]
-        return self.model
+        return without_heads(self.model)
+
+
+def _check_real(name: str, value: Any, meaning: str, low: float, high: float = float("inf")) -> None:
+    if not isinstance(value, Real) or value is True or value is False:
+        raise ArgumentTypeError(f"Expected {name} to be {meaning}, but got {value!r}.")
+    if not low <= float(value) <= high:  # also where it is not a number
+        raise ArgumentError(f"Expected {name} to be {meaning}, but got {name}={value!r}.")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.heads.confidence import cell_masks
+from mhex.heads.collaboration import cell_masks
 from support.collaboration import Net, with_heads
 from support.state import Snapshot
 

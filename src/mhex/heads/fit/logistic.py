@@ -109,13 +109,9 @@ def fitted_scale(scores: Tensor, y: Tensor, options: Options) -> float:
 
 
 def fit_logistic(h: Tensor, y: Tensor, held_out: Tensor, options: Options) -> LinearFit:
-    """Fit one head.
+    """Fit one head to features `h` (N, C) and labels `y` (N, n), both float64.
 
-    Args:
-        h: Features, (N, C), float64.
-        y: Labels, (N, n), float64.
-        held_out: Which rows choose the strength, bool (N,); the final fit takes all.
-        options: What to fit.
+    The rows in `held_out`, bool (N,), choose the strength; the final fit takes all.
     """
     alive = h.amax(0) > h.amin(0)
     h = h[:, alive]
@@ -123,11 +119,10 @@ def fit_logistic(h: Tensor, y: Tensor, held_out: Tensor, options: Options) -> Li
     chosen = options.strength is None and bool(held_out.any())
     if chosen:
         strength, trial = _choose(rows, h[held_out], y[held_out], options)
+        strength *= len(rows.y) / len(y)  # the same penalty on the sum of the losses, which now has more terms
     else:
         strength = UNCHOSEN if options.strength is None else options.strength
         trial = rows.solve(strength)
-    if chosen:  # the same penalty on the sum of the losses, which now has more terms
-        strength *= len(rows.y) / len(y)
     head = LogisticProblem(h, y, options).solve(strength, trial)
     return LinearFit(head.spread(alive), strength, chosen, trial(h[held_out]), int(alive.sum()))
 
@@ -211,13 +206,9 @@ class LogisticProblem:
 
 
 class LogisticGatherer:
-    """Gathers all pooled features, float32, in the memory of the CPU.
+    """Gathers all pooled features, float32, in the memory of the CPU, of blocks whose widths `channels` gives by name.
 
-    Args:
-        channels: Width of every block by name.
-        device: Where to fit, if it has float64.
-        memory_gb: How much may be stored.
-        expected: Number of rows, if known.
+    `device` is where to fit, if it has float64; `expected` is the number of rows, if it is known.
     """
 
     def __init__(self, channels: Mapping[str, int], device: torch.device, memory_gb: float, expected: int | None):

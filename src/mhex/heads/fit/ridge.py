@@ -106,25 +106,19 @@ class LeastSquares:
 
 
 def fit_ridge(train: Moments, held_out: Moments, h: Tensor, y: Tensor, options: Options) -> LinearFit:
-    """Fit one head.
+    """Fit one head to the rows of `train` and choose its strength on those of `held_out`; the final fit takes both.
 
-    Args:
-        train: Moments of the rows to fit on while the strength is chosen.
-        held_out: Moments of the rows to choose it on; the final fit takes both.
-        h: Features of held-out rows, (M, C), on which the scale of the scores is chosen; may be a part of them.
-        y: Their labels, (M, n).
-        options: What to fit.
+    The scale of the scores is chosen on features `h` (M, C) and labels `y` (M, n) of all or some held-out rows.
     """
     alive = (train + held_out).alive
     train, held_out = train.of(alive), held_out.of(alive)
     total = train + held_out
-    strength, chosen = options.strength, False
-    if not int(alive.sum()):
-        strength = 0.0 if strength is None else strength
-    elif strength is None:
-        strength = UNCHOSEN
-        if chosen := bool(held_out.count > 0):
-            strength = STRENGTHS[int(held_out_errors(train, held_out, STRENGTHS, options).argmin())]
+    chosen = options.strength is None and bool(alive.any()) and bool(held_out.count > 0)
+    if chosen:
+        strength = STRENGTHS[int(held_out_errors(train, held_out, STRENGTHS, options).argmin())]
+    else:
+        usual = UNCHOSEN if bool(alive.any()) else 0.0
+        strength = usual if options.strength is None else options.strength
     trial = solve(train, strength, options)
     scores = trial(h.to(train.second.device)[:, alive])
     scale = fitted_scale(scores, y.to(scores), options) if len(h) else 1.0
@@ -215,8 +209,7 @@ def _rebalanced(moments: Moments, weight: Tensor, root: Tensor, options: Options
 class RowSample:
     """Some of the rows of a stream, evenly spaced over all of it: a sorted stream must not show its first class only.
 
-    Args:
-        limit: Keep between so many and twice as many rows of a long stream; all of a short one.
+    Of a long stream, between `limit` and twice as many rows are kept; of a short one, all.
     """
 
     def __init__(self, limit: int = 2048) -> None:
@@ -241,13 +234,7 @@ class RowSample:
 
 
 class RidgeGatherer:
-    """Gathers moments of training and held-out rows, in constant memory.
-
-    Args:
-        channels: Width of every block by name.
-        num_classes: n.
-        device: Where the sums are, if it has float64.
-    """
+    """Gathers moments of training and held-out rows, in constant memory; `channels` are widths of blocks by name."""
 
     def __init__(self, channels: Mapping[str, int], num_classes: int, device: torch.device) -> None:
         self.device = wide_device(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections import Counter
@@ -21,10 +20,10 @@ from mhex.heads.block import ExplainerBlock
 from mhex.heads.call_record import HeadReading
 from mhex.heads.fit.logistic import Linear, LinearFit, LogisticGatherer, Options
 from mhex.heads.fit.ridge import RidgeGatherer
-from mhex.heads.heads import Heads
-from mhex.heads.losses import check_labels
+from mhex.heads.heads import Heads, Settings
 from mhex.heads.predictors import watched
-from mhex.inputs.data import labelled, loader_of
+from mhex.heads.summary import as_text
+from mhex.inputs.data import labelled
 
 Method = Literal["ridge", "logistic"]
 _EVERY = 5  # of so many rows of a class, one is held out
@@ -48,21 +47,13 @@ class BlockFit:
 
 @dataclass(frozen=True)
 class FitReport:
-    """The result of `Scaffold.fit`; `print` shows it as a table.
+    """The result of `Scaffold.fit`; `print` shows it as a table."""
 
-    Attributes:
-        method: `"ridge"` or `"logistic"`.
-        rows: Number of samples.
-        held_out: How many of them chose the strength and gave the accuracies.
-        blocks: One entry per head, first to last.
-        seconds: Time of everything, forward passes included.
-    """
-
-    method: str
-    rows: int
-    held_out: int
-    blocks: tuple[BlockFit, ...]
-    seconds: float
+    method: str  # "ridge" or "logistic"
+    rows: int  # number of samples
+    held_out: int  # how many of them chose the strength and gave the accuracies
+    blocks: tuple[BlockFit, ...]  # one entry per head, first to last
+    seconds: float  # time of everything, forward passes included
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and words; what is not known is None."""
@@ -73,11 +64,7 @@ class FitReport:
         return {**asdict(self), "blocks": blocks}
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        page = io.StringIO()
-        Console(file=page, width=110).print(self)
-        return page.getvalue().rstrip()
+        return as_text(self, 110).rstrip()
 
     def __rich__(self) -> Any:
         from rich.table import Table
@@ -103,27 +90,17 @@ class FitReport:
 
 
 def fit_heads(
-    model: nn.Module,
-    heads: Heads,
-    data: Any,
-    method: Method,
-    intercept: bool | None,
-    balance: bool,
-    strength: float | None,
-    batch_size: int,
-    memory_gb: float,
-    progress: bool,
+    model: nn.Module, heads: Heads, loader: Any, method: Method, options: Options, memory_gb: float, progress: bool
 ) -> FitReport:
     """Fit every head as `Scaffold.fit` says. Weights are written only when all heads are fitted."""
     began = time.perf_counter()
     if method not in get_args(Method):
         raise unknown_name("method of fitting", str(method), get_args(Method))
+    strength = options.strength
     if strength is not None and not (isinstance(strength, (int, float)) and 0 < strength < float("inf")):
         raise ArgumentError(f"Expected strength to be a number above 0, or None to choose it, but got {strength!r}.")
     _check_gates(heads)
-    binary = heads.settings.multi_label or heads.settings.num_classes == 1
-    options = Options(binary, binary if intercept is None else intercept, balance, strength)
-    gatherer, seen, rows, held_out = _gather(model, heads, loader_of(data, batch_size), method, memory_gb, progress)
+    gatherer, seen, rows, held_out = _gather(model, heads, loader, method, memory_gb, progress)
     _check_classes(seen, rows, options)
     fits: dict[str, tuple[LinearFit, float]] = {}
     for name in track(heads.names, "Fitting heads", progress):
@@ -133,7 +110,7 @@ def fit_heads(
     for name, (fit, seconds) in fits.items():
         rank = _install(heads[name], fit.head, options.intercept)
         scores, y, width = fit.trial.cpu(), gatherer.held_labels(), fit.head.weight.shape[1]
-        precision = mean_average_precision(scores, y) if binary and y.shape[1] > 1 else None
+        precision = mean_average_precision(scores, y) if options.binary and y.shape[1] > 1 else None
         shares = accuracy(scores, y, options), balanced_accuracy(scores, y, options), precision
         blocks.append(
             BlockFit(name, width, width - fit.alive, fit.strength, fit.chosen, *shares, rank=rank, seconds=seconds)
@@ -141,19 +118,18 @@ def fit_heads(
     return FitReport(method, rows, held_out, tuple(blocks), time.perf_counter() - began)
 
 
-def head_accuracy(model: nn.Module, heads: Heads, data: Any, batch_size: int, progress: bool) -> dict[str, float]:
+def head_accuracy(model: nn.Module, heads: Heads, loader: Any, progress: bool) -> dict[str, float]:
     """The shares of `Scaffold.head_accuracy`."""
-    settings = heads.settings
-    options = Options(binary=settings.multi_label or settings.num_classes == 1)
+    options = Options(heads.settings.binary)
     right: dict[str, int] = {}
     answers = 0
     with watched(model) as run:
-        for inputs, labels in labelled(track(loader_of(data, batch_size), "Reading data", progress)):
+        for inputs, labels in labelled(track(loader, "Reading data", progress)):
             if not len(labels):
                 continue
             reading = HeadReading(run(inputs), heads)
             scores: dict[str, Tensor] = {**reading.call.logits, reading.source: reading.logits}
-            y = label_rows(labels, len(reading.logits), settings.num_classes, settings.multi_label)
+            y = label_rows(labels, len(reading.logits), heads.settings)
             for name, logits in scores.items():
                 right[name] = right.get(name, 0) + int(right_answers(logits, y.to(logits.device), options).sum())
             answers += y.numel() if options.binary else len(y)
@@ -215,7 +191,7 @@ def _gather(
             features = {name: block.features.detach() for name, block in run(inputs).blocks.items()}
             _check_features(features, widths)
             first = features[settings.junctions[0]]
-            y = label_rows(labels, len(first), settings.num_classes, settings.multi_label).cpu()
+            y = label_rows(labels, len(first), settings).cpu()
             held_out = split(y)
             if gatherer is None and method == "ridge":
                 gatherer = RidgeGatherer(widths, settings.num_classes, first.device)
@@ -287,15 +263,15 @@ class Split:
         return torch.tensor(held_out, dtype=torch.bool, device=y.device)
 
 
-def label_rows(labels: Tensor, batch: int, num_classes: int, multi_label: bool) -> Tensor:
+def label_rows(labels: Tensor, batch: int, settings: Settings) -> Tensor:
     """Labels as `Scaffold.loss` takes them, as numbers from 0 to 1, (B, n), float64."""
     if labels.is_floating_point() and not bool(torch.isfinite(labels).all()):
         raise ArgumentError("Expected finite labels, but some are NaN or infinite.")
-    labels = check_labels(labels, batch, num_classes, multi_label)
+    labels = settings.check_labels(labels, batch)
     if labels.dim() == 1:
-        return F.one_hot(labels.long(), num_classes).double()
+        return F.one_hot(labels.long(), settings.num_classes).double()
     y = labels.double()
-    if not multi_label and num_classes > 1 and bool(((y.sum(1) - 1).abs() > 1e-3).any()):
+    if not settings.binary and bool(((y.sum(1) - 1).abs() > 1e-3).any()):
         raise ArgumentError(
             "Expected class probabilities that sum to 1 in every row; for samples with several classes attach the "
             "heads with multi_label=True."

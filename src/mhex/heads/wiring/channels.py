@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from mhex.capture.anatomy import is_a
@@ -21,6 +21,12 @@ _REDUCTIONS = {"mean", "sum", "amax", "amin", "max", torch.mean, torch.sum, torc
 # Their result has the positions of their first argument: a query meets keys.
 _QUERIES = {F.scaled_dot_product_attention, operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
 _CONVOLUTIONS = nn.modules.conv._ConvNd
+# Operations that move axes, as methods of a tensor and as functions of torch, and how many axes they name.
+_MOVES = {
+    **{"permute": range(1, 9), "flatten": range(3), "unsqueeze": range(1, 2)},
+    **dict.fromkeys(("transpose", "swapaxes", "movedim", "moveaxis"), range(2, 3)),
+}
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 
 
 @dataclass(frozen=True)
@@ -41,58 +47,25 @@ class Channels:
         """True for the layouts that heads know: (B, C, H, W), (B, H, W, C) and (B, T, C)."""
         return self.rank in (None, 3, 4) if self.last else (self.axis, self.rank) == (1, 4)
 
+    def after(self, move: Callable[[Tensor], Tensor], rank: int) -> Channels | None:
+        """Where they are after axes were moved, added or joined, as an empty tensor shows; None if they were joined.
+
+        A tensor of unknown rank is taken to have `rank` axes.
+        """
+        sizes = _PRIMES[: self.rank or rank]  # no two axes are alike, and no joined axes are like one of them
+        size, shape = sizes[self.axis % len(sizes)], move(torch.empty(sizes, device="meta")).shape
+        return Channels(self.width, shape.index(size), len(shape)) if size in shape else None
+
     def permuted(self, axes: tuple[int, ...]) -> Channels:
         """After `permute(*axes)`."""
         rank = len(axes)
         return replace(self, axis=[a % rank for a in axes].index(self.axis % rank), rank=rank)
-
-    def transposed(self, first: int, second: int) -> Channels:
-        """After `transpose(first, second)`; where the rank is not known, it is the least that has these axes."""
-        if self.rank is None and max(first, second) < 2 and min(first, second) >= 0:
-            return self  # the first axes of a tensor whose channels are the last
-        axes = list(range(self.rank or max(3, first + 1, second + 1)))
-        axes[first], axes[second] = axes[second], axes[first]
-        return self.permuted(tuple(axes))
-
-    def moved(self, source: int, goal: int) -> Channels:
-        """After `movedim(source, goal)`; a tensor of unknown rank is taken for a map."""
-        axes = list(range(self.rank or 4))
-        axes.insert(goal % len(axes), axes.pop(source))
-        return self.permuted(tuple(axes))
-
-    def indexed(self, index: Any) -> Channels | None:
-        """After `tensor[index]`; None unless the index only takes slices and adds axes, such as `[:, :, None]`."""
-        parts = index if isinstance(index, tuple) else (index,)
-        added = sum(part is None for part in parts)
-        if any(part is not None and not isinstance(part, slice) for part in parts):
-            return None if added else self
-        if not added:
-            return self
-        rank = self.rank or len(parts) - added
-        axis, axes = self.axis % rank, [place for place, part in enumerate(parts) if part is not None]
-        return replace(self, axis=axes[axis] if axis < len(axes) else axis + added, rank=rank + added)
-
-    def unsqueezed(self, place: int) -> Channels | None:
-        """After `unsqueeze(place)`; None where the rank is not known."""
-        if self.rank is None:
-            return None
-        axis = self.axis % self.rank
-        return replace(self, axis=axis + (place % (self.rank + 1) <= axis), rank=self.rank + 1)
 
     def reshaped(self, rank: int | None, units: int = 0) -> Channels:
         """After a view with `rank` axes, the last `units` of size 1: channels that were first or last stay so."""
         if not self.last:
             return replace(self, rank=rank)
         return replace(self, axis=-1 if rank is None else rank - 1 - min(units, rank - 1), rank=rank)
-
-    def flattened(self, start: int = 0, end: int = -1) -> Channels | None:
-        """After `flatten(start, end)`; None if the channels are among what is flattened."""
-        if self.rank is None:
-            return self.reshaped(None) if end != -1 else None
-        first, last, axis = start % self.rank, end % self.rank, self.axis % self.rank
-        if first <= axis <= last:
-            return None
-        return Channels(self.width, axis if axis < first else axis - (last - first), self.rank - (last - first))
 
 
 def is_layer(module: nn.Module) -> bool:
@@ -107,22 +80,15 @@ def is_map_layer(module: nn.Module) -> bool:
 
 def keeps_width(layer: nn.Module) -> bool:
     """True for a layer that returns as many channels as it takes."""
-    if _is_gpt_linear(layer):
-        return bool(layer.nx == layer.nf)
-    channels = _of_layer(layer)
-    return is_layer(layer) and channels is not None and channels.width == input_width(layer)
+    widths = _of_layer(layer)
+    return is_layer(layer) and widths is not None and widths[0] == widths[1].width
 
 
 def input_width(module: nn.Module) -> int | None:
     """How many channels a layer takes, or the first layer of a sequence; None for others."""
     while isinstance(module, nn.Sequential) and len(module):
         module = module[0]
-    if isinstance(module, _CONVOLUTIONS):
-        return module.in_channels
-    if isinstance(module, nn.Linear):
-        return module.in_features
-    channels = _of_layer(module)
-    return None if channels is None or _is_gpt_linear(module) else channels.width
+    return None if (widths := _of_layer(module)) is None else widths[0]
 
 
 def returned(module: nn.Module) -> Iterator[Channels]:
@@ -131,9 +97,8 @@ def returned(module: nn.Module) -> Iterator[Channels]:
     The last layer of a module decides; an earlier one is the next guess, for modules such as channel attention that
     multiply their input by something of another shape.
     """
-    layer = _of_layer(module)
-    if layer is not None:
-        yield layer
+    if (widths := _of_layer(module)) is not None:
+        yield widths[1]
         return
     turns: list[tuple[int, ...]] = []
     for child in reversed(list(module.children())):
@@ -146,21 +111,23 @@ def returned(module: nn.Module) -> Iterator[Channels]:
             yield channels
 
 
-def _of_layer(layer: nn.Module) -> Channels | None:
+def _of_layer(layer: nn.Module) -> tuple[int, Channels] | None:
+    """How many channels a layer takes, and where those are that it returns; None for other modules."""
     if isinstance(layer, _CONVOLUTIONS):
-        return Channels(layer.out_channels, 1, layer.weight.dim())
-    if isinstance(layer, nn.BatchNorm2d | nn.InstanceNorm2d):  # those of other ranks also serve flattened tokens
-        return Channels(layer.num_features, 1, 4)
+        return layer.in_channels, Channels(layer.out_channels, 1, layer.weight.dim())
     if isinstance(layer, nn.Linear):
-        return Channels(layer.out_features, -1, None)
-    if isinstance(layer, nn.MultiheadAttention):
-        return Channels(layer.embed_dim, -1, 3)
+        return layer.in_features, Channels(layer.out_features, -1, None)
     if _is_gpt_linear(layer):
-        return Channels(int(layer.nf), -1, None)  # type: ignore[arg-type]
+        return layer.nx, Channels(layer.nf, -1, None)  # type: ignore[arg-type, return-value]
+    if isinstance(layer, nn.MultiheadAttention):
+        return layer.embed_dim, Channels(layer.embed_dim, -1, 3)
+    if isinstance(layer, nn.BatchNorm2d | nn.InstanceNorm2d):  # those of other ranks also serve flattened tokens
+        return layer.num_features, Channels(layer.num_features, 1, 4)
     if isinstance(layer, nn.LayerNorm) and len(layer.normalized_shape) == 1:
+        (width,) = layer.normalized_shape
         # Norms of maps derive from it and turn them inside (torchvision, timm, Hugging Face).
         first = type(layer).__name__.endswith("2d") or getattr(layer, "data_format", "") == "channels_first"
-        return Channels(layer.normalized_shape[0], 1, 4) if first else Channels(layer.normalized_shape[0], -1, None)
+        return width, Channels(width, 1, 4) if first else Channels(width, -1, None)
     return None
 
 
@@ -184,7 +151,7 @@ def channels_of(unit: nn.Module, node: fx.Node, cache: dict[fx.Node, list[Channe
         moved
         for source in sorted(inputs, key=order.index, reverse=True)
         for channels in channels_of(unit, source, cache)
-        if (moved := _after(channels, node)) is not None
+        if (moved := moved_by(node, channels)) is not None
     ]
     # A module with children and a forward of its own may do anything with them; of others the last layer says it all.
     if nearest and module is not None and (not module._modules or isinstance(module, nn.Sequential)):
@@ -195,28 +162,36 @@ def channels_of(unit: nn.Module, node: fx.Node, cache: dict[fx.Node, list[Channe
     return cache[node]
 
 
-def _after(channels: Channels, node: fx.Node) -> Channels | None:
-    """Where channels are after an operation; None if that cannot be told."""
+def moved_by(node: fx.Node, channels: Channels) -> Channels | None:
+    """Where the channels of a tensor are after an operation on it; None if that cannot be told."""
     arguments: Any = node.args[1:]
     sizes = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple | list) else arguments
-    values = (*sizes, *node.kwargs.values())
-    axes = values if all(isinstance(value, int) for value in values) else ()
-    if node.target in ("permute", torch.permute):
-        return channels.permuted(axes) if axes else None
-    if node.target in ("transpose", "swapaxes", torch.transpose, torch.swapaxes):
-        return channels.transposed(*axes) if len(axes) == 2 else None
-    if node.target in ("movedim", "moveaxis", torch.movedim, torch.moveaxis):
-        return channels.moved(*axes) if len(axes) == 2 else None
+    name = next((name for name in _MOVES if node.target in (name, getattr(torch, name))), None)
+    if name is not None:
+        axes = (*sizes, *node.kwargs.values())
+        if len(axes) not in _MOVES[name] or not all(isinstance(axis, int) for axis in axes):
+            return None
+        if name == "permute":
+            return channels.permuted(axes)
+        if channels.rank is None and name in ("flatten", "unsqueeze"):
+            return channels if len(axes) == 2 and axes[1] != -1 else None
+        if channels.rank is None and name in ("transpose", "swapaxes") and set(axes) <= {0, 1}:
+            return channels  # the first axes of a tensor whose channels are the last
+        # Of unknown rank, tokens are transposed and maps have their axes moved, as a rule.
+        least = max(4 if name in ("movedim", "moveaxis") else 3, *(axis + 1 for axis in axes), 0)
+        return channels.after(lambda tensor: getattr(tensor, name)(*axes), least)
     if node.target is operator.getitem:
-        return channels.indexed(node.args[1])
-    if node.target in ("unsqueeze", torch.unsqueeze):
-        return channels.unsqueezed(axes[0]) if len(axes) == 1 else None
+        index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        if all(part is not None for part in index):
+            return channels
+        if any(part is not None and not isinstance(part, slice) for part in index):
+            return None
+        slices = tuple(None if part is None else slice(None) for part in index)
+        return channels.after(lambda tensor: tensor[slices], len(index) - index.count(None))
     if node.target is torch.einsum or (node.target in _REDUCTIONS and not node.kwargs.get("keepdim")):
         return None
     if node.target is getattr and arguments in (("mT",), ("T",)):
-        return channels.transposed(-1, -2)
-    if node.target in ("flatten", torch.flatten):
-        return channels.flattened(*axes)
+        return channels.after(lambda tensor: tensor.mT, 3)
     if node.target in ("view", "reshape", torch.reshape):
         larger = (isinstance(size, fx.Node) or size != 1 for size in reversed(sizes))
         units = next((number for number, is_larger in enumerate(larger) if is_larger), len(sizes))

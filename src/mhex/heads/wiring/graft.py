@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import copyreg
 import inspect
-import itertools
 import linecache
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -103,28 +102,41 @@ def rewritten(unit: nn.Module, calls: Calls) -> Forward:
     Raises:
         UnsupportedModelError: The forward cannot be traced in training mode, or adds elsewhere in it.
     """
-    tested = compared_arguments(unit)
-    plain = _of_modes(unit, calls, ())
+    name, tested = next(iter(calls)).unit or ROOT, compared_arguments(unit)
+    plain = _of_modes(unit, name, calls, ())
     ways: dict[str, Forward] = {}
     for mask in (argument for argument in tested if argument in MASKS):
-        try:
-            ways[mask] = _of_modes(unit, calls, (mask,))
-        except UnsupportedModelError:  # a call with this mask is refused then, see `_by_arguments`
-            continue
-    return _by_arguments(unit, _unit_name(calls), tested, plain, ways) if tested else plain
+        with suppress(UnsupportedModelError):  # a call with this mask is refused then
+            ways[mask] = _of_modes(unit, name, calls, (mask,))
+    places = list(inspect.signature(inspect.unwrap(type(unit).forward)).parameters)[1:]
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        arguments = {**dict(zip(places, args, strict=False)), **kwargs}
+        present = [argument for argument in tested if arguments.get(argument) is not None]
+        for argument in present:
+            if argument not in ways:
+                raise CaptureError(
+                    f"{name} was called with {argument}, with which its forward takes a way that heads do not know: "
+                    f"they were placed where {argument} is None. Call the model without it, or leave the unit out "
+                    "with where=[...]."
+                )
+        if len(present) > 1:
+            raise CaptureError(
+                f"{name} was called with {present[0]} and {present[1]}, and heads know the way of its forward with one "
+                "of them at a time. Call the model with one, or leave the unit out with where=[...]."
+            )
+        return (ways[present[0]] if present else plain)(self, *args, **kwargs)
+
+    return forward if tested else plain
 
 
-def _unit_name(calls: Calls) -> str:
-    return next(iter(calls)).unit or ROOT
-
-
-def _of_modes(unit: nn.Module, calls: Calls, present: Iterable[str]) -> Forward:
+def _of_modes(unit: nn.Module, name: str, calls: Calls, present: Iterable[str]) -> Forward:
     """The forward of a way through the code, in training and in evaluation mode."""
     try:
         training, evaluation = (_code(unit, mode, present, calls) for mode in (True, False))
     except UNTRACEABLE as error:
         raise UnsupportedModelError(
-            f"{_unit_name(calls)} cannot be rewritten ({first_line(error)}); leave it out with where=[...]."
+            f"{name} cannot be rewritten ({first_line(error)}); leave it out with where=[...]."
         ) from error
     evaluating = _compiled(type(unit), evaluation)
     if training[0] == evaluation[0]:
@@ -142,7 +154,8 @@ def _code(unit: nn.Module, training: bool, present: Iterable[str], calls: Calls)
     met, _ = meetings(unit, trace_unit(unit, training, present))
     graph = trace_unit(unit, training, present, hooked=True)
     nodes = {node.name: node for node in graph.nodes}
-    masks = {str(n.target): n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS}
+    absent = {*compared_arguments(unit)} - {*present}
+    masks = {str(n.target): n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS.keys() - absent}
     for junction, (target, first) in calls.items():
         # Names of nodes depend on the way through the code; the number of an addition does not.
         meeting = met[junction.number] if junction.number < len(met) else None
@@ -170,52 +183,6 @@ def _compiled(kind: type[nn.Module], code: _Code) -> Forward:
     forward: Forward = space["forward"]
     forward.__module__ = kind.__module__
     return forward
-
-
-def _by_arguments(
-    unit: nn.Module, name: str, tested: list[str], plain: Forward, ways: Mapping[str, Forward]
-) -> Forward:
-    """A forward that looks at its arguments as the unit's own does, and goes the way that they ask for.
-
-    It is written out with the arguments of the unit's forward, so that it can be called and compiled like that one.
-    """
-    parameters = list(inspect.signature(inspect.unwrap(type(unit).forward)).parameters.values())
-    names: dict[str, Any] = {"_refuse": partial(_refuse, name), "_plain": plain}
-    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    signature: list[str] = []
-    passed: list[str] = []
-    for p in parameters:
-        names[f"_default_{p.name}"] = p.default
-        default = "" if p.default is p.empty else f"=_default_{p.name}"
-        star = stars.get(p.kind, "")
-        if p.kind is p.KEYWORD_ONLY and not any(argument.startswith("*") for argument in signature):
-            signature.append("*")
-        signature.append(f"{star}{p.name}{default}")
-        passed.append(f"{star}{p.name}")
-    passed.sort(key=lambda argument: argument.startswith("*"))  # traced code takes all that have a name by place
-    lines = [f"def forward({', '.join(signature)}):"]
-    for argument in tested:
-        if argument not in ways:
-            lines += [f"    if {argument} is not None:", f"        _refuse({argument!r})"]
-    for first, second in itertools.combinations(ways, 2):
-        lines += [f"    if {first} is not None and {second} is not None:", f"        _refuse({first!r}, {second!r})"]
-    for argument, way in ways.items():
-        names[f"_with_{argument}"] = way
-        lines += [f"    if {argument} is not None:", f"        return _with_{argument}({', '.join(passed)})"]
-    lines += [f"    return _plain({', '.join(passed)})", ""]
-    return _compiled(type(unit), ("\n".join(lines), names))
-
-
-def _refuse(name: str, argument: str, second: str | None = None) -> NoReturn:
-    if second is not None:
-        raise CaptureError(
-            f"{name} was called with {argument} and {second}, and heads know the way of its forward with one of "
-            "them at a time. Call the model with one, or leave the unit out with where=[...]."
-        )
-    raise CaptureError(
-        f"{name} was called with {argument}, with which its forward takes a way that heads do not know: they were "
-        f"placed where {argument} is None. Call the model without it, or leave the unit out with where=[...]."
-    )
 
 
 def graft_junctions(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:

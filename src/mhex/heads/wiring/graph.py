@@ -67,16 +67,11 @@ class UnitTracer(fx.Tracer):
 
 
 def trace_unit(unit: nn.Module, training: bool, present: Iterable[str] = (), hooked: bool = False) -> fx.Graph:
-    """The graph of a module's own forward; the module is left as it is.
+    """The graph of a module's own forward, in training or in evaluation mode; the module is left as it is.
 
-    Args:
-        unit: The module.
-        training: Whether in training or in evaluation mode.
-        present: Arguments that are tested for None and are not None. All others are None.
-        hooked: Whether the graph calls the hooks of children whose code became part of it.
-
-    Raises:
-        UNTRACEABLE: The forward cannot be traced, or does not do the same every time.
+    Of the arguments that are tested for None, those that are `present` are not None. A graph that is `hooked` calls the
+    hooks of children whose code became part of it. Raises one of `UNTRACEABLE` if the forward cannot be traced, or does
+    not do the same every time.
     """
     before = unit.training
     unit.training = training
@@ -104,6 +99,10 @@ def _traced(unit: nn.Module, present: set[str], hooked: bool) -> fx.Graph:
         raise fx.proxy.TraceError("its forward makes tensors that do not depend on its input; register them as buffers")
     if written:
         raise fx.proxy.TraceError(f"its forward writes to self.{written[0]}")
+    arguments = inspect.unwrap(type(unit).forward).__code__.co_varnames[1:]
+    for name, node in zip(arguments, graph.find_nodes(op="placeholder"), strict=False):
+        if name in fixed:  # which the tracer gave another name, and no caller knows that
+            node.target = name
     for node in list(graph.nodes):
         if EXTRA in node.kwargs:  # kwargs["mhex_extra"] -> kwargs
             item = node.kwargs[EXTRA]
@@ -187,10 +186,8 @@ def module_of(unit: nn.Module, node: fx.Node) -> nn.Module | None:
 
 def ancestors(node: fx.Node) -> set[fx.Node]:
     """The node and everything it is computed from."""
-    reached, waiting = {node}, [node]
-    while waiting:
-        for before in waiting.pop().all_input_nodes:
-            if before not in reached:
-                reached.add(before)
-                waiting.append(before)
+    reached = {node}
+    for step in reversed(node.graph.nodes):  # from the last that is executed to the first
+        if step in reached:
+            reached.update(step.all_input_nodes)
     return reached

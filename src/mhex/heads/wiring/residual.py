@@ -73,9 +73,10 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
     """The residual addition at a node, why it cannot carry a head, or None if it is no such addition."""
     a, b = (arg for arg in addition.args if isinstance(arg, fx.Node))
     above_a, above_b = ancestors(a), ancestors(b)
-    size_a, size_b = (_size(unit, nodes) for nodes in (above_a - above_b, above_b - above_a))
-    fork = a if a in above_b else b if b in above_a else _fork(above_a & above_b)
-    stream = next(node for node in addition.graph.nodes if node.op == "placeholder")
+    size_a, size_b = _size(unit, above_a - above_b), _size(unit, above_b - above_a)
+    nodes, common = list(addition.graph.nodes), above_a & above_b
+    fork = next((node for node in reversed(nodes) if node in common and node.op != "get_attr"), None)
+    stream = next(node for node in nodes if node.op == "placeholder")
     if max(size_a, size_b)[0] == 0 or fork is None or stream not in ancestors(fork) or not _closes(fork, addition):
         return None
     if fork not in (a, b) and any(fork in _terms(operand, addition) for operand in (a, b)):
@@ -132,23 +133,13 @@ def _terms(node: fx.Node, user: fx.Node) -> set[fx.Node]:
     return set(node.all_input_nodes).union(*(_terms(operand, node) for operand in node.all_input_nodes))
 
 
-def _fork(common: set[fx.Node]) -> fx.Node | None:
-    """The last node that both branches are computed from."""
-    carriers = [node for node in common if node.op != "get_attr"]
-    return max(carriers, key=lambda node: list(node.graph.nodes).index(node)) if carriers else None
-
-
 def _closes(fork: fx.Node, addition: fx.Node) -> bool:
     """True if every way from the fork to the output leads through the addition."""
-    seen, waiting = {addition}, [fork]
-    while waiting:
-        for user in waiting.pop().users:
-            if user.op == "output":
-                return False
-            if user not in seen:
-                seen.add(user)
-                waiting.append(user)
-    return True
+    reached = {fork}
+    for node in addition.graph.nodes:  # in order of execution
+        if node is not addition and not reached.isdisjoint(node.all_input_nodes):
+            reached.add(node)
+    return all(node.op != "output" for node in reached)
 
 
 def _size(unit: nn.Module, nodes: set[fx.Node]) -> tuple[int, int]:
@@ -187,7 +178,11 @@ def survey(model: nn.Module) -> Survey:
                 met, reasons = meetings(module, trace_unit(module, training=False))
             except UNTRACEABLE as error:
                 failed[name] = f"cannot be traced ({first_line(error)})"
-        junctions.extend(_junctions(name, module, met))
+        kind = kind_of(module)
+        for number, meeting in enumerate(met):
+            last = number == len(met) - 1
+            suffix = "" if last else (":attention" if kind == "token" and len(met) == 2 else f":{number + 1}")
+            junctions.append(Junction((name or ROOT) + suffix, name, meeting, number, kind, last))
         if reasons:
             refused[name] = reasons[0]
         if why := failed.get(name) or refused.get(name) or ("" if met else "adds, but past no layers"):
@@ -202,14 +197,6 @@ def survey(model: nn.Module) -> Survey:
     failed = {name: why for name, why in failed.items() if _may_be_unit(model.get_submodule(name), name, units)}
     left_out = {name or ROOT: why for name, why in {**failed, **refused}.items() if name not in units}
     return Survey(junctions, left_out)
-
-
-def _junctions(name: str, module: nn.Module, met: list[Meeting]) -> Iterator[Junction]:
-    kind = kind_of(module)
-    for number, meeting in enumerate(met):
-        last = number == len(met) - 1
-        suffix = "" if last else (":attention" if kind == "token" and len(met) == 2 else f":{number + 1}")
-        yield Junction((name or ROOT) + suffix, name, meeting, number, kind, last)
 
 
 def _may_be_unit(module: nn.Module, name: str, units: set[str]) -> bool:

@@ -4,13 +4,13 @@ import pytest
 import timm
 import torch
 import torchvision
-from torch import nn
+from torch import fx, nn
 from transformers.models.convnext.modeling_convnext import ConvNextLayerNorm
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 from mhex.heads.predictors import watched
-from mhex.heads.wiring.channels import Channels
+from mhex.heads.wiring.channels import Channels, moved_by
 from mhex.heads.wiring.residual import survey
 from support.hosts import HOSTS
 from support.units import CLASSES, WIDTH, Net, Unit, images
@@ -186,20 +186,44 @@ def test_sizes_that_do_not_fit_are_noticed():
         model(images())
 
 
+MAPS, TOKENS, LAST_AXIS = Channels(4, 1, 4), Channels(4, 2, 3), Channels(4, -1, None)
+
+
 @pytest.mark.parametrize(
-    ("channels", "wanted"),
+    ("channels", "operation", "wanted"),
     [
-        (Channels(4, 1, 4).permuted((0, 2, 3, 1)), Channels(4, 3, 4)),
-        (Channels(4, -1, None).permuted((0, 3, 1, 2)), Channels(4, 1, 4)),
-        (Channels(4, -1, None).transposed(1, 2), Channels(4, 1, 3)),
-        (Channels(4, -1, None).transposed(0, 1), Channels(4, -1, None)),
-        (Channels(4, -1, None).transposed(-1, -2), Channels(4, 1, 3)),
-        (Channels(4, 5, 6).reshaped(4), Channels(4, 3, 4)),
-        (Channels(4, 1, 3).reshaped(4), Channels(4, 1, 4)),
+        (MAPS, lambda x: x.permute(0, 2, 3, 1), Channels(4, 3, 4)),
+        (MAPS, lambda x: torch.permute(x, (0, 2, 3, 1)), Channels(4, 3, 4)),
+        (LAST_AXIS, lambda x: x.permute(0, 3, 1, 2), MAPS),
+        (LAST_AXIS, lambda x: x.transpose(1, 2), Channels(4, 1, 3)),
+        (LAST_AXIS, lambda x: x.transpose(2, 3), Channels(4, 2, 4)),
+        (LAST_AXIS, lambda x: x.transpose(0, 1), LAST_AXIS),
+        (LAST_AXIS, lambda x: x.transpose(-1, -2), Channels(4, 1, 3)),
+        (LAST_AXIS, lambda x: x.mT, Channels(4, 1, 3)),
+        (LAST_AXIS, lambda x: x.movedim(3, 1), MAPS),
+        (MAPS, lambda x: torch.movedim(x, 1, -1), Channels(4, 3, 4)),
+        (MAPS, lambda x: x[:, 1:], MAPS),
+        (MAPS, lambda x: x[:, None], Channels(4, 2, 5)),
+        (MAPS, lambda x: x[:, :, None], Channels(4, 1, 5)),
+        (LAST_AXIS, lambda x: x[:, None, None, :], Channels(4, 3, 4)),
+        (MAPS, lambda x: x[0], MAPS),  # of a tuple
+        (MAPS, lambda x: x[..., None], None),
+        (MAPS, lambda x: x.unsqueeze(1), Channels(4, 2, 5)),
+        (MAPS, lambda x: x.unsqueeze(-1), Channels(4, 1, 5)),
+        (LAST_AXIS, lambda x: x.unsqueeze(1), None),
+        (MAPS, lambda x: x.flatten(2), Channels(4, 1, 3)),
+        (MAPS, lambda x: x.flatten(1), None),
+        (TOKENS, lambda x: x.flatten(0, 1), Channels(4, 1, 2)),
+        (LAST_AXIS, lambda x: x.flatten(0, 1), LAST_AXIS),
+        (LAST_AXIS, lambda x: x.flatten(1), None),
+        (Channels(4, 5, 6), lambda x: x.reshape(2, 3, 5, 4), Channels(4, 3, 4)),
+        (Channels(4, 1, 3), lambda x: x.reshape(2, 4, 3, 5), MAPS),
+        (MAPS, lambda x: x.mean(1), None),
     ],
 )
-def test_moving_axes(channels, wanted):
-    assert channels == wanted
+def test_moving_axes(channels, operation, wanted):
+    _, node, _ = fx.symbolic_trace(operation).graph.nodes
+    assert moved_by(node, channels) == wanted
 
 
 def test_which_layouts_serve():

@@ -1,22 +1,17 @@
-"""What the heads add to a model: counting it, taking off what predictions do not need, and other classes."""
+"""What the heads add to a model: a table of their parameters and gates."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from mhex._printable import printable
-from mhex.errors import ArgumentError, CaptureError, warn
 from mhex.heads.block import GateState
-from mhex.heads.heads import Heads, Source
-from mhex.heads.predictors import last_name
+from mhex.heads.heads import Heads
 from mhex.heads.wiring.residual import kind_of, unit_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _GATE_WORDS: dict[GateState, str] = {
     "none": "no gate",
@@ -26,42 +21,6 @@ _GATE_WORDS: dict[GateState, str] = {
     "active": "active",
     "unknown": "unknown (no weights)",
 }
-
-
-def strip_heads(heads: Heads, source: Source) -> int:
-    """Strip the heads as `Scaffold.strip_heads` does; `source`, which predicts, is settled for good."""
-    before = sum(p.numel() for p in heads.parameters())
-    last = last_name(heads) if source == "last_head" else None
-    if last is not None and heads[last].w2 is None:
-        raise CaptureError("The last head was stripped before, so it cannot predict; attach the heads again.")
-    if source == "sum":
-        warn("Nothing can be stripped: predictions come from the sum of all heads, which reads every matrix.")
-        return 0
-    for name, block in heads.named_blocks().items():
-        if name != last:
-            block.w2, block.intercept = None, None
-        read = block.w2 is not None and block.coupling == "shared"
-        if block.gate_state() == "off" and not read:
-            block.w1 = None
-    heads.source = source
-    heads.record.forget()
-    return before - sum(p.numel() for p in heads.parameters())
-
-
-def reset_classes(heads: Heads, num_classes: int) -> None:
-    """Give every block a new class matrix, drawn as at the start; the gates' matrices stay."""
-    for name, block in heads.named_blocks().items():
-        if block.w1 is None and block.coupling != "head_only":
-            raise ArgumentError(
-                f"The block at {name} was stripped of its first matrix, so it cannot learn classes; attach new heads."
-            )
-    for block in heads.named_blocks().values():
-        like = block.strength if block.w1 is None else block.w1.weight
-        fresh = nn.Linear(block.channels, num_classes, bias=False)
-        block.w2, block.intercept = fresh.to(like.device, like.dtype).train(block.training), None
-    heads.settings = replace(heads.settings, num_classes=num_classes)
-    heads.source, heads.mode, heads.decay, heads.joined = None, "finetune", 0.8, True
-    heads.record.forget()
 
 
 @dataclass(frozen=True)
@@ -112,7 +71,7 @@ class Summary:
         totals = {"w1": self.w1, "w2": self.w2, "parameters": self.parameters, "share": self.share}
         return {**asdict(self), "rows": [asdict(row) for row in self.rows], **totals}
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Any:
         from rich.table import Table
         from rich.text import Text
 
@@ -136,11 +95,16 @@ class Summary:
         return table
 
     def __str__(self) -> str:
-        from rich.console import Console
+        return as_text(self, 120)
 
-        page = StringIO()
-        Console(file=page, width=120, color_system=None).print(self)
-        return page.getvalue().rstrip("\n")
+
+def as_text(table: Any, width: int) -> str:
+    """What rich prints of a table, on a page of so many signs."""
+    from rich.console import Console
+
+    page = StringIO()
+    Console(file=page, width=width, color_system=None).print(table)
+    return page.getvalue().rstrip("\n")
 
 
 def summarise(model: nn.Module, heads: Heads) -> Summary:
