@@ -155,6 +155,15 @@ class RankedMethod:
         """Whether it is a control map."""
         return self.worse is None
 
+    def number(self, name: str) -> str:
+        """The score or one of its parts, by name; a dash where there is none."""
+        value = self.score if name == "score" else self.parts[name]
+        return "—" if math.isnan(value) else self.with_interval(value, *self.spans[name])
+
+    def with_interval(self, value: float, low: float, high: float) -> str:
+        """A number with half the width of its interval, which few images do not have."""
+        return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if self.images >= FEWEST else "")
+
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -282,7 +291,7 @@ class Recommendation:
         return [
             line.method,
             *(f"{value:.3f}" for value in line.parts.values()),
-            "" if line is self.table[0] else behind_text(line),
+            "" if line is self.table[0] else line.with_interval(line.behind, line.low, line.high),
             line.standing.partition(",")[0],
             "few samples" if line.above_random == "unknown" else line.above_random or "",
             str(line.images),
@@ -330,11 +339,6 @@ class Recommendation:
         table = [{**vars(line), "parts": dict(line.parts), "spans": dict(line.spans)} for line in self.table]
         options = json.loads(json.dumps(dict(self.options), default=str))
         return {**{name: getattr(self, name) for name in names}, "options": options, "table": table}
-
-
-def behind_text(line: RankedMethod) -> str:
-    """How far a method is behind; few images have no interval."""
-    return f"{line.behind:.2f}" + (f" ± {(line.high - line.low) / 2:.2f}" if line.images >= FEWEST else "")
 
 
 def _many(images: int) -> str:
