@@ -25,7 +25,7 @@ from mhex.inputs.prepared import place_of
 from mhex.inputs.samples import Samples
 from mhex.judge.controls import control
 from mhex.judge.plan import MethodRun, tensor_bytes
-from mhex.judge.store import Parts, SavedMaps
+from mhex.judge.store import Parts, SampleKey, SavedMaps
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.targets import Task
@@ -81,8 +81,9 @@ class Run:
     seed: int
     inner_batch: int | None = None
     parts: Parts
-    curves: Parts | None = None
-    saved_maps: SavedMaps | None = None
+    curves: Parts
+    keep_curves: bool = True
+    saved_maps: SavedMaps
     cache: MapCache | None = None
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
     redraw: bool = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
@@ -129,17 +130,22 @@ class SampleBatch:
         if run.evaluator is not run.model:
             self.explained = Subject(run.model, self.prepared, ids=samples.ids, outputs=run.outputs)
         self.digests = digests(samples, self.subject)
+        self.keys: list[SampleKey] = list(zip(samples.ids, self.digests, strict=True))
 
-    def part(self, places: Sequence[int]) -> SampleBatch:
-        """The samples at some places of the batch."""
-        samples, prepared = self.samples.only(places), prepared_part(self.prepared, places)
-        return SampleBatch(self.run, samples, prepared, self.progress)
-
-    @property
+    @cached_property
     def finite(self) -> list[bool]:
         """Whether the models' outputs are finite for each sample."""
         finite: list[bool] = (self.subject.finite & self.explained.finite).tolist()
         return finite
+
+    @cached_property
+    def sound(self) -> SampleBatch | None:
+        """The samples for which the models' outputs are finite; None if there are none."""
+        if all(self.finite):
+            return self
+        places = [place for place, finite in enumerate(self.finite) if finite]
+        samples, prepared = self.samples.only(places), prepared_part(self.prepared, places)
+        return SampleBatch(self.run, samples, prepared, self.progress) if places else None
 
     @cached_property
     def classes(self) -> Tensor:

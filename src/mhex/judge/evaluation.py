@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, compress
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -159,8 +159,9 @@ def evaluate(
         seed=seed,
         inner_batch=inner_batch,
         parts=Parts(folder, text),
-        curves=Parts(folder, text, CURVES) if curves else None,
-        saved_maps=SavedMaps(folder, text, pictures, numbers.names) if folder is not None and pictures else None,
+        curves=Parts(folder if curves else None, text, CURVES),
+        keep_curves=curves,
+        saved_maps=SavedMaps(folder if pictures else None, text, pictures, numbers.names),
         cache=None if cache is None else MapCache(Path(cache), fingerprint(inner), model_task, model_outputs),
         lost=lost,
     )
@@ -171,11 +172,12 @@ def evaluate(
     run, start = replace(run, needs=frozenset(name for name, _ in needs)), [first]
     for name, reason in needs:  # batches are read until it is sure that the data has what is needed
         look_for(name, reason, start, batches)
-    call: Any = {
+    call = {
+        "model": bundle.name or type(inner).__name__,
         "methods": [method.label for method in method_list],
         "metrics": [metric.label for metric in metric_list],
+        "batch_size": batch_size,
     }
-    call = {"model": bundle.name or type(inner).__name__, **call, "batch_size": batch_size}
     watched, steps = is_watched(progress), count_batches(data, batch_size, limit)
     size = count_samples(data, first.items, limit)
     if folder is not None:
@@ -198,7 +200,7 @@ def evaluate(
     if folder is not None:
         write_call(folder, call, samples=size, done=count, lost=lost)
     _warn(run, count)
-    return Report(rows, run.curves and run.curves.table(), lost)
+    return Report(rows, run.curves.table(), lost)
 
 
 def describe_run(
@@ -265,26 +267,21 @@ def judge_batch(
     for name in run.needs.intersection(ALL):
         samples.check(name)
     batch = SampleBatch(run, samples, prepared, progress)
-    sound: SampleBatch | None = None
-    unsound: list[int] | None = None  # places of samples whose outputs are not finite
     for method in methods:
-        groups = [RowGroup(samples.ids, batch.digests, method, metric) for metric in metrics]
-        missing = [group.metric for group in groups if _is_missing(run, group)]
-        if not missing and not _lacks_maps(batch, method):
+        groups = [RowGroup(batch.keys, method, metric, run.keep_curves) for metric in metrics]
+        # Both note what is asked for.
+        lacking = [any([run.parts.lacks(group.samples), run.curves.lacks(group.curves())]) for group in groups]
+        missing = list(compress(metrics, lacking))
+        if not missing and not run.saved_maps.lacks(batch.keys, method):
             continue
-        if unsound is None:
-            unsound = [place for place, finite in enumerate(batch.finite) if not finite]
-            places = [place for place, finite in enumerate(batch.finite) if finite]
-            sound = batch if not unsound else batch.part(places) if places else None
-            run.lost.update({samples.ids[place]: NOT_FINITE for place in unsound})
-        ids, digests = [samples.ids[place] for place in unsound], [batch.digests[place] for place in unsound]
-        groups = [RowGroup(ids, digests, method, metric) for metric in missing]
+        unsound = [key for key, finite in zip(batch.keys, batch.finite, strict=True) if not finite]
+        run.lost.update(dict.fromkeys((number for number, _ in unsound), NOT_FINITE))
+        groups = [RowGroup(unsound, method, metric, run.keep_curves) for metric in missing]
         run.parts.add(row for group in groups for row in group.rows())
-        if run.curves is not None:
-            run.curves.add(row for group in groups for row in group.curves())
-        if sound is not None:
+        run.curves.add(row for group in groups for row in group.curves())
+        if batch.sound is not None:
             say(f"{method.label}: maps")
-            _judge(sound, method, missing, say)
+            _judge(batch.sound, method, missing, say)
 
 
 def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say: Callable[[str], None]) -> None:
@@ -296,30 +293,16 @@ def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say:
     case = case_of(batch, method, gaps)
     seconds = (time.perf_counter() - started) / len(batch.samples.ids)
     case.plan([metric.metric.sweep for metric in metrics if isinstance(metric.metric, CurveMetric)])
-    if run.saved_maps is not None and _lacks_maps(batch, method):
-        run.saved_maps.add(case, batch.digests, method)
+    if run.saved_maps.lacks(batch.keys, method):
+        run.saved_maps.add(case, batch.keys, method)
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     for metric in metrics:
         say(f"{method.label}: {metric.label}")
-        group = RowGroup(batch.samples.ids, batch.digests, method, metric)
-        if run.curves is not None:
-            curves += curve_rows_of(case, gaps, group)
+        group = RowGroup(batch.keys, method, metric, run.keep_curves)
+        curves += curve_rows_of(case, gaps, group)
         rows += rows_of(case, gaps, group, seconds)
-    if run.curves is not None:
-        run.curves.add(curves)
+    run.curves.add(curves)
     run.parts.add(rows)
     if gaps.lost:
         run.skipped.setdefault(method.label, set()).update(gaps.lost)
-
-
-def _is_missing(run: Run, group: RowGroup) -> bool:
-    """Whether some rows or curves are not there; all of them are noted as asked for."""
-    lacks_rows = run.parts.lacks(group.keys())
-    return (run.curves is not None and run.curves.lacks(group.curve_keys())) or lacks_rows
-
-
-def _lacks_maps(batch: SampleBatch, method: MethodRun) -> bool:
-    """Whether a map of one of these samples is to be saved, and is not."""
-    saved = batch.run.saved_maps
-    return saved is not None and saved.lacks(batch.samples.ids, batch.digests, method)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ MetricGiven = str | tuple[str, Mapping[str, Any]] | PerImage
 _TASKS: tuple[Task, ...] = ("classification", "multi-label")
 
 
+@lru_cache(maxsize=1024)  # rows repeat the same ones
 def label(name: str, options: str) -> str:
     """What a method with options (in JSON) is called in tables."""
     parts = [f"{key}={value}" for key, value in json.loads(options).items()]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.judge import store
 from mhex.judge.controls import is_control
-from mhex.judge.plan import check_names, label, metric_from
+from mhex.judge.plan import check_names, metric_from
 from mhex.judge.rows import curves_of, explain_seconds, merged, numbers_of
 from mhex.judge.store import Call
 from mhex.judge.tables import Cell, Grid, cells_of, compared, per_image, render
@@ -126,9 +127,9 @@ class Report:
     """
 
     def __init__(self, rows: Any, curves: Any = None, lost: Mapping[int, str] | None = None, broken: str = "") -> None:
-        self.rows, self._curves = rows, curves
+        self.rows, self._curves = rows, store.as_table([], store.CURVES) if curves is None else curves
         self.lost, self.broken = dict(lost or {}), broken
-        settings = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
+        settings = dict(store.records(rows, "metric", "settings"))
         self._metrics = {name: metric_from(text) for name, text in settings.items()}
         self._numbers: dict[str, tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]] = {}
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}  # tests of all pairs take long
@@ -141,8 +142,7 @@ class Report:
     @property
     def methods(self) -> list[str]:
         """Methods as they are called in tables, in the order of the rows."""
-        pairs = zip(self.rows.column("method").to_pylist(), self.rows.column("options").to_pylist(), strict=True)
-        return list(dict.fromkeys(label(*pair) for pair in dict.fromkeys(pairs)))
+        return list(dict.fromkeys(store.labels_of(self.rows)))
 
     @property
     def metrics(self) -> list[str]:
@@ -183,7 +183,7 @@ class Report:
 
     def has_curves(self, metric: str) -> bool:
         """Whether the report has curves of a metric."""
-        return self._curves is not None and self._full_name(metric) in self._curves.column("metric").to_pylist()
+        return self._full_name(metric) in self._curves.column("metric").to_pylist()
 
     def metric(self, name: str) -> PerImage:
         """An empty torchmetrics object of a metric, with its protocol."""
@@ -191,8 +191,9 @@ class Report:
 
     def protocol(self, metric: str) -> str:
         """How a metric was measured, as it stands in the rows."""
-        names, protocols = self.rows.column("metric").to_pylist(), self.rows.column("protocol").to_pylist()
-        return "; ".join(sorted({text for name, text in zip(names, protocols, strict=True) if name == metric}))
+        return "; ".join(
+            sorted({text for name, text in store.records(self.rows, "metric", "protocol") if name == metric})
+        )
 
     def summary(
         self, resamples: int = 2000, confidence: float = 0.95, seed: int = 0, outputs: str = "all"
@@ -229,15 +230,14 @@ class Report:
         """A report with some methods, as they are called in tables, or some metrics alone."""
         check_names("method", methods or (), self.methods)
         check_names("metric", metrics or (), self.metrics)
-        rows = [
-            row
-            for row in self.rows.to_pylist()
-            if (methods is None or label(row["method"], row["options"]) in methods)
-            and (metrics is None or row["metric"] in metrics)
-        ]
-        if not rows:
+        names = zip(store.labels_of(self.rows), self.rows.column("metric").to_pylist(), strict=True)
+        wanted = set(
+            product(self.methods if methods is None else methods, self.metrics if metrics is None else metrics)
+        )
+        rows = self.rows.take([place for place, pair in enumerate(names) if pair in wanted])
+        if not rows.num_rows:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
-        return Report(store.as_table(rows), self._curves, self.lost, self.broken)
+        return Report(rows, self._curves, self.lost, self.broken)
 
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
@@ -333,7 +333,7 @@ class Report:
         if folder.is_dir() and store.numbered(folder):
             raise ArgumentError(f"Expected a folder without rows, but {str(folder)!r} has some; choose another one.")
         for kind, table in ((store.ROWS, self.rows), (store.CURVES, self._curves)):
-            if table is not None and table.num_rows:
+            if table.num_rows:
                 store.write(table, folder / f"{kind.name}-000000.parquet")
         if self.rows.num_rows:
             write_text(self.rows.column("run")[0].as_py(), folder / "run.json")
@@ -396,8 +396,7 @@ class Evaluation:
     @property
     def images(self) -> int:
         """Number of samples that were judged."""
-        rows = self.report.rows
-        return len(set(zip(rows.column("image").to_pylist(), rows.column("input").to_pylist(), strict=True)))
+        return len(set(store.records(self.report.rows, "image", "input")))
 
     @cached_property
     def methods(self) -> list[str]:

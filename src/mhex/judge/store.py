@@ -9,8 +9,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from mhex.metrics.case import Case
 from mhex.targets import probabilities
 
 Key = tuple[Any, ...]
+Row = Mapping[str, Any]
+SampleKey = tuple[int, str]  # number and digest
 Call = Mapping[str, Any]  # what is written down of a call of `mhex.evaluate`
 
 
@@ -83,11 +86,21 @@ _JSON = ("run", "options", "settings")  # columns whose texts are mappings
 _SIDE = 256  # the longer one of a photo in the folder
 
 
-def as_table(rows: Iterable[Mapping[str, Any]], kind: Kind = ROWS) -> Any:
+def as_table(rows: Iterable[Row], kind: Kind = ROWS) -> Any:
     """Rows as an arrow table."""
     import pyarrow as pa
 
     return pa.Table.from_pylist([dict(row) for row in rows], schema=kind.schema())
+
+
+def records(table: Any, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Values of some columns of an arrow table, row by row."""
+    return zip(*(table.column(name).to_pylist() for name in names), strict=True)
+
+
+def labels_of(table: Any) -> list[str]:
+    """What the method of each row of an arrow table is called in tables."""
+    return [label(name, options) for name, options in records(table, "method", "options")]
 
 
 def write(table: Any, path: Path) -> None:
@@ -173,17 +186,18 @@ class Parts:
         _check_run(folder / "run.json", run)
         if numbered(folder, kind):
             self.tables.append(read(folder, kind))
-            self.done |= set(map(self._key, self.tables[0].select(kind.key).to_pylist()))
+            self.done |= set(records(self.tables[0], *kind.key))
 
-    def _key(self, row: Mapping[str, Any]) -> Key:
+    def _key(self, row: Row) -> Key:
         return tuple(row[name] for name in self.kind.key)
 
-    def lacks(self, keys: set[Key]) -> bool:
-        """Whether some of these rows are missing; all of them are noted as asked for."""
+    def lacks(self, rows: Iterable[Row]) -> bool:
+        """Whether some of these rows, of which only the key is read, are missing; all are noted as asked for."""
+        keys = set(map(self._key, rows))
         self.asked |= keys
         return not keys <= self.done
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Row]) -> None:
         """Add rows of a batch, which are on disk before anything else is done."""
         rows = [{"run": self.run, **row} for row in rows if self._key(row) not in self.done]
         if not rows:
@@ -200,8 +214,7 @@ class Parts:
         import pyarrow as pa
 
         table = pa.concat_tables(self.tables) if self.tables else as_table([], self.kind)
-        keys = zip(*(table.column(name).to_pylist() for name in self.kind.key), strict=True)
-        return table.filter(pa.array([key in self.asked for key in keys], pa.bool_()))
+        return table.filter(pa.array([key in self.asked for key in records(table, *self.kind.key)], pa.bool_()))
 
 
 def _check_run(path: Path, run: str) -> None:
@@ -248,11 +261,10 @@ def _covers(later: Call, call: Call) -> bool:
 
 def _counts(call: Call, rows: Any) -> tuple[int, int]:
     """Samples that have all methods and metrics of a call, and those that have any."""
-    names = ("image", "input", "method", "options", "metric")
     cells: dict[tuple[Any, Any], set[tuple[str, str]]] = {}
-    for image, digest, method, options, metric in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
-        cells.setdefault((image, digest), set()).add((label(method, options), metric))
-    wanted = {(method, metric) for method in call["methods"] for metric in call["metrics"]}
+    for method, (image, digest, metric) in zip(labels_of(rows), records(rows, "image", "input", "metric"), strict=True):
+        cells.setdefault((image, digest), set()).add((method, metric))
+    wanted = set(product(call["methods"], call["metrics"]))
     return sum(wanted <= pairs for pairs in cells.values()), len(cells)
 
 
@@ -270,20 +282,20 @@ class SavedMaps:
         self.count, self.class_names = count, class_names
         self.photos, self.maps = Parts(folder, run, PHOTOS), Parts(folder, run, MAPS)
 
-    def lacks(self, ids: Sequence[int], digests: Sequence[str], method: MethodRun) -> bool:
+    def lacks(self, samples: Iterable[SampleKey], method: MethodRun) -> bool:
         """Whether a map of one of these samples is wanted, and not there."""
-        samples = {(i, digest) for i, digest in zip(ids, digests, strict=True) if i < self.count}
-        lacks_maps = self.maps.lacks({(*sample, method.name, method.options_json) for sample in samples})
-        return self.photos.lacks(samples) or lacks_maps
+        names = {"method": method.name, "options": method.options_json}
+        rows = [{"image": image, "input": digest, **names} for image, digest in samples if image < self.count]
+        return any([self.photos.lacks(rows), self.maps.lacks(rows)])  # both note what is asked for
 
-    def add(self, case: Case, digests: Sequence[str], method: MethodRun) -> None:
+    def add(self, case: Case, samples: Sequence[SampleKey], method: MethodRun) -> None:
         """Write the maps of a case by a method, and its photos where they are not there yet."""
         subject, real = case.subject, case.subject.batch.real
         shares = probabilities(subject.logits, subject.multi_label).cpu()
         # Negative scores speak against the class as the method says, or as some options make it.
         signed = (not method.control and get_method(method.name).signed) or bool((case.saliency < 0).any())
         photos, maps = [], []
-        for n, (image, digest) in enumerate(zip(case.ids, digests, strict=True)):
+        for n, (image, digest) in enumerate(samples):
             if image >= self.count:
                 continue
             sample, number = {"image": image, "input": digest}, int(case.needs("explained", "a class of each map")[n])

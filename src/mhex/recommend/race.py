@@ -197,7 +197,7 @@ class Race:
     @property
     def report(self) -> Report:
         """All rows so far."""
-        return Report(self.run.parts.table(), self.run.curves and self.run.curves.table(), self.lost)
+        return Report(self.run.parts.table(), self.run.curves.table(), self.lost)
 
     @property
     def lost(self) -> dict[int, str]:
@@ -297,7 +297,9 @@ class Race:
 
     def _rehearse(self, first: Samples, methods: list[MethodRun]) -> None:
         """Judge by the first method that can, and forget it, so that nobody's cost has what is loaded on the way."""
-        aside = replace(self.run, parts=Parts(None, self.run.parts.run), curves=None, saved_maps=None, skipped={})
+        text = self.run.parts.run
+        parts, maps = Parts(None, text), SavedMaps(None, text, 0, None)
+        aside = replace(self.run, parts=parts, keep_curves=False, saved_maps=maps, skipped={})
         for method in methods:
             if method.control:
                 continue
