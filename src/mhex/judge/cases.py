@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mhex._files import write_tensors, writing
-from mhex.capture import Outputs
+from mhex.bundle import Bundle, as_bundle
+from mhex.capture import Outputs, unwrap
 from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
 from mhex.explain import explain
-from mhex.inputs import Prepared, prepare
+from mhex.heads.predictors import check_answering
+from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.data import select
 from mhex.inputs.prepared import place_of
 from mhex.inputs.samples import Samples
 from mhex.judge.controls import control
-from mhex.judge.plan import MethodRun, tensor_bytes
-from mhex.judge.store import Parts, SampleKey, SavedMaps
+from mhex.judge.plan import ClassNumbers, MethodRun, fingerprint, outputs_of, task_of_subject, tensor_bytes
+from mhex.judge.store import CURVES, Parts, SampleKey, SavedMaps
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
-from mhex.targets import Task
 
 _MAIN = "main"  # maps that all metrics read
 
@@ -65,41 +67,85 @@ class MapCache:
         write_tensors({"scores": scores, "classes": classes}, path)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Run:
-    """What does not change from batch to batch; see `mhex.evaluate` for what is not explained here."""
+    """A model with the first samples of its data, and what does not change from batch to batch.
 
-    model: nn.Module
-    evaluator: nn.Module  # often the same
-    relabelled: nn.Module | None = None
-    preprocess: Callable[[Any], Tensor] | None
-    tokenizer: Callable[..., Mapping[str, Any]] | None
-    task: Task
-    outputs: Outputs  # of the model and the relabelled one
-    evaluator_outputs: Outputs
-    target: str | int = "predicted"  # or "label", or a class number
-    seed: int
-    inner_batch: int | None = None
-    parts: Parts
-    curves: Parts
-    keep_curves: bool = True
-    saved_maps: SavedMaps
-    cache: MapCache | None = None
+    Arguments are those of `mhex.evaluate`; samples that count for no method, and why, are put into `lost`.
+    """
+
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
-    redraw: bool = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
-    skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
-    lost: dict[int, str] = field(default_factory=dict)  # samples that count for no method, and why
+    redraw = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
+
+    def __init__(
+        self,
+        model: nn.Module | Bundle,
+        first: Samples,
+        lost: dict[int, str],
+        *,
+        target: str | int = "predicted",
+        class_names: Sequence[str] | Mapping[int, str] | None = None,
+        task: str | None = None,
+        outputs: Outputs | None = None,
+        evaluator: nn.Module | None = None,
+        relabelled: nn.Module | None = None,
+        preprocess: Callable[[Any], Tensor] | None = None,
+        window: tuple[float, float] | None = None,
+        tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+        seed: int = 0,
+        inner_batch: int | None = None,
+    ) -> None:
+        bundle = as_bundle(model)
+        self.model = unwrap(bundle.model)
+        self.relabelled = None if relabelled is None else unwrap(relabelled)
+        self.reader = None if evaluator is None else unwrap(evaluator)  # as it was asked for
+        self.evaluator = self.model if self.reader is None else self.reader
+        for module in {self.model, self.evaluator} if target == "predicted" else {self.evaluator}:
+            check_answering(module, "its outputs are judged")
+        self.name, self.lost = bundle.name or type(self.model).__name__, lost
+        self.seed, self.inner_batch = seed, inner_batch
+        self.reading: Any = {
+            "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
+            "tokenizer": tokenizer or bundle.tokenizer,
+        }
+        self.prepared = self.prepare(first)
+        self.subject = Subject(self.model, self.prepared, ids=first.ids, outputs=outputs)
+        self.task, self.outputs = task_of_subject(self.subject, task), outputs_of(self.subject)
+        self.evaluator_outputs = self.outputs
+        if self.evaluator is not self.model:
+            inputs = self.evaluator_inputs(self.prepared, first)
+            self.evaluator_outputs = outputs_of(Subject(self.evaluator, inputs, **self.reading))
+        names = bundle.class_names if class_names is None else class_names
+        self.numbers = ClassNumbers(self.model, names, self.subject.raw_logits)
+        self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
+        self.skipped: dict[str, set[int]] = {}  # by method, samples whose maps are not finite
+
+    @cached_property
+    def description(self) -> str:
+        """What makes rows comparable beside what stands in them, in JSON."""
+        models = {"model": self.model, "evaluator": self.reader, "relabelled": self.relabelled}
+        prints = {name: fingerprint(module) for name, module in models.items()}
+        unusual = {} if self.outputs == "logits" else {"outputs": self.outputs}
+        return json.dumps({**prints, "target": str(self.target), "task": self.task, **unusual, "seed": self.seed})
+
+    def keep(
+        self, folder: Path | None = None, cache: Path | None = None, curves: bool = True, pictures: int = 0
+    ) -> None:
+        """Keep rows, and curves and maps of the first samples where they are asked for, in memory or in folders."""
+        text, names = self.description, self.numbers.names if pictures else None
+        self.parts, self.keep_curves = Parts(folder, text), curves
+        self.curves = Parts(folder if curves else None, text, CURVES)
+        self.saved_maps = SavedMaps(folder if pictures else None, text, pictures, names)
+        self.cache = None if cache is None else MapCache(cache, fingerprint(self.model), self.task, self.outputs)
 
     def prepare(self, samples: Samples) -> Prepared:
         """Inputs of samples as the explained model takes them; photos are preprocessed here, and nowhere else."""
         with torch.inference_mode(False):
-            return prepare(self.model, samples.inputs, self.preprocess, self.tokenizer, samples.ids)
+            return prepare(self.model, samples.inputs, ids=samples.ids, **self.reading)
 
-
-def evaluator_inputs(model: nn.Module, evaluator: nn.Module, prepared: Prepared, inputs: Any) -> Any:
-    """Inputs for the evaluator: those of the explained model where they fit, so that photos are preprocessed once."""
-    alike = prepared.batch.modality == "image" and place_of(model) == place_of(evaluator)
-    return prepared if evaluator is model or alike else inputs
+    def evaluator_inputs(self, prepared: Prepared, samples: Samples) -> Any:
+        """Inputs for the evaluator: those of the explained model where they fit, so that they are prepared once."""
+        alike = prepared.batch.modality == "image" and place_of(self.model) == place_of(self.evaluator)
+        return prepared if self.evaluator is self.model or alike else samples.inputs
 
 
 class SampleBatch:
@@ -116,11 +162,10 @@ class SampleBatch:
         self.prepared = run.prepare(samples) if prepared is None else prepared
         self.subject = Subject(
             run.evaluator,
-            evaluator_inputs(run.model, run.evaluator, self.prepared, samples.inputs),
+            run.evaluator_inputs(self.prepared, samples),
             samples.label,
             samples.ids,
-            preprocess=run.preprocess,
-            tokenizer=run.tokenizer,
+            **run.reading,
             multi_label=run.task == "multi-label",
             outputs=run.evaluator_outputs,
             batch_size=run.inner_batch,
@@ -167,7 +212,7 @@ class SampleBatch:
         size = tuple(self.subject.batch.pixels.shape[-2:])
         masks = torch.full((len(self.samples.ids), *size), -1, dtype=torch.int8)
         crops = not isinstance(self.samples.inputs, (Tensor, Mapping))
-        crops = crops and not getattr(self.run.preprocess, "whole_photo", False)
+        crops = crops and not getattr(self.run.reading["preprocess"], "whole_photo", False)
         for n, mask in enumerate(self.samples.mask or ()):
             if mask is not None and tuple(mask.shape) != size:
                 if crops:
@@ -312,7 +357,7 @@ def _maps(batch: SampleBatch, method: MethodRun, classes: Tensor) -> Tensor:
 def _new_maps(batch: SampleBatch, model: nn.Module, method: MethodRun, inputs: Any, classes: Tensor) -> Tensor:
     """Maps by any model of its inputs, which may hold NaN or infinity."""
     run, seed = batch.run, batch.run.seed
-    options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer, "outputs": run.outputs}
+    options: dict[str, Any] = {**run.reading, "outputs": run.outputs}
     if method.control:
         subject = batch.subject
         if isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs):

@@ -228,12 +228,12 @@ class Report:
 
     def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
         """A report with some methods, as they are called in tables, or some metrics alone."""
-        check_names("method", methods or (), self.methods)
-        check_names("metric", metrics or (), self.metrics)
+        methods = self.methods if methods is None else methods
+        metrics = self.metrics if metrics is None else metrics
+        check_names("method", methods, self.methods)
+        check_names("metric", metrics, self.metrics)
         names = zip(store.labels_of(self.rows), self.rows.column("metric").to_pylist(), strict=True)
-        wanted = set(
-            product(self.methods if methods is None else methods, self.metrics if metrics is None else metrics)
-        )
+        wanted = set(product(methods, metrics))
         rows = self.rows.take([place for place, pair in enumerate(names) if pair in wanted])
         if not rows.num_rows:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
@@ -348,7 +348,8 @@ class Report:
         rows = store.read(path)
         if path.is_dir():
             calls = read_calls(path)
-            return cls(rows, store.read(path, store.CURVES), store.lost_in(calls), store.broken_off(calls, rows))
+            lost = {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
+            return cls(rows, store.read(path, store.CURVES), lost, store.broken_off(calls, rows))
         return cls(rows, None, *_facts((rows.schema.metadata or {}).get(_FACTS, b"{}"), path))
 
     def merge(self, *reports: Report) -> Report:
@@ -421,21 +422,20 @@ def evaluations(folder: Path) -> list[Evaluation]:
     """
     if not folder.is_dir():
         raise ArgumentError(f"Expected a folder with evaluations, but there is none at {str(folder)!r}.")
-    inside = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    entries = [_evaluation(path, folder) for path in inside if store.numbered(path)]
+    entries = []
+    for path in [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]:
+        if not store.numbered(path):
+            continue
+        report = Report.load(path)
+        if not report.rows.num_rows:
+            raise ArgumentError(f"Expected rows in {str(path)!r}, but its files are empty; run the evaluation again.")
+        name = path.resolve().name if path == folder else path.relative_to(folder).as_posix()
+        run = json.loads(report.rows.column("run")[0].as_py())
+        drawn = store.explanations_from(store.read(path, store.PHOTOS), store.read(path, store.MAPS))
+        entries.append(Evaluation(name, report, run, read_calls(path), drawn))
     if not entries:
         raise ArgumentError(
             f"Expected an evaluation in {str(folder)!r} or in a folder below, but there are no rows (part-*.parquet); "
             "make one with mhex.evaluate(..., out=FOLDER)."
         )
     return entries
-
-
-def _evaluation(path: Path, top: Path) -> Evaluation:
-    name = path.resolve().name if path == top else path.relative_to(top).as_posix()
-    report = Report.load(path)
-    if not report.rows.num_rows:
-        raise ArgumentError(f"Expected rows in {str(path)!r}, but its files are empty; run the evaluation again.")
-    run = json.loads(report.rows.column("run")[0].as_py())
-    drawn = store.explanations_from(store.read(path, store.PHOTOS), store.read(path, store.MAPS))
-    return Evaluation(name, report, run, read_calls(path), drawn)

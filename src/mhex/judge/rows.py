@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -90,8 +91,6 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
 
     Numbers are NaN where an image has none; an image that a method was judged on may have NaN, too.
     """
-    import pyarrow.compute as pc
-
     part = rows.filter(pc.equal(rows.column("metric"), metric))
     names = part.column("column").to_pylist()
     if strange := sorted(set(names) - set(columns)):
@@ -111,8 +110,6 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
 
 def unjudged_in(rows: Any) -> list[int]:
     """Numbers of the samples that have rows without having been judged."""
-    import pyarrow.compute as pc
-
     return sorted(set(rows.filter(pc.is_nan(rows.column("explain_seconds"))).column("image").to_pylist()))
 
 
@@ -133,8 +130,6 @@ def curves_of(
     table: Any, metric: str, reader: PerImage, order: str | None, methods: Sequence[str]
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """What `Report.curves` returns, from an arrow table of curves."""
-    import pyarrow.compute as pc
-
     if not isinstance(reader, CurveMetric):
         raise ArgumentError(f"Metric {metric!r} reads no curves.")
     order = reader.orders[0] if order is None else order

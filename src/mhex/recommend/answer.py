@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mhex._files import folder_aside, write_text
 from mhex._printable import printable
 from mhex._progress import is_watched, progress_bar
-from mhex.bundle import Bundle, as_bundle
+from mhex.bundle import Bundle
 from mhex.capture import Outputs
 from mhex.errors import ArgumentError
 from mhex.inputs.samples import Pieces, shuffled
@@ -37,7 +37,6 @@ PAGE = f"{NAME}.html"
 _JSON = f"{NAME}.json"
 _SHARE, _ANSWER, _PAGE = 0.03, 0.5, 3.0  # of the budget, and seconds, that are kept for the answer and for its page
 _MOST = 0.15  # of the budget is the most that is kept
-_HEADS = ("method", "behind the best", "standing", "above random?", "samples", "a map takes")
 _ASIDE = ("report", "table", "options", "values", "saved_maps", "call")  # not in the JSON as they are
 _STANDING = {"yes": "worse", "likely": "likely worse", "no": "indistinguishable", "unknown": "too few samples"}
 
@@ -105,7 +104,7 @@ def recommend(
     race = race_of(model, Pieces(samples, images, order), limit, methods=methods, score=score, **options)
     race.reserve = min(_MOST * limit.seconds, _SHARE * limit.seconds + _ANSWER + (0 if out is None else _PAGE))
     call = {
-        "model": as_bundle(model).name or type(race.run.model).__name__,
+        "model": race.run.name,
         "methods": [method.label for method in race.entrants],
         "metrics": [race.score.metric.label],
         "budget": f"{limit.seconds:g} s",
@@ -271,8 +270,9 @@ class Recommendation:
         return sentences
 
     def __str__(self) -> str:
-        width = shutil.get_terminal_size().columns
-        rows = in_columns([self.heads, *(self.cells(line) for line in self.table)], width)
+        parts = (name.replace("_", " ") for name in self.table[0].parts)
+        heads = ["method", *parts, "behind the best", "standing", "above random?", "samples", "a map takes"]
+        rows = in_columns([heads, *map(self.cells, self.table)], shutil.get_terminal_size().columns)
         notes = f"{self.score} {self.course()} {spoken(self.used)} of {spoken(self.budget)} used."
         return printable("\n".join([*self.sentences(), "", rows, "", notes]))
 
@@ -280,11 +280,6 @@ class Recommendation:
         """How the race went, in a sentence."""
         rounds = ", ".join(f"{methods} methods on {images} samples" for methods, images in self.rounds)
         return f"Rounds: {rounds}."
-
-    @property
-    def heads(self) -> list[str]:
-        """Headings of the columns of the table."""
-        return [_HEADS[0], *(name.replace("_", " ") for name in self.table[0].parts), *_HEADS[1:]]
 
     def cells(self, line: RankedMethod) -> list[str]:
         """A line of the table."""

@@ -9,6 +9,7 @@ from mhex.judge import report as about
 from mhex.judge.controls import RANDOM
 from mhex.judge.page import cost_html, curves_html, facts_html, map_cards, sections_of
 from mhex.judge.report import Evaluation
+from mhex.judge.store import explanations_from
 from mhex.judge.tables import FEWEST
 from mhex.recommend.answer import Recommendation, by_reason
 from mhex.recommend.race import spoken
@@ -52,8 +53,9 @@ def _evaluation(advice: Recommendation) -> Evaluation:
     call = {**advice.call, "command": about.command(), "versions": about.versions()}
     facts = json.loads(advice.report.rows.column("run")[0].as_py())
     raced = advice.report.only([line.method for line in advice.table])
-    maps = {} if advice.saved_maps is None else advice.saved_maps.explanations()
-    return Evaluation("recommendation", raced, facts, [call], maps)
+    maps = advice.saved_maps
+    drawn = {} if maps is None else explanations_from(maps.photos.table(), maps.maps.table())
+    return Evaluation("recommendation", raced, facts, [call], drawn)
 
 
 def _pictures(advice: Recommendation, entry: Evaluation) -> str:

@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mhex.bundle import Bundle, as_bundle
-from mhex.capture import Outputs, find_anatomy, unwrap
+from mhex.bundle import Bundle
+from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
-from mhex.heads.predictors import check_answering
-from mhex.inputs import Prepared, prepare, with_window
+from mhex.inputs import Prepared
 from mhex.inputs.samples import PIECE, Pieces, Samples, look_for, losses_in_words
 from mhex.judge.cases import Run
 from mhex.judge.controls import PREFIX, RANDOM
-from mhex.judge.evaluation import NOT_FINITE, describe_run, judge_batch
-from mhex.judge.plan import ClassNumbers, MethodGiven, MethodRun, method_runs, outputs_of, task_of_subject
+from mhex.judge.evaluation import NOT_FINITE, judge_batch
+from mhex.judge.plan import MethodGiven, MethodRun, method_runs
 from mhex.judge.report import Report
-from mhex.judge.store import CURVES, Parts, SavedMaps
 from mhex.methods import all_methods, get_method
 from mhex.perturb import Subject
 from mhex.recommend.score import Score, ScoreGiven, score_of
@@ -297,9 +296,9 @@ class Race:
 
     def _rehearse(self, first: Samples, methods: list[MethodRun]) -> None:
         """Judge by the first method that can, and forget it, so that nobody's cost has what is loaded on the way."""
-        text = self.run.parts.run
-        parts, maps = Parts(None, text), SavedMaps(None, text, 0, None)
-        aside = replace(self.run, parts=parts, keep_curves=False, saved_maps=maps, skipped={})
+        aside = copy(self.run)
+        aside.skipped = {}
+        aside.keep(curves=False)
         for method in methods:
             if method.control:
                 continue
@@ -406,27 +405,13 @@ def race_of(
     *,
     methods: str | Iterable[MethodGiven] = "all",
     score: ScoreGiven = "balanced",
-    class_names: Sequence[str] | Mapping[int, str] | None = None,
-    task: str | None = None,
-    outputs: Outputs | None = None,
-    preprocess: Callable[[Any], Tensor] | None = None,
-    window: tuple[float, float] | None = None,
-    tokenizer: Callable[..., Mapping[str, Any]] | None = None,
-    seed: int = 0,
+    **options: Any,
 ) -> Race:
-    """A race that has not begun; arguments as for `recommend`."""
-    bundle = as_bundle(model)
-    inner = unwrap(bundle.model)
-    check_answering(inner, "its outputs are judged")
+    """A race that has not begun; arguments as for `recommend`, options as for `Run`."""
     lost: dict[int, str] = {}
     while (first := pieces.get(0)) is not None:
-        reading: Any = {
-            "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
-            "tokenizer": tokenizer or bundle.tokenizer,
-        }
-        prepared = prepare(inner, first.inputs, ids=first.ids, **reading)
-        subject = Subject(inner, prepared, ids=first.ids, outputs=outputs)
-        finite = subject.finite.tolist()
+        run = Run(model, first, lost, **options)
+        finite = run.subject.finite.tolist()
         if all(finite):
             break
         # Samples for which the model's outputs are not finite are taken out.
@@ -436,37 +421,21 @@ def race_of(
     else:
         reasons = losses_in_words(lost)
         raise ArgumentError(f"Expected samples that can be judged, but none of {len(lost)} can: {reasons}.")
-    model_task, model_outputs = task_of_subject(subject, task), outputs_of(subject)
-    if budget.clock is time.perf_counter and subject.device.type == "cpu":
+    if budget.clock is time.perf_counter and run.subject.device.type == "cpu":
         budget.work = time.process_time
-    anatomy = find_anatomy(inner, subject.batch)
-    chosen = score_of(score, anatomy.modality, seed)
+    anatomy = find_anatomy(run.model, run.subject.batch)
+    chosen = score_of(score, anatomy.modality, run.seed)
     for name in chosen.metric.needs:
         look_for(name, f"The score {chosen.metric.label!r}", [first], iter(()))
-    numbers = ClassNumbers(inner, bundle.class_names if class_names is None else class_names, subject.logits)
-    pieces.change(lambda samples: samples.numbered(numbers))
+    run.needs, run.redraw = frozenset(chosen.metric.needs), True
+    run.keep(pictures=_PICTURES)
+    pieces.change(lambda samples: samples.numbered(run.numbers))
     entries = [methods] if isinstance(methods, str) else list(methods)
     wanted = [entry for entry in entries if not str(entry).startswith(PREFIX)]
     if entries and not wanted:
         raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
     entrants = method_runs("all" if methods == "all" else wanted, anatomy, controls=True)
-    text = describe_run(inner, None, None, "predicted", model_task, seed, model_outputs)
-    run = Run(
-        model=inner,
-        evaluator=inner,
-        **reading,
-        task=model_task,
-        outputs=model_outputs,
-        evaluator_outputs=model_outputs,
-        seed=seed,
-        parts=Parts(None, text),
-        curves=Parts(None, text, CURVES),
-        saved_maps=SavedMaps(None, text, _PICTURES, numbers.names),
-        needs=frozenset(chosen.metric.needs),
-        redraw=True,
-        lost=lost,
-    )
-    race = Race(run, chosen, pieces, {0: prepared}, budget, entrants)
+    race = Race(run, chosen, pieces, {0: run.prepared}, budget, entrants)
     if methods == "all":
         race.left_out.update({spec.name: why for spec in all_methods().values() if (why := spec.refusal(anatomy))})
     return race
