@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from mhex.inputs.data import select
 from mhex.inputs.prepared import place_of
 from mhex.inputs.samples import Samples
 from mhex.judge.controls import control
-from mhex.judge.plan import ClassNumbers, MethodRun, fingerprint, outputs_of, task_of_subject, tensor_bytes
+from mhex.judge.plan import MethodRun, fingerprint, outputs_of, task_of_subject, tensor_bytes
 from mhex.judge.store import CURVES, Parts, SampleKey, SavedMaps
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
+from mhex.targets import names_of, resolve_target
 
 _MAIN = "main"  # maps that all metrics read
 
@@ -101,7 +102,7 @@ class Run:
         self.evaluator = self.model if self.reader is None else self.reader
         for module in {self.model, self.evaluator} if target == "predicted" else {self.evaluator}:
             check_answering(module, "its outputs are judged")
-        self.name, self.lost = bundle.name or type(self.model).__name__, lost
+        self.name, self.first, self.lost = bundle.name or type(self.model).__name__, first, lost
         self.seed, self.inner_batch = seed, inner_batch
         self.reading: Any = {
             "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
@@ -114,10 +115,21 @@ class Run:
         if self.evaluator is not self.model:
             inputs = self.evaluator_inputs(self.prepared, first)
             self.evaluator_outputs = outputs_of(Subject(self.evaluator, inputs, **self.reading))
-        names = bundle.class_names if class_names is None else class_names
-        self.numbers = ClassNumbers(self.model, names, self.subject.raw_logits)
+        self._names = bundle.class_names if class_names is None else class_names
         self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
         self.skipped: dict[str, set[int]] = {}  # by method, samples whose maps are not finite
+
+    @cached_property
+    def class_names(self) -> list[str] | None:
+        """Names of all classes, in their order; None if they are not known."""
+        return names_of(self.model, self._names, self.subject.raw_logits, "classification")
+
+    def numbers(self, classes: Sequence[int | str]) -> Tensor:
+        """Numbers of classes, (n,); a name that the model does not have is refused, with those that are near it."""
+        numbers = resolve_target(list(classes), self.subject.raw_logits, self.class_names).index
+        if numbers is None:
+            raise ArgumentError(f"Expected class numbers or names, but got {list(classes)!r}.")
+        return numbers[0]
 
     @cached_property
     def description(self) -> str:
@@ -131,7 +143,7 @@ class Run:
         self, folder: Path | None = None, cache: Path | None = None, curves: bool = True, pictures: int = 0
     ) -> None:
         """Keep rows, and curves and maps of the first samples where they are asked for, in memory or in folders."""
-        text, names = self.description, self.numbers.names if pictures else None
+        text, names = self.description, self.class_names if pictures else None
         self.parts, self.keep_curves = Parts(folder, text), curves
         self.curves = Parts(folder if curves else None, text, CURVES)
         self.saved_maps = SavedMaps(folder if pictures else None, text, pictures, names)
@@ -151,10 +163,7 @@ class Run:
 class SampleBatch:
     """A batch of samples with all that its methods share; inputs may have been prepared before.
 
-    Attributes:
-        subject: The samples as the evaluator sees them.
-        explained: The samples as the explained model sees them.
-        digests: A short name for each sample and what the data says of it.
+    The evaluator sees the samples as `subject`, the explained model as `explained`.
     """
 
     def __init__(self, run: Run, samples: Samples, prepared: Prepared | None = None, progress: bool = False) -> None:
@@ -180,8 +189,7 @@ class SampleBatch:
     @cached_property
     def finite(self) -> list[bool]:
         """Whether the models' outputs are finite for each sample."""
-        finite: list[bool] = (self.subject.finite & self.explained.finite).tolist()
-        return finite
+        return list((self.subject.finite & self.explained.finite).tolist())
 
     @cached_property
     def sound(self) -> SampleBatch | None:
@@ -226,10 +234,6 @@ class SampleBatch:
                 masks[n] = mask
         return masks.to(self.subject.device)
 
-    def warm_up(self) -> None:
-        """Make what the cases of all methods share, so that it is no part of their time."""
-        _ = self.subject.logits, self.masks, self.classes
-
 
 def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
     """A short name for each sample and what the data says of it, by which samples of different data are kept apart."""
@@ -245,17 +249,12 @@ def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
 
 def prepared_part(prepared: Prepared, places: Sequence[int]) -> Prepared:
     """The samples at some places of a prepared batch."""
-    batch, rows = prepared.batch, list(places)
-
-    def part(value: Any) -> Any:
-        return value[rows] if isinstance(value, Tensor) and value.dim() and len(value) == batch.size else value
-
-    roles = {name: part(getattr(batch, name)) for name in ("real", "special", "patches")}
-    kwargs = {name: part(value) for name, value in batch.kwargs.items()}
-    small = replace(batch, args=tuple(map(part, batch.args)), kwargs=kwargs, size=len(rows), **roles)
-    lists = {
-        entry.name: select(getattr(prepared, entry.name), rows) for entry in fields(prepared) if entry.name != "batch"
-    }
+    batch = prepared.batch
+    args = tuple(select(dict(enumerate(batch.args)), places, batch.size).values())
+    roles = {name: select(getattr(batch, name), places) for name in ("real", "special", "patches")}
+    kwargs = select(batch.kwargs, places, batch.size)
+    small = replace(batch, args=args, kwargs=kwargs, size=len(places), **roles)
+    lists = {name: select(value, places) for name, value in vars(prepared).items() if name != "batch"}
     return replace(prepared, batch=small, **lists)
 
 
@@ -264,14 +263,11 @@ class Gaps:
 
     Metrics are given zeros in their place, and what they say of such a sample is taken back. Maps beside the main ones
     are filed by what they were made for, so that a metric loses the samples whose maps it used, whoever asked first.
-
-    Attributes:
-        lost: Ids of the samples that did not count for one of the metrics so far.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = tuple(ids)
-        self.lost: set[int] = set()
+        self.lost: set[int] = set()  # samples that did not count for one of the metrics so far
         self._asking: Hashable = None
         self._bad: dict[Hashable, Tensor] = {}
 
@@ -280,13 +276,17 @@ class Gaps:
         self._asking = ("metric", label)
         case.used = set()
 
-    def fill_main(self, maps: Tensor) -> Tensor:
-        """Maps that all metrics read, (B, ...), with zeros in the gaps."""
-        return self._filled(maps, _MAIN)
+    def fill(self, maps: Tensor, case: Case | None = None) -> Tensor:
+        """Maps (B, ...) with zeros in the gaps: maps that all metrics read, or what one of them asks a case for.
 
-    def fill(self, maps: Tensor, case: Case) -> Tensor:
-        """Maps for what a case is making, which other metrics may share, or for the metric itself, likewise."""
-        return self._filled(maps, self._asking if case.making is None else ("shared", case.making))
+        Other metrics may share what a case is making.
+        """
+        part = _MAIN if case is None else self._asking if case.making is None else ("shared", case.making)
+        bad = ~maps.flatten(1).isfinite().all(1)
+        if not bool(bad.any()):
+            return maps
+        self._bad[part] = self._bad.get(part, torch.tensor(False)) | bad.cpu()
+        return maps.masked_fill(bad.view(-1, *(1,) * (maps.dim() - 1)), 0.0)
 
     def of(self, case: Case) -> Tensor:
         """Samples that do not count for the metric that was begun last, bool (B,)."""
@@ -296,18 +296,11 @@ class Gaps:
         self.lost |= {i for i, gone in zip(self.ids, gaps.tolist(), strict=True) if gone}
         return gaps
 
-    def _filled(self, maps: Tensor, part: Hashable) -> Tensor:
-        bad = ~maps.flatten(1).isfinite().all(1)
-        if not bool(bad.any()):
-            return maps
-        self._bad[part] = self._bad.get(part, torch.tensor(False)) | bad.cpu()
-        return maps.masked_fill(bad.view(-1, *(1,) * (maps.dim() - 1)), 0.0)
-
 
 def case_of(batch: SampleBatch, method: MethodRun, gaps: Gaps) -> Case:
     """The maps of a method, or a control, for the class that is explained; what is not finite is noted as a gap."""
     run, samples, subject, classes = batch.run, batch.samples, batch.subject, batch.classes
-    maps = gaps.fill_main(_maps(batch, method, classes))
+    maps = gaps.fill(_maps(batch, method, classes))
     other_class = None if samples.other is None else samples.other.to(classes.device)
     if other_class is None and "other" in run.needs:
         other_class = torch.full_like(classes, -1)

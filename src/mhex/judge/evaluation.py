@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress
+from itertools import chain
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -21,14 +21,7 @@ from mhex.inputs.data import count_batches, count_samples
 from mhex.inputs.samples import ALL, Samples, in_samples, look_for, losses_in_words
 from mhex.inputs.words import check_words
 from mhex.judge.cases import Gaps, Run, SampleBatch, case_of
-from mhex.judge.plan import (
-    MethodGiven,
-    MethodRun,
-    MetricGiven,
-    MetricRun,
-    method_runs,
-    metric_runs,
-)
+from mhex.judge.plan import MethodGiven, MethodRun, MetricGiven, MetricRun, method_runs, metric_runs
 from mhex.judge.report import Report, write_call
 from mhex.judge.rows import RowGroup, curve_rows_of, rows_of, unjudged_in
 from mhex.metrics.curve import CurveMetric
@@ -181,11 +174,7 @@ def _followed(methods: Iterable[MethodRun], bar: Bar) -> Iterator[MethodRun]:
 
 
 def _warn(run: Run, count: int) -> None:
-    """Warn of samples, of so many, that do not count for a method, or for no method.
-
-    Raises:
-        ArgumentError: All samples are lost.
-    """
+    """Warn of samples, of so many, that do not count for a method, or for no method; refuse where all are lost."""
     for method, ids in run.skipped.items():
         warn(f"Method {method!r} gave maps that are not finite for {len(ids)} of {count} samples; they are skipped.")
     if run.lost:
@@ -215,16 +204,18 @@ def judge_batch(
     batch = SampleBatch(run, samples, prepared, progress)
     for method in methods:
         groups = [RowGroup(batch.keys, method, metric, run.keep_curves) for metric in metrics]
-        # Both note what is asked for.
-        lacking = [any([run.parts.lacks(group.samples), run.curves.lacks(group.curves())]) for group in groups]
-        missing = list(compress(metrics, lacking))
+        missing = [
+            group.metric
+            for group in groups  # both note what is asked for
+            if any([run.parts.lacks(group.samples), run.curves.lacks(curve_rows_of(group))])
+        ]
         if not missing and not run.saved_maps.lacks(batch.keys, method):
             continue
         unsound = [key for key, finite in zip(batch.keys, batch.finite, strict=True) if not finite]
         run.lost.update(dict.fromkeys((number for number, _ in unsound), NOT_FINITE))
         groups = [RowGroup(unsound, method, metric, run.keep_curves) for metric in missing]
-        run.parts.add(row for group in groups for row in group.rows())
-        run.curves.add(row for group in groups for row in group.curves())
+        run.parts.add(chain.from_iterable(map(rows_of, groups)))
+        run.curves.add(chain.from_iterable(map(curve_rows_of, groups)))
         if batch.sound is not None:
             say(f"{method.label}: maps")
             _judge(batch.sound, method, missing, say)
@@ -233,7 +224,7 @@ def judge_batch(
 def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say: Callable[[str], None]) -> None:
     """Make the rows of samples whose outputs are finite, by one method."""
     run = batch.run
-    batch.warm_up()
+    _ = batch.subject.logits, batch.masks, batch.classes  # what all methods share is part of nobody's time
     started = time.perf_counter()
     gaps = Gaps(batch.samples.ids)
     case = case_of(batch, method, gaps)
@@ -246,8 +237,8 @@ def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say:
     for metric in metrics:
         say(f"{method.label}: {metric.label}")
         group = RowGroup(batch.keys, method, metric, run.keep_curves)
-        curves += curve_rows_of(case, gaps, group)
-        rows += rows_of(case, gaps, group, seconds)
+        curves += curve_rows_of(group, case, gaps)
+        rows += rows_of(group, case, gaps, seconds)
     run.curves.add(curves)
     run.parts.add(rows)
     if gaps.lost:

@@ -15,7 +15,7 @@ from mhex.judge.controls import PREFIX, is_control
 from mhex.judge.report import Evaluation, evaluations
 from mhex.metrics.curve import CurveMetric
 from mhex.stats.intervals import bootstrap
-from mhex.viz.charts import Band, CurvePanel, Style, bar_figure, box_figure, curve_figure, styles_of
+from mhex.viz.charts import Band, CurvePanel, bar_figure, box_figure, curve_figure, styles_of
 from mhex.viz.pages import MapCard, Section, charts_html, page, part, sample_html
 
 _MOST = 12  # methods whose curves can be told apart
@@ -29,10 +29,7 @@ _TEMPLATE = "evaluation.html"
 
 
 def page_of(
-    folder: str | PathLike[str],
-    title: str = "",
-    images: Sequence[int] | None = None,
-    remarks: Sequence[str] = (),
+    folder: str | PathLike[str], title: str = "", images: Sequence[int] | None = None, remarks: Sequence[str] = ()
 ) -> str:
     """A page on all evaluations of a folder.
 
@@ -99,7 +96,7 @@ def curves_html(entry: Evaluation) -> str:
     if not panels:
         return ""
     names = {name for panel in panels for name in panel.bands}
-    styles = {name: style for name, style in _styles(entry).items() if name in names}
+    styles = {name: style for name, style in styles_of(entry.methods, entry.controls).items() if name in names}
     missing = sum(name not in names for name in entry.methods)
     note = f"Left out here: {missing} methods with lower places." if missing else ""
     charts = {f"{panel.title}: curves of {', '.join(panel.bands)}": curve_figure([panel], styles) for panel in panels}
@@ -147,7 +144,7 @@ def _band(curves: Tensor) -> Band:
 
 def _boxes_html(entry: Evaluation) -> str:
     """Boxes of the values per image of every metric that reads a sweep; empty if there is none."""
-    charts, styles = {}, _styles(entry)
+    charts, styles = {}, styles_of(entry.methods, entry.controls)
     for name in entry.report.metrics:
         metric = entry.report.metric(name)
         if isinstance(metric, CurveMetric) and metric.additive:
@@ -163,7 +160,8 @@ def cost_html(entry: Evaluation) -> str:
     seconds = sorted(entry.seconds().items(), key=lambda pair: pair[1])
     rows = {name: (max(value, 1e-6), _duration(value)) for name, value in seconds}
     alt = "Time per explanation: " + ", ".join(f"{name} {text}" for name, (_, text) in rows.items())
-    return charts_html({alt: bar_figure("Time per explanation", "seconds", rows, _styles(entry))})
+    chart = bar_figure("Time per explanation", "seconds", rows, styles_of(entry.methods, entry.controls))
+    return charts_html({alt: chart})
 
 
 def _duration(seconds: float) -> str:
@@ -171,10 +169,6 @@ def _duration(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
-
-
-def _styles(entry: Evaluation) -> dict[str, Style]:
-    return styles_of(entry.methods, entry.controls)
 
 
 def map_cards(maps: Mapping[str, Explanation], remarks: Mapping[str, str] | None = None) -> list[MapCard]:

@@ -14,9 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from mhex._files import read_json, write_text
@@ -61,32 +62,28 @@ def read_calls(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        calls = read_json(path.read_text(encoding="utf-8"))
+        calls: list[dict[str, Any]] = read_json(path.read_text(encoding="utf-8"))
+        TypeAdapter(list[_CallFacts]).validate_python(calls)
     except ValueError as error:
-        raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it is no JSON; delete it.") from error
-    if not isinstance(calls, list) or not all(map(_is_call, calls)):
-        raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it holds something else; delete it.")
+        kind = "holds something else" if isinstance(error, ValidationError) else "is no JSON"
+        raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it {kind}; delete it.") from error
     return calls
 
 
-def _is_call(entry: Any) -> bool:
-    """Whether an entry of the file is the description of a call that `write_call` writes."""
-    if not isinstance(entry, dict):
-        return False
-    names = [entry.get(key, []) for key in ("methods", "metrics")]
-    counts = [entry.get(key) for key in ("samples", "done")]
-    return (
-        all(isinstance(group, list) and all(isinstance(name, str) for name in group) for group in names)
-        and all(count is None or type(count) is int for count in counts)
-        and _are_losses(entry.get("lost") or {})
-    )
+class _Facts(BaseModel, strict=True):
+    """What the header of a file says beside its rows."""
+
+    lost: dict[Annotated[str, Field(pattern=r"^\d+$")], str] | None = None  # why samples were lost, by number
+    broken: str = ""  # a sentence on a run that was broken off
 
 
-def _are_losses(lost: Any) -> bool:
-    """Whether something is numbers of samples, as JSON has them, and why they were lost."""
-    return isinstance(lost, dict) and all(
-        number.isdecimal() and isinstance(reason, str) for number, reason in lost.items()
-    )
+class _CallFacts(_Facts):
+    """What `write_call` writes, as far as it is read again."""
+
+    methods: list[str] = []
+    metrics: list[str] = []
+    samples: int | None = None
+    done: int | None = None
 
 
 def versions() -> dict[str, str]:
@@ -350,7 +347,12 @@ class Report:
             calls = read_calls(path)
             lost = {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
             return cls(rows, store.read(path, store.CURVES), lost, store.broken_off(calls, rows))
-        return cls(rows, None, *_facts((rows.schema.metadata or {}).get(_FACTS, b"{}"), path))
+        try:
+            facts = _Facts.model_validate(read_json((rows.schema.metadata or {}).get(_FACTS, b"{}").decode()))
+        except ValueError as error:
+            why = "holds something else" if isinstance(error, ValidationError) else f"is damaged: {error}"
+            raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header {why}.") from error
+        return cls(rows, None, {int(number): reason for number, reason in (facts.lost or {}).items()}, facts.broken)
 
     def merge(self, *reports: Report) -> Report:
         """One report of several: samples are paired by number and digest, and what disagrees is refused.
@@ -370,18 +372,6 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({len(self.methods)} methods, {len(self.metrics)} metrics, {self.rows.num_rows} rows)"
-
-
-def _facts(text: bytes, path: Path) -> tuple[dict[int, str], str]:
-    """Samples that were lost, and a sentence on a run that was broken off, from the header of a file of rows."""
-    try:
-        facts = read_json(text.decode())
-    except ValueError as error:
-        raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header is damaged: {error}.") from error
-    lost, broken = (facts.get("lost", {}), facts.get("broken", "")) if isinstance(facts, dict) else (facts, "")
-    if not _are_losses(lost) or not isinstance(broken, str):
-        raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header holds something else.")
-    return {int(number): reason for number, reason in lost.items()}, broken
 
 
 @dataclass(frozen=True)

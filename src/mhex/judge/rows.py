@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -24,7 +24,7 @@ _RELATIVE, _ABSOLUTE = 1e-3, 1e-6  # an image in another batch or on another dev
 
 
 class RowGroup:
-    """Rows and curves of some samples by one method and one metric; without curves unless they are kept."""
+    """What the rows and curves of some samples by one method and one metric share; no orders unless curves are kept."""
 
     def __init__(self, samples: Iterable[SampleKey], method: MethodRun, metric: MetricRun, curves: bool) -> None:
         self.metric = metric
@@ -33,42 +33,35 @@ class RowGroup:
         self.samples = [{"image": image, "input": digest, **names} for image, digest in samples]
         self.orders = tuple(metric.metric.orders) if curves and isinstance(metric.metric, CurveMetric) else ()
 
-    def rows(
-        self, numbers: Tensor | None = None, seconds: float = math.nan, explain_seconds: float = math.nan
-    ) -> Iterator[dict[str, Any]]:
-        """A row for each sample and number (n, J); without numbers, those of samples that cannot be judged: NaN."""
-        columns, times = self.metric.metric.columns, {"seconds": seconds, "explain_seconds": explain_seconds}
-        numbers = torch.full((len(self.samples), len(columns)), math.nan) if numbers is None else numbers
-        for sample, values in zip(self.samples, numbers.tolist(), strict=True):
-            for column, value in zip(columns, values, strict=True):
-                yield {**sample, "settings": self.metric.settings, "column": column, "value": value, **times}
 
-    def curves(self, by_order: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Any]]:
-        """A row for each sample and curve (n, T + 1); without curves, those of samples that cannot be judged: empty."""
-        for order in self.orders:
-            points = [[]] * len(self.samples) if by_order is None else by_order[order].tolist()
-            for sample, values in zip(self.samples, points, strict=True):
-                yield {**sample, "order": order, "points": values}
-
-
-def rows_of(case: Case, gaps: Gaps, group: RowGroup, explain_seconds: float) -> Iterator[dict[str, Any]]:
-    """A row for each sample and number of a metric; NaN where a map is not finite."""
-    started, metric = time.perf_counter(), group.metric.metric
-    gaps.begin(group.metric.label, case)
-    numbers = metric.score(*metric.of(case)).double().cpu()
-    numbers = numbers[:, None] if numbers.dim() == 1 else numbers
-    numbers = numbers.masked_fill(gaps.of(case)[:, None], math.nan)
-    return group.rows(numbers, (time.perf_counter() - started) / len(case.ids), explain_seconds)
+def rows_of(
+    group: RowGroup, case: Case | None = None, gaps: Gaps | None = None, explain_seconds: float = math.nan
+) -> Iterator[dict[str, Any]]:
+    """A row for each sample and number of a metric; NaN where a map is not finite, and without a case."""
+    started, metric, seconds = time.perf_counter(), group.metric.metric, math.nan
+    numbers = torch.full((len(group.samples), len(metric.columns)), math.nan)
+    if case is not None and gaps is not None:
+        gaps.begin(group.metric.label, case)
+        numbers = metric.score(*metric.of(case)).double().cpu().view(numbers.shape)
+        numbers = numbers.masked_fill(gaps.of(case)[:, None], math.nan)
+        seconds = (time.perf_counter() - started) / len(case.ids)
+    for sample, values in zip(group.samples, numbers.tolist(), strict=True):
+        entry = {**sample, "settings": group.metric.settings, "seconds": seconds, "explain_seconds": explain_seconds}
+        for column, value in zip(metric.columns, values, strict=True):
+            yield {**entry, "column": column, "value": value}
 
 
-def curve_rows_of(case: Case, gaps: Gaps, group: RowGroup) -> Iterator[dict[str, Any]]:
-    """A row for each sample and order that a metric reads; nothing where curves are not kept or there are none."""
-    metric = group.metric.metric
-    if not group.orders or not isinstance(metric, CurveMetric):
-        return iter(())
-    gaps.begin(group.metric.label, case)
-    curves, lost = metric.curves(*metric.of(case)), gaps.of(case)[:, None]
-    return group.curves({order: c.to(torch.float32).cpu().masked_fill(lost, math.nan) for order, c in curves.items()})
+def curve_rows_of(group: RowGroup, case: Case | None = None, gaps: Gaps | None = None) -> Iterator[dict[str, Any]]:
+    """A row for each sample and order that a metric reads; without points if there is no case."""
+    metric, curves = group.metric.metric, {}
+    if group.orders and case is not None and gaps is not None and isinstance(metric, CurveMetric):
+        gaps.begin(group.metric.label, case)
+        curves, lost = metric.curves(*metric.of(case)), gaps.of(case)[:, None]
+        curves = {order: points.float().cpu().masked_fill(lost, math.nan) for order, points in curves.items()}
+    for order in group.orders:
+        points = curves[order].tolist() if curves else [[]] * len(group.samples)
+        for sample, values in zip(group.samples, points, strict=True):
+            yield {**sample, "order": order, "points": values}
 
 
 class _RowPlaces:
@@ -174,8 +167,7 @@ def merged(reports: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
         # What has samples in common comes first, so that the order in which reports are given does not matter.
         rows, new = waiting.pop(next((k for k, (_, keys) in enumerate(waiting) if keys & samples), 0))
         if samples:
-            _check_numbers(samples, new)
-            _check_methods(by_key.values(), rows, samples, new)
+            _check_samples(by_key.values(), rows, samples, new)
         samples |= new
         for row in rows:
             key = tuple(row[name] for name in ("image", "input", "method", "options", "metric", "column"))
@@ -205,43 +197,37 @@ def _check_settings(rows: Iterable[Row]) -> None:
             )
 
 
-def _check_numbers(samples: set[SampleKey], new: set[SampleKey]) -> None:
-    """Where both are of the same data, as what they share shows, a number must not stand for two samples."""
-    common = samples & new
-    wrong = sorted({image for image, _ in samples - common} & {image for image, _ in new - common})
-    if common and wrong:
-        raise ArgumentError(
-            f"Expected the same samples in both reports, but {len(wrong)} of them differ, such as image {wrong[0]}, "
-            "while others are the same. Input, label, mask and whatever else the data says of a sample must be equal: "
-            "judge all methods on the same data."
-        )
+def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[SampleKey], new: set[SampleKey]) -> None:
+    """Refuse rows whose samples cannot be paired.
 
-
-def _check_methods(before: Iterable[Row], rows: Iterable[Row], samples: set[SampleKey], new: set[SampleKey]) -> None:
-    """Without a common sample, more samples of the same methods are welcome, and other methods cannot be compared."""
-    if samples & new:
-        return
-    common = {digest for _, digest in samples} & {digest for _, digest in new}
-    first, second = _methods_by_metric(before), _methods_by_metric(rows)
-    for metric in first.keys() & second.keys():
-        if alone := sorted(first[metric] ^ second[metric]):
-            why = (
-                f"the {len(common)} that they share have other numbers, by which ties, boxes and noise are drawn"
-                if common
-                else "input, label, mask and whatever else the data says of a sample must be equal"
-            )
+    With a common sample both are of the same data, where a number must not stand for two samples. Without one, more
+    samples of the same methods are welcome, and other methods cannot be compared.
+    """
+    if common := samples & new:
+        wrong = sorted({image for image, _ in samples - common} & {image for image, _ in new - common})
+        if wrong:
             raise ArgumentError(
-                f"Expected reports of the same samples, or of the same methods, but they have no sample in common, and "
-                f"only one of them has {alone[0]!r} for {metric!r}: {why}. Judge all methods on the same data, in the "
-                "same order."
+                f"Expected the same samples in both reports, but {len(wrong)} of them differ, such as image "
+                f"{wrong[0]}, while others are the same. Input, label, mask and whatever else the data says of a "
+                "sample must be equal: judge all methods on the same data."
             )
-
-
-def _methods_by_metric(rows: Iterable[Row]) -> dict[str, set[str]]:
-    methods: dict[str, set[str]] = {}
-    for metric, name, options in dict.fromkeys((row["metric"], row["method"], row["options"]) for row in rows):
-        methods.setdefault(metric, set()).add(label(name, options))
-    return methods
+        return
+    digests = {digest for _, digest in samples} & {digest for _, digest in new}
+    first, second = (
+        {(row["metric"], label(row["method"], row["options"])) for row in group} for group in (before, rows)
+    )
+    metrics = {metric for metric, _ in first} & {metric for metric, _ in second}
+    for metric, method in sorted(pair for pair in first ^ second if pair[0] in metrics):
+        why = (
+            f"the {len(digests)} that they share have other numbers, by which ties, boxes and noise are drawn"
+            if digests
+            else "input, label, mask and whatever else the data says of a sample must be equal"
+        )
+        raise ArgumentError(
+            f"Expected reports of the same samples, or of the same methods, but they have no sample in common, and "
+            f"only one of them has {method!r} for {metric!r}: {why}. Judge all methods on the same data, in the same "
+            "order."
+        )
 
 
 def _check_value(before: Row, row: Row) -> None:

@@ -204,16 +204,19 @@ def broken_off(calls: Sequence[Call], rows: Any) -> str:
     for call in calls:
         if "done" not in call or call["done"] is not None or any(_covers(later, call) for later in calls):
             continue
-        complete, begun = _counts(call, rows)
-        samples = call.get("samples")
+        methods, metrics, samples = call.get("methods", []), call.get("metrics", []), call.get("samples")
+        cells: dict[Key, set[Key]] = {}  # methods and metrics of each sample
+        names = zip(labels_of(rows), rows.column("metric").to_pylist(), strict=True)
+        for sample, pair in zip(records(rows, "image", "input"), names, strict=True):
+            cells.setdefault(sample, set()).add(pair)
+        complete = sum(set(product(methods, metrics)) <= pairs for pairs in cells.values())
         if samples is not None and complete >= samples:
             continue
-        methods, metrics = len(call.get("methods", [])), len(call.get("metrics", []))
-        total = f"of {samples} samples" if samples is not None else f"of {begun} samples so far"
+        total = f"of {samples} samples" if samples is not None else f"of {len(cells)} samples so far"
         return (
             f"Broken off, or still running: {complete} {total} {'is' if complete == 1 else 'are'} judged by all of "
-            f"{methods} {'method' if methods == 1 else 'methods and controls'} and {metrics} "
-            f"{'metric' if metrics == 1 else 'metrics'}. The same call goes on from there."
+            f"{len(methods)} {'method' if len(methods) == 1 else 'methods and controls'} and {len(metrics)} "
+            f"{'metric' if len(metrics) == 1 else 'metrics'}. The same call goes on from there."
         )
     return ""
 
@@ -223,15 +226,6 @@ def _covers(later: Call, call: Call) -> bool:
     if later.get("done") is None or (call.get("samples") or 0) > later["done"]:
         return False
     return all(set(call.get(key, [])) <= set(later.get(key, [])) for key in ("methods", "metrics"))
-
-
-def _counts(call: Call, rows: Any) -> tuple[int, int]:
-    """Samples that have all methods and metrics of a call, and those that have any."""
-    cells: dict[tuple[Any, Any], set[tuple[str, str]]] = {}
-    for method, (image, digest, metric) in zip(labels_of(rows), records(rows, "image", "input", "metric"), strict=True):
-        cells.setdefault((image, digest), set()).add((method, metric))
-    wanted = set(product(call["methods"], call["metrics"]))
-    return sum(wanted <= pairs for pairs in cells.values()), len(cells)
 
 
 def remarks(broken: str, lost: Mapping[int, str]) -> list[str]:

@@ -25,6 +25,7 @@ Numbers = Mapping[str, Tensor]  # of each method, (n, J), NaN where an image has
 DAGGER = "†"
 FEWEST = 6  # samples of an interval: all of fewer lie on one side of the middle in more than 5 % of all cases
 _LEVEL = 0.05
+_ARROWS = {None: "", True: " ↑", False: " ↓"}
 _NAME = 32  # signs in a line of the first column, where a table does not fit
 _HEAD = 16  # and at least of a heading
 _LATEX: dict[str, str | int | None] = {
@@ -199,21 +200,16 @@ class Grid:
     above: Sequence[str] = ()  # sentences on the run as a whole, which come before all other remarks
 
     @property
-    def columns(self) -> list[tuple[str, bool | None]]:
-        """Headings, and whether higher is better."""
-        return list(dict.fromkeys((cell.column, cell.higher) for cell in self.cells))
-
-    @property
-    def heads(self) -> list[str]:
-        """Headings with the direction."""
-        return [name if higher is None else f"{name} {'↑' if higher else '↓'}" for name, higher in self.columns]
+    def columns(self) -> dict[str, str]:
+        """Headings with the direction, by those without."""
+        return {cell.column: cell.column + _ARROWS[cell.higher] for cell in self.cells}
 
     def lines(self, plain: Callable[[str], str], bold: str) -> list[list[str]]:
         """Headings, and below them methods and their numbers; `plain` escapes texts, `bold` is the format of marks."""
         place = {(cell.method, cell.column): cell for cell in self.cells}
-        lines = [[plain(text) for text in ("method", *self.heads)]]
+        lines = [[plain(text) for text in ("method", *self.columns.values())]]
         for method in self.methods:
-            cells = [place.get((method, name)) for name, _ in self.columns]
+            cells = [place.get((method, name)) for name in self.columns]
             texts = [("", False) if cell is None else (plain(cell.text), cell.marked) for cell in cells]
             lines.append([plain(method), *(bold.format(text) if mark else text for text, mark in texts)])
         return lines

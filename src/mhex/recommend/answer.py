@@ -28,7 +28,7 @@ from mhex.judge.plan import MethodGiven
 from mhex.judge.report import Report
 from mhex.judge.rows import explain_seconds
 from mhex.judge.tables import FEWEST, in_columns
-from mhex.recommend.race import Budget, Clock, Race, race_of, seconds_of, spoken
+from mhex.recommend.race import Budget, Clock, Race, seconds_of, spoken
 from mhex.recommend.score import FEW, ScoreGiven, above, race_result
 from mhex.stats.intervals import bootstrap
 
@@ -101,8 +101,8 @@ def recommend(
     samples, order = shuffled(data, seed)
     options: Any = {"class_names": class_names, "task": task, "outputs": outputs, "preprocess": preprocess}
     options |= {"window": window, "tokenizer": tokenizer, "seed": seed}
-    race = race_of(model, Pieces(samples, images, order), limit, methods=methods, score=score, **options)
-    race.reserve = min(_MOST * limit.seconds, _SHARE * limit.seconds + _ANSWER + (0 if out is None else _PAGE))
+    race = Race(model, Pieces(samples, images, order), limit, methods=methods, score=score, **options)
+    limit.reserve = min(_MOST * limit.seconds, _SHARE * limit.seconds + _ANSWER + (0 if out is None else _PAGE))
     call = {
         "model": race.run.name,
         "methods": [method.label for method in race.entrants],
@@ -300,9 +300,9 @@ class Recommendation:
         return recommendation_page(self)
 
     def _repr_html_(self) -> str:
-        from mhex.recommend.page import answer_html, table_html
+        from mhex.recommend.page import first_pieces
 
-        return answer_html(self) + table_html(self)
+        return "".join(first_pieces(self).values())
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write the page, `recommendation.html`, the same as `.txt` and `.json`, and all rows, curves and maps.

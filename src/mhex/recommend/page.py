@@ -24,8 +24,7 @@ def recommendation_page(advice: Recommendation) -> str:
     """The whole page of a recommendation, in HTML."""
     entry, used, budget = _evaluation(advice), spoken(advice.used), spoken(advice.budget)
     pieces = {
-        "Answer": answer_html(advice),
-        "Methods": table_html(advice),
+        **first_pieces(advice),
         "Maps": _pictures(advice, entry),
         "Behind the best": _behind(advice),
         "Curves": curves_html(entry),
@@ -38,14 +37,12 @@ def recommendation_page(advice: Recommendation) -> str:
     return page(title, advice.sentences()[0], sections_of(_TEMPLATE, pieces, few=FEWEST))
 
 
-def answer_html(advice: Recommendation) -> str:
-    """The answer as a list, and how to use it, in HTML; methods that were not raced have a place of their own."""
-    return part("answer", _TEMPLATE, advice=advice, budget=spoken(advice.budget))
-
-
-def table_html(advice: Recommendation) -> str:
-    """The table of methods, which scrolls sideways where it must, in HTML."""
-    return part("standings", _TEMPLATE, advice=advice)
+def first_pieces(advice: Recommendation) -> dict[str, str]:
+    """The answer as a list with the call that uses it, and the table of methods, in HTML by title."""
+    return {
+        "Answer": part("answer", _TEMPLATE, advice=advice, budget=spoken(advice.budget)),
+        "Methods": part("standings", _TEMPLATE, advice=advice),
+    }
 
 
 def _evaluation(advice: Recommendation) -> Evaluation:
