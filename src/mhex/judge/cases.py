@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,21 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mhex._files import write_tensors, writing
-from mhex.capture import Outputs
+from mhex.bundle import Bundle, as_bundle
+from mhex.capture import Outputs, unwrap
 from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
 from mhex.explain import explain
-from mhex.inputs import Prepared, prepare
+from mhex.heads.predictors import check_answering
+from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.data import select
 from mhex.inputs.prepared import place_of
 from mhex.inputs.samples import Samples
 from mhex.judge.controls import control
-from mhex.judge.plan import MethodRun, tensor_bytes
-from mhex.judge.store import Parts, SavedMaps
+from mhex.judge.plan import MethodRun, fingerprint, outputs_of, task_of_subject, tensor_bytes
+from mhex.judge.store import CURVES, Parts, SampleKey, SavedMaps
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
-from mhex.targets import Task
+from mhex.targets import names_of, resolve_target
 
 _MAIN = "main"  # maps that all metrics read
 
@@ -65,49 +68,102 @@ class MapCache:
         write_tensors({"scores": scores, "classes": classes}, path)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Run:
-    """What does not change from batch to batch; see `mhex.evaluate` for what is not explained here."""
+    """A model with the first samples of its data, and what does not change from batch to batch.
 
-    model: nn.Module
-    evaluator: nn.Module  # often the same
-    relabelled: nn.Module | None = None
-    preprocess: Callable[[Any], Tensor] | None
-    tokenizer: Callable[..., Mapping[str, Any]] | None
-    task: Task
-    outputs: Outputs  # of the model and the relabelled one
-    evaluator_outputs: Outputs
-    target: str | int = "predicted"  # or "label", or a class number
-    seed: int
-    inner_batch: int | None = None
-    parts: Parts
-    curves: Parts | None = None
-    saved_maps: SavedMaps | None = None
-    cache: MapCache | None = None
+    Arguments are those of `mhex.evaluate`; samples that count for no method, and why, are put into `lost`.
+    """
+
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
-    redraw: bool = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
-    skipped: dict[str, set[int]] = field(default_factory=dict)  # by method, samples whose maps are not finite
-    lost: dict[int, str] = field(default_factory=dict)  # samples that count for no method, and why
+    redraw = False  # whether random maps are drawn anew for changed inputs, as every other map is made anew
+
+    def __init__(
+        self,
+        model: nn.Module | Bundle,
+        first: Samples,
+        lost: dict[int, str],
+        *,
+        target: str | int = "predicted",
+        class_names: Sequence[str] | Mapping[int, str] | None = None,
+        task: str | None = None,
+        outputs: Outputs | None = None,
+        evaluator: nn.Module | None = None,
+        relabelled: nn.Module | None = None,
+        preprocess: Callable[[Any], Tensor] | None = None,
+        window: tuple[float, float] | None = None,
+        tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+        seed: int = 0,
+        inner_batch: int | None = None,
+    ) -> None:
+        bundle = as_bundle(model)
+        self.model = unwrap(bundle.model)
+        self.relabelled = None if relabelled is None else unwrap(relabelled)
+        self.reader = None if evaluator is None else unwrap(evaluator)  # as it was asked for
+        self.evaluator = self.model if self.reader is None else self.reader
+        for module in {self.model, self.evaluator} if target == "predicted" else {self.evaluator}:
+            check_answering(module, "its outputs are judged")
+        self.name, self.first, self.lost = bundle.name or type(self.model).__name__, first, lost
+        self.seed, self.inner_batch = seed, inner_batch
+        self.reading: Any = {
+            "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
+            "tokenizer": tokenizer or bundle.tokenizer,
+        }
+        self.prepared = self.prepare(first)
+        self.subject = Subject(self.model, self.prepared, ids=first.ids, outputs=outputs)
+        self.task, self.outputs = task_of_subject(self.subject, task), outputs_of(self.subject)
+        self.evaluator_outputs = self.outputs
+        if self.evaluator is not self.model:
+            inputs = self.evaluator_inputs(self.prepared, first)
+            self.evaluator_outputs = outputs_of(Subject(self.evaluator, inputs, **self.reading))
+        self._names = bundle.class_names if class_names is None else class_names
+        self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
+        self.skipped: dict[str, set[int]] = {}  # by method, samples whose maps are not finite
+
+    @cached_property
+    def class_names(self) -> list[str] | None:
+        """Names of all classes, in their order; None if they are not known."""
+        return names_of(self.model, self._names, self.subject.raw_logits, "classification")
+
+    def numbers(self, classes: Sequence[int | str]) -> Tensor:
+        """Numbers of classes, (n,); a name that the model does not have is refused, with those that are near it."""
+        numbers = resolve_target(list(classes), self.subject.raw_logits, self.class_names).index
+        if numbers is None:
+            raise ArgumentError(f"Expected class numbers or names, but got {list(classes)!r}.")
+        return numbers[0]
+
+    @cached_property
+    def description(self) -> str:
+        """What makes rows comparable beside what stands in them, in JSON."""
+        models = {"model": self.model, "evaluator": self.reader, "relabelled": self.relabelled}
+        prints = {name: fingerprint(module) for name, module in models.items()}
+        unusual = {} if self.outputs == "logits" else {"outputs": self.outputs}
+        return json.dumps({**prints, "target": str(self.target), "task": self.task, **unusual, "seed": self.seed})
+
+    def keep(
+        self, folder: Path | None = None, cache: Path | None = None, curves: bool = True, pictures: int = 0
+    ) -> None:
+        """Keep rows, and curves and maps of the first samples where they are asked for, in memory or in folders."""
+        text, names = self.description, self.class_names if pictures else None
+        self.parts, self.keep_curves = Parts(folder, text), curves
+        self.curves = Parts(folder if curves else None, text, CURVES)
+        self.saved_maps = SavedMaps(folder if pictures else None, text, pictures, names)
+        self.cache = None if cache is None else MapCache(cache, fingerprint(self.model), self.task, self.outputs)
 
     def prepare(self, samples: Samples) -> Prepared:
         """Inputs of samples as the explained model takes them; photos are preprocessed here, and nowhere else."""
         with torch.inference_mode(False):
-            return prepare(self.model, samples.inputs, self.preprocess, self.tokenizer, samples.ids)
+            return prepare(self.model, samples.inputs, ids=samples.ids, **self.reading)
 
-
-def evaluator_inputs(model: nn.Module, evaluator: nn.Module, prepared: Prepared, inputs: Any) -> Any:
-    """Inputs for the evaluator: those of the explained model where they fit, so that photos are preprocessed once."""
-    alike = prepared.batch.modality == "image" and place_of(model) == place_of(evaluator)
-    return prepared if evaluator is model or alike else inputs
+    def evaluator_inputs(self, prepared: Prepared, samples: Samples) -> Any:
+        """Inputs for the evaluator: those of the explained model where they fit, so that they are prepared once."""
+        alike = prepared.batch.modality == "image" and place_of(self.model) == place_of(self.evaluator)
+        return prepared if self.evaluator is self.model or alike else samples.inputs
 
 
 class SampleBatch:
     """A batch of samples with all that its methods share; inputs may have been prepared before.
 
-    Attributes:
-        subject: The samples as the evaluator sees them.
-        explained: The samples as the explained model sees them.
-        digests: A short name for each sample and what the data says of it.
+    The evaluator sees the samples as `subject`, the explained model as `explained`.
     """
 
     def __init__(self, run: Run, samples: Samples, prepared: Prepared | None = None, progress: bool = False) -> None:
@@ -115,11 +171,10 @@ class SampleBatch:
         self.prepared = run.prepare(samples) if prepared is None else prepared
         self.subject = Subject(
             run.evaluator,
-            evaluator_inputs(run.model, run.evaluator, self.prepared, samples.inputs),
+            run.evaluator_inputs(self.prepared, samples),
             samples.label,
             samples.ids,
-            preprocess=run.preprocess,
-            tokenizer=run.tokenizer,
+            **run.reading,
             multi_label=run.task == "multi-label",
             outputs=run.evaluator_outputs,
             batch_size=run.inner_batch,
@@ -129,17 +184,21 @@ class SampleBatch:
         if run.evaluator is not run.model:
             self.explained = Subject(run.model, self.prepared, ids=samples.ids, outputs=run.outputs)
         self.digests = digests(samples, self.subject)
+        self.keys: list[SampleKey] = list(zip(samples.ids, self.digests, strict=True))
 
-    def part(self, places: Sequence[int]) -> SampleBatch:
-        """The samples at some places of the batch."""
-        samples, prepared = self.samples.only(places), prepared_part(self.prepared, places)
-        return SampleBatch(self.run, samples, prepared, self.progress)
-
-    @property
+    @cached_property
     def finite(self) -> list[bool]:
         """Whether the models' outputs are finite for each sample."""
-        finite: list[bool] = (self.subject.finite & self.explained.finite).tolist()
-        return finite
+        return list((self.subject.finite & self.explained.finite).tolist())
+
+    @cached_property
+    def sound(self) -> SampleBatch | None:
+        """The samples for which the models' outputs are finite; None if there are none."""
+        if all(self.finite):
+            return self
+        places = [place for place, finite in enumerate(self.finite) if finite]
+        samples, prepared = self.samples.only(places), prepared_part(self.prepared, places)
+        return SampleBatch(self.run, samples, prepared, self.progress) if places else None
 
     @cached_property
     def classes(self) -> Tensor:
@@ -161,7 +220,7 @@ class SampleBatch:
         size = tuple(self.subject.batch.pixels.shape[-2:])
         masks = torch.full((len(self.samples.ids), *size), -1, dtype=torch.int8)
         crops = not isinstance(self.samples.inputs, (Tensor, Mapping))
-        crops = crops and not getattr(self.run.preprocess, "whole_photo", False)
+        crops = crops and not getattr(self.run.reading["preprocess"], "whole_photo", False)
         for n, mask in enumerate(self.samples.mask or ()):
             if mask is not None and tuple(mask.shape) != size:
                 if crops:
@@ -174,10 +233,6 @@ class SampleBatch:
             if mask is not None:
                 masks[n] = mask
         return masks.to(self.subject.device)
-
-    def warm_up(self) -> None:
-        """Make what the cases of all methods share, so that it is no part of their time."""
-        _ = self.subject.logits, self.masks, self.classes
 
 
 def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
@@ -194,17 +249,12 @@ def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
 
 def prepared_part(prepared: Prepared, places: Sequence[int]) -> Prepared:
     """The samples at some places of a prepared batch."""
-    batch, rows = prepared.batch, list(places)
-
-    def part(value: Any) -> Any:
-        return value[rows] if isinstance(value, Tensor) and value.dim() and len(value) == batch.size else value
-
-    roles = {name: part(getattr(batch, name)) for name in ("real", "special", "patches")}
-    kwargs = {name: part(value) for name, value in batch.kwargs.items()}
-    small = replace(batch, args=tuple(map(part, batch.args)), kwargs=kwargs, size=len(rows), **roles)
-    lists = {
-        entry.name: select(getattr(prepared, entry.name), rows) for entry in fields(prepared) if entry.name != "batch"
-    }
+    batch = prepared.batch
+    args = tuple(select(dict(enumerate(batch.args)), places, batch.size).values())
+    roles = {name: select(getattr(batch, name), places) for name in ("real", "special", "patches")}
+    kwargs = select(batch.kwargs, places, batch.size)
+    small = replace(batch, args=args, kwargs=kwargs, size=len(places), **roles)
+    lists = {name: select(value, places) for name, value in vars(prepared).items() if name != "batch"}
     return replace(prepared, batch=small, **lists)
 
 
@@ -213,14 +263,11 @@ class Gaps:
 
     Metrics are given zeros in their place, and what they say of such a sample is taken back. Maps beside the main ones
     are filed by what they were made for, so that a metric loses the samples whose maps it used, whoever asked first.
-
-    Attributes:
-        lost: Ids of the samples that did not count for one of the metrics so far.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = tuple(ids)
-        self.lost: set[int] = set()
+        self.lost: set[int] = set()  # samples that did not count for one of the metrics so far
         self._asking: Hashable = None
         self._bad: dict[Hashable, Tensor] = {}
 
@@ -229,13 +276,17 @@ class Gaps:
         self._asking = ("metric", label)
         case.used = set()
 
-    def fill_main(self, maps: Tensor) -> Tensor:
-        """Maps that all metrics read, (B, ...), with zeros in the gaps."""
-        return self._filled(maps, _MAIN)
+    def fill(self, maps: Tensor, case: Case | None = None) -> Tensor:
+        """Maps (B, ...) with zeros in the gaps: maps that all metrics read, or what one of them asks a case for.
 
-    def fill(self, maps: Tensor, case: Case) -> Tensor:
-        """Maps for what a case is making, which other metrics may share, or for the metric itself, likewise."""
-        return self._filled(maps, self._asking if case.making is None else ("shared", case.making))
+        Other metrics may share what a case is making.
+        """
+        part = _MAIN if case is None else self._asking if case.making is None else ("shared", case.making)
+        bad = ~maps.flatten(1).isfinite().all(1)
+        if not bool(bad.any()):
+            return maps
+        self._bad[part] = self._bad.get(part, torch.tensor(False)) | bad.cpu()
+        return maps.masked_fill(bad.view(-1, *(1,) * (maps.dim() - 1)), 0.0)
 
     def of(self, case: Case) -> Tensor:
         """Samples that do not count for the metric that was begun last, bool (B,)."""
@@ -245,18 +296,11 @@ class Gaps:
         self.lost |= {i for i, gone in zip(self.ids, gaps.tolist(), strict=True) if gone}
         return gaps
 
-    def _filled(self, maps: Tensor, part: Hashable) -> Tensor:
-        bad = ~maps.flatten(1).isfinite().all(1)
-        if not bool(bad.any()):
-            return maps
-        self._bad[part] = self._bad.get(part, torch.tensor(False)) | bad.cpu()
-        return maps.masked_fill(bad.view(-1, *(1,) * (maps.dim() - 1)), 0.0)
-
 
 def case_of(batch: SampleBatch, method: MethodRun, gaps: Gaps) -> Case:
     """The maps of a method, or a control, for the class that is explained; what is not finite is noted as a gap."""
     run, samples, subject, classes = batch.run, batch.samples, batch.subject, batch.classes
-    maps = gaps.fill_main(_maps(batch, method, classes))
+    maps = gaps.fill(_maps(batch, method, classes))
     other_class = None if samples.other is None else samples.other.to(classes.device)
     if other_class is None and "other" in run.needs:
         other_class = torch.full_like(classes, -1)
@@ -306,7 +350,7 @@ def _maps(batch: SampleBatch, method: MethodRun, classes: Tensor) -> Tensor:
 def _new_maps(batch: SampleBatch, model: nn.Module, method: MethodRun, inputs: Any, classes: Tensor) -> Tensor:
     """Maps by any model of its inputs, which may hold NaN or infinity."""
     run, seed = batch.run, batch.run.seed
-    options: dict[str, Any] = {"preprocess": run.preprocess, "tokenizer": run.tokenizer, "outputs": run.outputs}
+    options: dict[str, Any] = {**run.reading, "outputs": run.outputs}
     if method.control:
         subject = batch.subject
         if isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs):

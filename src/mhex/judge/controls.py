@@ -70,19 +70,12 @@ def sobel(subject: Subject, seed: int = 0) -> Tensor:
 
 @dataclass(frozen=True)
 class Control:
-    """A map that is made without the model.
+    """A map that is made without the model."""
 
-    Attributes:
-        name: What users type.
-        title: What it stands for, in one line.
-        make: From samples and a seed to maps.
-        modalities: What it is defined for.
-    """
-
-    name: str
-    title: str
-    make: Callable[[Subject, int], Tensor]
-    modalities: tuple[str, ...] = ("image",)
+    name: str  # what users type
+    title: str  # what it stands for, in one line
+    make: Callable[[Subject, int], Tensor]  # from samples and a seed to maps
+    modalities: tuple[str, ...] = ("image",)  # what it is defined for
 
 
 CONTROLS: Mapping[str, Control] = MappingProxyType(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from numbers import Integral
 from os import PathLike
@@ -15,33 +13,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex._progress import Bar, is_watched, progress_bar
-from mhex.bundle import Bundle, as_bundle
-from mhex.capture import Outputs, find_anatomy, unwrap
+from mhex.bundle import Bundle
+from mhex.capture import Outputs, find_anatomy
 from mhex.errors import ArgumentError, warn
-from mhex.heads.predictors import check_answering
-from mhex.inputs import Prepared, prepare, with_window
+from mhex.inputs import Prepared
 from mhex.inputs.data import count_batches, count_samples
 from mhex.inputs.samples import ALL, Samples, in_samples, look_for, losses_in_words
 from mhex.inputs.words import check_words
-from mhex.judge.cases import Gaps, MapCache, Run, SampleBatch, case_of, evaluator_inputs
-from mhex.judge.plan import (
-    ClassNumbers,
-    MethodGiven,
-    MethodRun,
-    MetricGiven,
-    MetricRun,
-    fingerprint,
-    method_runs,
-    metric_runs,
-    outputs_of,
-    task_of_subject,
-)
+from mhex.judge.cases import Gaps, Run, SampleBatch, case_of
+from mhex.judge.plan import MethodGiven, MethodRun, MetricGiven, MetricRun, method_runs, metric_runs
 from mhex.judge.report import Report, write_call
 from mhex.judge.rows import RowGroup, curve_rows_of, rows_of, unjudged_in
-from mhex.judge.store import CURVES, Parts, SavedMaps
 from mhex.metrics.curve import CurveMetric
-from mhex.perturb import Subject
-from mhex.targets import Task
 
 NOT_FINITE = "the model's scores are not finite"
 
@@ -117,65 +100,33 @@ def evaluate(
     Returns:
         The report, with one row per image, method, metric and number.
     """
-    bundle = as_bundle(model)
-    inner = unwrap(bundle.model)
-    reader = inner if evaluator is None else unwrap(evaluator)
     if isinstance(target, bool) or not isinstance(target, (str, Integral)):
         raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
     if isinstance(pictures, bool) or not isinstance(pictures, int) or pictures < 0:
         raise ArgumentError(f"Expected pictures to be a whole number from 0 on, but got {pictures!r}.")
     if pictures and out is None:
         raise ArgumentError(f"Expected a folder for {pictures} pictures, but there is none; give it as out=.")
-    for module in {inner, reader} if target == "predicted" else {reader}:
-        check_answering(module, "its outputs are judged")
     lost: dict[int, str] = {}
     batches = in_samples(data, batch_size, limit, lost)
     first = next(batches)
-    reading: Any = {
-        "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
-        "tokenizer": tokenizer or bundle.tokenizer,
-    }
-    prepared = prepare(inner, first.inputs, ids=first.ids, **reading)
-    subject = Subject(inner, prepared, outputs=outputs)
-    model_task, model_outputs = task_of_subject(subject, task), outputs_of(subject)
-    reader_outputs = model_outputs
-    if reader is not inner:
-        inputs = evaluator_inputs(inner, reader, prepared, first.inputs)
-        reader_outputs = outputs_of(Subject(reader, inputs, **reading))
-    numbers = ClassNumbers(inner, bundle.class_names if class_names is None else class_names, subject.raw_logits)
-    if target not in ("predicted", "label"):
-        target = int(numbers([target])[0])
-    text = describe_run(inner, evaluator, relabelled, target, model_task, seed, model_outputs)
+    options: Any = {"target": target, "class_names": class_names, "task": task, "outputs": outputs, "seed": seed}
+    options |= {"preprocess": preprocess, "window": window, "tokenizer": tokenizer, "inner_batch": inner_batch}
+    run = Run(model, first, lost, evaluator=evaluator, relabelled=relabelled, **options)
     folder = None if out is None else Path(out)
-    run = Run(
-        model=inner,
-        evaluator=reader,
-        relabelled=None if relabelled is None else unwrap(relabelled),
-        **reading,
-        task=model_task,
-        outputs=model_outputs,
-        evaluator_outputs=reader_outputs,
-        target=target,
-        seed=seed,
-        inner_batch=inner_batch,
-        parts=Parts(folder, text),
-        curves=Parts(folder, text, CURVES) if curves else None,
-        saved_maps=SavedMaps(folder, text, pictures, numbers.names) if folder is not None and pictures else None,
-        cache=None if cache is None else MapCache(Path(cache), fingerprint(inner), model_task, model_outputs),
-        lost=lost,
-    )
-    metric_list = _metrics(run, prepared, metrics)
-    method_list = method_runs(methods, find_anatomy(inner, prepared.batch), controls)
+    run.keep(folder, None if cache is None else Path(cache), curves, pictures)
+    metric_list = _metrics(run, metrics)
+    method_list = method_runs(methods, find_anatomy(run.model, run.prepared.batch), controls)
     needs = [(name, f"Metric {metric.label!r}") for metric in metric_list for name in metric.needs]
-    needs += [("label", "target='label'")] * (target == "label")
-    run, start = replace(run, needs=frozenset(name for name, _ in needs)), [first]
+    needs += [("label", "target='label'")] * (run.target == "label")
+    run.needs, start = frozenset(name for name, _ in needs), [first]
     for name, reason in needs:  # batches are read until it is sure that the data has what is needed
         look_for(name, reason, start, batches)
-    call: Any = {
+    call = {
+        "model": run.name,
         "methods": [method.label for method in method_list],
         "metrics": [metric.label for metric in metric_list],
+        "batch_size": batch_size,
     }
-    call = {"model": bundle.name or type(inner).__name__, **call, "batch_size": batch_size}
     watched, steps = is_watched(progress), count_batches(data, batch_size, limit)
     size = count_samples(data, first.items, limit)
     if folder is not None:
@@ -185,10 +136,10 @@ def evaluate(
             span = f"samples {samples.ids[0] + 1} to {samples.ids[-1] + 1}" + ("" if size is None else f" of {size}")
             judge_batch(
                 run,
-                samples.numbered(numbers),
+                samples.numbered(run.numbers),
                 _followed(method_list, bar),
                 metric_list,
-                prepared=prepared if samples is first else None,
+                prepared=run.prepared if samples is first else None,
                 progress=watched,
                 say=lambda text, span=span: bar.say(f"{span}, {text}"),  # type: ignore[misc]
             )
@@ -198,24 +149,14 @@ def evaluate(
     if folder is not None:
         write_call(folder, call, samples=size, done=count, lost=lost)
     _warn(run, count)
-    return Report(rows, run.curves and run.curves.table(), lost)
+    return Report(rows, run.curves.table(), lost)
 
 
-def describe_run(
-    model: nn.Module, evaluator: Any, relabelled: Any, target: Any, task: Task, seed: int, outputs: Outputs
-) -> str:
-    """What makes rows comparable beside what stands in them, in JSON."""
-    models = {"model": model, "evaluator": evaluator, "relabelled": relabelled}
-    prints = {name: fingerprint(None if module is None else unwrap(module)) for name, module in models.items()}
-    unusual = {} if outputs == "logits" else {"outputs": outputs}
-    return json.dumps({**prints, "target": str(target), "task": task, **unusual, "seed": seed})
-
-
-def _metrics(run: Run, prepared: Prepared, metrics: Any) -> list[MetricRun]:
+def _metrics(run: Run, metrics: Any) -> list[MetricRun]:
     """Metrics to judge by, refused where the model or the data do not allow them."""
-    runs = metric_runs(metrics, prepared.batch.modality, run.seed)
+    runs = metric_runs(metrics, run.prepared.batch.modality, run.seed)
     if any("rationale" in metric.needs for metric in runs):
-        check_words(prepared)
+        check_words(run.prepared)
     for metric in runs:
         if run.relabelled is None and getattr(metric.metric.protocol, "mode", None) == "labels":
             raise ArgumentError(
@@ -233,11 +174,7 @@ def _followed(methods: Iterable[MethodRun], bar: Bar) -> Iterator[MethodRun]:
 
 
 def _warn(run: Run, count: int) -> None:
-    """Warn of samples, of so many, that do not count for a method, or for no method.
-
-    Raises:
-        ArgumentError: All samples are lost.
-    """
+    """Warn of samples, of so many, that do not count for a method, or for no method; refuse where all are lost."""
     for method, ids in run.skipped.items():
         warn(f"Method {method!r} gave maps that are not finite for {len(ids)} of {count} samples; they are skipped.")
     if run.lost:
@@ -265,61 +202,44 @@ def judge_batch(
     for name in run.needs.intersection(ALL):
         samples.check(name)
     batch = SampleBatch(run, samples, prepared, progress)
-    sound: SampleBatch | None = None
-    unsound: list[int] | None = None  # places of samples whose outputs are not finite
     for method in methods:
-        groups = [RowGroup(samples.ids, batch.digests, method, metric) for metric in metrics]
-        missing = [group.metric for group in groups if _is_missing(run, group)]
-        if not missing and not _lacks_maps(batch, method):
+        groups = [RowGroup(batch.keys, method, metric, run.keep_curves) for metric in metrics]
+        missing = [
+            group.metric
+            for group in groups  # both note what is asked for
+            if any([run.parts.lacks(group.samples), run.curves.lacks(curve_rows_of(group))])
+        ]
+        if not missing and not run.saved_maps.lacks(batch.keys, method):
             continue
-        if unsound is None:
-            unsound = [place for place, finite in enumerate(batch.finite) if not finite]
-            places = [place for place, finite in enumerate(batch.finite) if finite]
-            sound = batch if not unsound else batch.part(places) if places else None
-            run.lost.update({samples.ids[place]: NOT_FINITE for place in unsound})
-        ids, digests = [samples.ids[place] for place in unsound], [batch.digests[place] for place in unsound]
-        groups = [RowGroup(ids, digests, method, metric) for metric in missing]
-        run.parts.add(row for group in groups for row in group.rows())
-        if run.curves is not None:
-            run.curves.add(row for group in groups for row in group.curves())
-        if sound is not None:
+        unsound = [key for key, finite in zip(batch.keys, batch.finite, strict=True) if not finite]
+        run.lost.update(dict.fromkeys((number for number, _ in unsound), NOT_FINITE))
+        groups = [RowGroup(unsound, method, metric, run.keep_curves) for metric in missing]
+        run.parts.add(chain.from_iterable(map(rows_of, groups)))
+        run.curves.add(chain.from_iterable(map(curve_rows_of, groups)))
+        if batch.sound is not None:
             say(f"{method.label}: maps")
-            _judge(sound, method, missing, say)
+            _judge(batch.sound, method, missing, say)
 
 
 def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say: Callable[[str], None]) -> None:
     """Make the rows of samples whose outputs are finite, by one method."""
     run = batch.run
-    batch.warm_up()
+    _ = batch.subject.logits, batch.masks, batch.classes  # what all methods share is part of nobody's time
     started = time.perf_counter()
     gaps = Gaps(batch.samples.ids)
     case = case_of(batch, method, gaps)
     seconds = (time.perf_counter() - started) / len(batch.samples.ids)
     case.plan([metric.metric.sweep for metric in metrics if isinstance(metric.metric, CurveMetric)])
-    if run.saved_maps is not None and _lacks_maps(batch, method):
-        run.saved_maps.add(case, batch.digests, method)
+    if run.saved_maps.lacks(batch.keys, method):
+        run.saved_maps.add(case, batch.keys, method)
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     for metric in metrics:
         say(f"{method.label}: {metric.label}")
-        group = RowGroup(batch.samples.ids, batch.digests, method, metric)
-        if run.curves is not None:
-            curves += curve_rows_of(case, gaps, group)
-        rows += rows_of(case, gaps, group, seconds)
-    if run.curves is not None:
-        run.curves.add(curves)
+        group = RowGroup(batch.keys, method, metric, run.keep_curves)
+        curves += curve_rows_of(group, case, gaps)
+        rows += rows_of(group, case, gaps, seconds)
+    run.curves.add(curves)
     run.parts.add(rows)
     if gaps.lost:
         run.skipped.setdefault(method.label, set()).update(gaps.lost)
-
-
-def _is_missing(run: Run, group: RowGroup) -> bool:
-    """Whether some rows or curves are not there; all of them are noted as asked for."""
-    lacks_rows = run.parts.lacks(group.keys())
-    return (run.curves is not None and run.curves.lacks(group.curve_keys())) or lacks_rows
-
-
-def _lacks_maps(batch: SampleBatch, method: MethodRun) -> bool:
-    """Whether a map of one of these samples is to be saved, and is not."""
-    saved = batch.run.saved_maps
-    return saved is not None and saved.lacks(batch.samples.ids, batch.digests, method)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from mhex.judge.controls import PREFIX, is_control
 from mhex.judge.report import Evaluation, evaluations
 from mhex.metrics.curve import CurveMetric
 from mhex.stats.intervals import bootstrap
-from mhex.viz.charts import Band, CurvePanel, Style, bar_figure, box_figure, curve_figure, styles_of
+from mhex.viz.charts import Band, CurvePanel, bar_figure, box_figure, curve_figure, styles_of
 from mhex.viz.pages import MapCard, Section, charts_html, page, part, sample_html
 
 _MOST = 12  # methods whose curves can be told apart
@@ -26,28 +25,11 @@ _INTRO = (
     "Controls, in grey, know nothing of the model; a method that is not above them has shown nothing. An arrow beside "
     "a metric says whether higher (\u2191) or lower (\u2193) is better."
 )
-_CURVES = (
-    "Means over samples; bands are 95 % bootstrap intervals of the mean, point by point, over samples. MIF removes the "
-    "most important units first, so that a good map falls early; LIF the least important, so that it falls late. "
-    "Insertion puts the most important ones in first."
-)
-BOXES = (
-    "Boxes are the middle half, lines medians, diamonds means; whiskers reach to the last sample within 1.5 box "
-    "lengths, dots are samples beyond."
-)
-_BOXES = f"One value per sample. {BOXES} A metric with two orders shows the difference that methods are ranked by."
-_MAPS = "Each map is scaled on its own. Controls have dashed frames."
-_COST = (
-    "Median over samples of the time that a map took, in batches, on the machine of the evaluation. The axis counts in "
-    "powers of ten."
-)
+_TEMPLATE = "evaluation.html"
 
 
 def page_of(
-    folder: str | PathLike[str],
-    title: str = "",
-    images: Sequence[int] | None = None,
-    remarks: Sequence[str] = (),
+    folder: str | PathLike[str], title: str = "", images: Sequence[int] | None = None, remarks: Sequence[str] = ()
 ) -> str:
     """A page on all evaluations of a folder.
 
@@ -60,9 +42,10 @@ def page_of(
     entries = evaluations(Path(folder))
     _check_images(entries, images)
     if len(entries) == 1:
-        sections = list(_sections(entries[0], images))
+        sections = _sections(entries[0], images)
     else:
-        sections = [Section(entry.name, part("chapter", sections=list(_sections(entry, images)))) for entry in entries]
+        chapters = {entry.name: _sections(entry, images) for entry in entries}
+        sections = [Section(name, part("chapter", _TEMPLATE, sections=parts)) for name, parts in chapters.items()]
     counts = [_counts(entry, f"{entry.name}: " if len(entries) > 1 else "") for entry in entries]
     title = title or f"Evaluation: {Path(folder).resolve().name}"
     return page(title, "\n\n".join([*remarks, *counts, _INTRO]), sections)
@@ -85,30 +68,26 @@ def _check_images(entries: Sequence[Evaluation], images: Sequence[int] | None) -
             )
 
 
-def _sections(entry: Evaluation, images: Sequence[int] | None) -> Iterator[Section]:
-    yield Section("Table", _tables(entry))
-    if html := curves_html(entry):
-        yield Section("Curves", html, _CURVES)
-    if boxes := box_figures(entry):
-        yield Section("Values per sample", charts_html(boxes), _BOXES)
-    samples = [
-        sample_html(image, map_cards(dict(sorted(maps.items(), key=lambda pair: is_control(pair[0])))))
-        for image, maps in entry.drawn.items()
-        if images is None or image in images
-    ]
-    if samples:
-        yield Section(
-            "Maps side by side", "".join(samples), "Each map is scaled on its own. Controls have dashed frames."
-        )
-    yield Section("Cost per explanation", cost_html(entry), _COST)
-    yield Section("How it was made", facts_html(entry))
-
-
-def _tables(entry: Evaluation) -> str:
-    """The table of the report; with all outputs below if there are more."""
+def _sections(entry: Evaluation, images: Sequence[int] | None) -> list[Section]:
     report = entry.report
     single = all(len(report.metric(name).outputs) == 1 for name in report.metrics)
-    return part("tables", first=report.table("html"), outputs="" if single else report.to_html())
+    maps = {image: maps for image, maps in entry.drawn.items() if images is None or image in images}
+    pieces = {
+        "Table": part("tables", _TEMPLATE, first=report.table("html"), outputs="" if single else report.to_html()),
+        "Curves": curves_html(entry),
+        "Values per sample": _boxes_html(entry),
+        "Maps side by side": "".join(sample_html(image, map_cards(by_method)) for image, by_method in maps.items()),
+        "Cost per explanation": cost_html(entry),
+        "How it was made": facts_html(entry),
+    }
+    return sections_of(_TEMPLATE, pieces)
+
+
+def sections_of(template: str, pieces: Mapping[str, str], **values: Any) -> list[Section]:
+    """Pieces of HTML by title as sections, without empty ones; the template has a note for some of the titles."""
+    return [
+        Section(title, html, part("note", template, title=title, **values)) for title, html in pieces.items() if html
+    ]
 
 
 def curves_html(entry: Evaluation) -> str:
@@ -117,14 +96,11 @@ def curves_html(entry: Evaluation) -> str:
     if not panels:
         return ""
     names = {name for panel in panels for name in panel.bands}
-    styles = {name: style for name, style in _styles(entry).items() if name in names}
+    styles = {name: style for name, style in styles_of(entry.methods, entry.controls).items() if name in names}
     missing = sum(name not in names for name in entry.methods)
     note = f"Left out here: {missing} methods with lower places." if missing else ""
-    return charts_html({_curve_alt(panel): curve_figure([panel], styles) for panel in panels}, styles, note)
-
-
-def _curve_alt(panel: CurvePanel) -> str:
-    return f"{panel.title}: curves of {', '.join(panel.bands)}"
+    charts = {f"{panel.title}: curves of {', '.join(panel.bands)}": curve_figure([panel], styles) for panel in panels}
+    return charts_html(charts, styles, note)
 
 
 def curve_panels(entry: Evaluation) -> list[CurvePanel]:
@@ -166,18 +142,17 @@ def _band(curves: Tensor) -> Band:
     return counted.mean(0).tolist(), ends.low.tolist(), ends.high.tolist()
 
 
-def box_figures(entry: Evaluation) -> dict[str, Any]:
-    """Boxes of the values per image of every metric that reads a sweep, by what they show; empty if there is none."""
-    charts = {}
+def _boxes_html(entry: Evaluation) -> str:
+    """Boxes of the values per image of every metric that reads a sweep; empty if there is none."""
+    charts, styles = {}, styles_of(entry.methods, entry.controls)
     for name in entry.report.metrics:
         metric = entry.report.metric(name)
         if isinstance(metric, CurveMetric) and metric.additive:
             values = entry.report.per_image(name)
-            styles = _styles(entry)
             rows = {method: values[method].tolist() for method in styles if method in values}
             below = f"{metric.outputs[0]}, {'higher' if metric.better[0] else 'lower'} is better"
             charts[f"{name}: boxes of {', '.join(rows)}"] = box_figure(name, below, rows, styles)
-    return charts
+    return charts_html(charts) if charts else ""
 
 
 def cost_html(entry: Evaluation) -> str:
@@ -185,7 +160,8 @@ def cost_html(entry: Evaluation) -> str:
     seconds = sorted(entry.seconds().items(), key=lambda pair: pair[1])
     rows = {name: (max(value, 1e-6), _duration(value)) for name, value in seconds}
     alt = "Time per explanation: " + ", ".join(f"{name} {text}" for name, (_, text) in rows.items())
-    return charts_html({alt: bar_figure("Time per explanation", "seconds", rows, _styles(entry))})
+    chart = bar_figure("Time per explanation", "seconds", rows, styles_of(entry.methods, entry.controls))
+    return charts_html({alt: chart})
 
 
 def _duration(seconds: float) -> str:
@@ -195,51 +171,21 @@ def _duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
 
 
-def _styles(entry: Evaluation) -> dict[str, Style]:
-    return styles_of(entry.methods, entry.controls)
-
-
 def map_cards(maps: Mapping[str, Explanation], remarks: Mapping[str, str] | None = None) -> list[MapCard]:
-    """Cards of explanations by method, in their order, with a few words below the names of some."""
-    return [
-        MapCard(
-            explanation,
-            f"{name.removeprefix(PREFIX)} (control)" if is_control(name) else name,
-            is_control(name),
-            (remarks or {}).get(name, ""),
-        )
-        for name, explanation in maps.items()
-    ]
+    """Cards of explanations by method, controls last, with a few words below the names of some."""
+    cards = []
+    for name in sorted(maps, key=is_control):
+        caption = f"{name.removeprefix(PREFIX)} (control)" if is_control(name) else name
+        cards.append(MapCard(maps[name], caption, is_control(name), (remarks or {}).get(name, "")))
+    return cards
 
 
 def facts_html(entry: Evaluation) -> str:
     """Model, target, task, seed, counts, versions and commands as a table, in HTML."""
-    facts = entry.run
-    rows = [("model", str(facts.get("model", "")))]
-    rows += [(name, str(facts[name])) for name in ("evaluator", "relabelled") if facts.get(name) not in (None, "none")]
-    rows += [(name, str(facts.get(name, ""))) for name in ("target", "task", "seed")]
     skipped = [
         f"{count} of {entry.images} for {method} by {metric}"
         for method, counts in entry.report.skipped().items()
         for metric, count in counts.items()
         if count
     ]
-    rows += [("samples", str(entry.images)), ("skipped", "; ".join(skipped) or "none")]
-    if not entry.calls:
-        rows.append(("versions", "not written down: the rows are of an earlier version"))
-    for number, call in enumerate(entry.calls, 1):
-        rows += _call_facts(call, f" of call {number}" if len(entry.calls) > 1 else "")
-    return part("table", head=(), rows=rows)
-
-
-def _call_facts(call: Mapping[str, Any], suffix: str) -> Iterator[tuple[str, str]]:
-    for name in ("model", "command", "methods", "metrics", "budget", "batch_size", "versions"):
-        value = call.get(name)
-        if not value:
-            continue
-        if isinstance(value, Mapping):
-            value = ", ".join(f"{key} {entry}" for key, entry in value.items())
-        elif isinstance(value, list):
-            value = ", ".join(map(str, value))
-        title = "loaded as" if name == "model" else name.replace("_", " ")
-        yield f"{title}{suffix}", value if isinstance(value, str) else json.dumps(value)
+    return part("facts", _TEMPLATE, entry=entry, skipped=skipped)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from mhex.methods import all_methods, get_method
 from mhex.metrics.base import PerImage
 from mhex.metrics.registry import MetricSpec, all_metrics, get_metric
 from mhex.perturb import Subject
-from mhex.targets import Task, names_of, resolve_target, usual_task
+from mhex.targets import Task, usual_task
 
 MethodGiven = str | tuple[str, Mapping[str, Any]]
 MetricGiven = str | tuple[str, Mapping[str, Any]] | PerImage
 _TASKS: tuple[Task, ...] = ("classification", "multi-label")
 
 
+@lru_cache(maxsize=1024)  # rows repeat the same ones
 def label(name: str, options: str) -> str:
     """What a method with options (in JSON) is called in tables."""
     parts = [f"{key}={value}" for key, value in json.loads(options).items()]
@@ -175,28 +176,6 @@ def _metric_run(entry: MetricGiven, modality: str, seed: int) -> MetricRun:
     if seed and preset in spec.presets and hasattr(spec.presets[preset], "seed"):
         changes = {"seed": seed, **changes}
     return MetricRun(spec, preset, spec.metric(preset, **changes), dict(changes))
-
-
-@dataclass(frozen=True, eq=False)
-class ClassNumbers:
-    """Numbers of classes that are named by the user."""
-
-    model: nn.Module  # the model, whose configuration may have names
-    # Names in the order of the outputs, or by number; None for those of the model
-    class_names: Sequence[str] | Mapping[int, str] | None
-    logits: Tensor  # outputs of the model for some samples, (B, C), which say how many classes there are
-
-    @cached_property
-    def names(self) -> list[str] | None:
-        """Names of all classes, in their order; None if they are not known."""
-        return names_of(self.model, self.class_names, self.logits, "classification")
-
-    def __call__(self, classes: Sequence[int | str]) -> Tensor:
-        """Their numbers, (n,); a name that the model does not have is refused, with those that are near it."""
-        numbers = resolve_target(list(classes), self.logits, self.names).index
-        if numbers is None:
-            raise ArgumentError(f"Expected class numbers or names, but got {list(classes)!r}.")
-        return numbers[0]
 
 
 def task_of_subject(subject: Subject, task: Any) -> Task:

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from mhex._files import read_json, write_text
@@ -23,7 +25,7 @@ from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.judge import store
 from mhex.judge.controls import is_control
-from mhex.judge.plan import check_names, label, metric_from
+from mhex.judge.plan import check_names, metric_from
 from mhex.judge.rows import curves_of, explain_seconds, merged, numbers_of
 from mhex.judge.store import Call
 from mhex.judge.tables import Cell, Grid, cells_of, compared, per_image, render
@@ -60,32 +62,28 @@ def read_calls(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        calls = read_json(path.read_text(encoding="utf-8"))
+        calls: list[dict[str, Any]] = read_json(path.read_text(encoding="utf-8"))
+        TypeAdapter(list[_CallFacts]).validate_python(calls)
     except ValueError as error:
-        raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it is no JSON; delete it.") from error
-    if not isinstance(calls, list) or not all(map(_is_call, calls)):
-        raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it holds something else; delete it.")
+        kind = "holds something else" if isinstance(error, ValidationError) else "is no JSON"
+        raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it {kind}; delete it.") from error
     return calls
 
 
-def _is_call(entry: Any) -> bool:
-    """Whether an entry of the file is the description of a call that `write_call` writes."""
-    if not isinstance(entry, dict):
-        return False
-    names = [entry.get(key, []) for key in ("methods", "metrics")]
-    counts = [entry.get(key) for key in ("samples", "done")]
-    return (
-        all(isinstance(group, list) and all(isinstance(name, str) for name in group) for group in names)
-        and all(count is None or type(count) is int for count in counts)
-        and _are_losses(entry.get("lost") or {})
-    )
+class _Facts(BaseModel, strict=True):
+    """What the header of a file says beside its rows."""
+
+    lost: dict[Annotated[str, Field(pattern=r"^\d+$")], str] | None = None  # why samples were lost, by number
+    broken: str = ""  # a sentence on a run that was broken off
 
 
-def _are_losses(lost: Any) -> bool:
-    """Whether something is numbers of samples, as JSON has them, and why they were lost."""
-    return isinstance(lost, dict) and all(
-        number.isdecimal() and isinstance(reason, str) for number, reason in lost.items()
-    )
+class _CallFacts(_Facts):
+    """What `write_call` writes, as far as it is read again."""
+
+    methods: list[str] = []
+    metrics: list[str] = []
+    samples: int | None = None
+    done: int | None = None
 
 
 def versions() -> dict[str, str]:
@@ -126,9 +124,9 @@ class Report:
     """
 
     def __init__(self, rows: Any, curves: Any = None, lost: Mapping[int, str] | None = None, broken: str = "") -> None:
-        self.rows, self._curves = rows, curves
+        self.rows, self._curves = rows, store.as_table([], store.CURVES) if curves is None else curves
         self.lost, self.broken = dict(lost or {}), broken
-        settings = dict(zip(rows.column("metric").to_pylist(), rows.column("settings").to_pylist(), strict=True))
+        settings = dict(store.records(rows, "metric", "settings"))
         self._metrics = {name: metric_from(text) for name, text in settings.items()}
         self._numbers: dict[str, tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]] = {}
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}  # tests of all pairs take long
@@ -141,8 +139,7 @@ class Report:
     @property
     def methods(self) -> list[str]:
         """Methods as they are called in tables, in the order of the rows."""
-        pairs = zip(self.rows.column("method").to_pylist(), self.rows.column("options").to_pylist(), strict=True)
-        return list(dict.fromkeys(label(*pair) for pair in dict.fromkeys(pairs)))
+        return list(dict.fromkeys(store.labels_of(self.rows)))
 
     @property
     def metrics(self) -> list[str]:
@@ -183,7 +180,7 @@ class Report:
 
     def has_curves(self, metric: str) -> bool:
         """Whether the report has curves of a metric."""
-        return self._curves is not None and self._full_name(metric) in self._curves.column("metric").to_pylist()
+        return self._full_name(metric) in self._curves.column("metric").to_pylist()
 
     def metric(self, name: str) -> PerImage:
         """An empty torchmetrics object of a metric, with its protocol."""
@@ -191,8 +188,9 @@ class Report:
 
     def protocol(self, metric: str) -> str:
         """How a metric was measured, as it stands in the rows."""
-        names, protocols = self.rows.column("metric").to_pylist(), self.rows.column("protocol").to_pylist()
-        return "; ".join(sorted({text for name, text in zip(names, protocols, strict=True) if name == metric}))
+        return "; ".join(
+            sorted({text for name, text in store.records(self.rows, "metric", "protocol") if name == metric})
+        )
 
     def summary(
         self, resamples: int = 2000, confidence: float = 0.95, seed: int = 0, outputs: str = "all"
@@ -227,17 +225,16 @@ class Report:
 
     def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
         """A report with some methods, as they are called in tables, or some metrics alone."""
-        check_names("method", methods or (), self.methods)
-        check_names("metric", metrics or (), self.metrics)
-        rows = [
-            row
-            for row in self.rows.to_pylist()
-            if (methods is None or label(row["method"], row["options"]) in methods)
-            and (metrics is None or row["metric"] in metrics)
-        ]
-        if not rows:
+        methods = self.methods if methods is None else methods
+        metrics = self.metrics if metrics is None else metrics
+        check_names("method", methods, self.methods)
+        check_names("metric", metrics, self.metrics)
+        names = zip(store.labels_of(self.rows), self.rows.column("metric").to_pylist(), strict=True)
+        wanted = set(product(methods, metrics))
+        rows = self.rows.take([place for place, pair in enumerate(names) if pair in wanted])
+        if not rows.num_rows:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
-        return Report(store.as_table(rows), self._curves, self.lost, self.broken)
+        return Report(rows, self._curves, self.lost, self.broken)
 
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
         """The value of each image by itself, (n,), for each method; NaN where there is none."""
@@ -333,7 +330,7 @@ class Report:
         if folder.is_dir() and store.numbered(folder):
             raise ArgumentError(f"Expected a folder without rows, but {str(folder)!r} has some; choose another one.")
         for kind, table in ((store.ROWS, self.rows), (store.CURVES, self._curves)):
-            if table is not None and table.num_rows:
+            if table.num_rows:
                 store.write(table, folder / f"{kind.name}-000000.parquet")
         if self.rows.num_rows:
             write_text(self.rows.column("run")[0].as_py(), folder / "run.json")
@@ -348,8 +345,14 @@ class Report:
         rows = store.read(path)
         if path.is_dir():
             calls = read_calls(path)
-            return cls(rows, store.read(path, store.CURVES), store.lost_in(calls), store.broken_off(calls, rows))
-        return cls(rows, None, *_facts((rows.schema.metadata or {}).get(_FACTS, b"{}"), path))
+            lost = {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
+            return cls(rows, store.read(path, store.CURVES), lost, store.broken_off(calls, rows))
+        try:
+            facts = _Facts.model_validate(read_json((rows.schema.metadata or {}).get(_FACTS, b"{}").decode()))
+        except ValueError as error:
+            why = "holds something else" if isinstance(error, ValidationError) else f"is damaged: {error}"
+            raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header {why}.") from error
+        return cls(rows, None, {int(number): reason for number, reason in (facts.lost or {}).items()}, facts.broken)
 
     def merge(self, *reports: Report) -> Report:
         """One report of several: samples are paired by number and digest, and what disagrees is refused.
@@ -371,18 +374,6 @@ class Report:
         return f"Report({len(self.methods)} methods, {len(self.metrics)} metrics, {self.rows.num_rows} rows)"
 
 
-def _facts(text: bytes, path: Path) -> tuple[dict[int, str], str]:
-    """Samples that were lost, and a sentence on a run that was broken off, from the header of a file of rows."""
-    try:
-        facts = read_json(text.decode())
-    except ValueError as error:
-        raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header is damaged: {error}.") from error
-    lost, broken = (facts.get("lost", {}), facts.get("broken", "")) if isinstance(facts, dict) else (facts, "")
-    if not _are_losses(lost) or not isinstance(broken, str):
-        raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header holds something else.")
-    return {int(number): reason for number, reason in lost.items()}, broken
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """An evaluation that a folder holds."""
@@ -396,8 +387,7 @@ class Evaluation:
     @property
     def images(self) -> int:
         """Number of samples that were judged."""
-        rows = self.report.rows
-        return len(set(zip(rows.column("image").to_pylist(), rows.column("input").to_pylist(), strict=True)))
+        return len(set(store.records(self.report.rows, "image", "input")))
 
     @cached_property
     def methods(self) -> list[str]:
@@ -422,21 +412,20 @@ def evaluations(folder: Path) -> list[Evaluation]:
     """
     if not folder.is_dir():
         raise ArgumentError(f"Expected a folder with evaluations, but there is none at {str(folder)!r}.")
-    inside = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    entries = [_evaluation(path, folder) for path in inside if store.numbered(path)]
+    entries = []
+    for path in [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]:
+        if not store.numbered(path):
+            continue
+        report = Report.load(path)
+        if not report.rows.num_rows:
+            raise ArgumentError(f"Expected rows in {str(path)!r}, but its files are empty; run the evaluation again.")
+        name = path.resolve().name if path == folder else path.relative_to(folder).as_posix()
+        run = json.loads(report.rows.column("run")[0].as_py())
+        drawn = store.explanations_from(store.read(path, store.PHOTOS), store.read(path, store.MAPS))
+        entries.append(Evaluation(name, report, run, read_calls(path), drawn))
     if not entries:
         raise ArgumentError(
             f"Expected an evaluation in {str(folder)!r} or in a folder below, but there are no rows (part-*.parquet); "
             "make one with mhex.evaluate(..., out=FOLDER)."
         )
     return entries
-
-
-def _evaluation(path: Path, top: Path) -> Evaluation:
-    name = path.resolve().name if path == top else path.relative_to(top).as_posix()
-    report = Report.load(path)
-    if not report.rows.num_rows:
-        raise ArgumentError(f"Expected rows in {str(path)!r}, but its files are empty; run the evaluation again.")
-    run = json.loads(report.rows.column("run")[0].as_py())
-    drawn = store.explanations_from(store.read(path, store.PHOTOS), store.read(path, store.MAPS))
-    return Evaluation(name, report, run, read_calls(path), drawn)

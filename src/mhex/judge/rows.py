@@ -5,107 +5,78 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.judge.cases import Gaps
 from mhex.judge.plan import MethodRun, MetricRun, label
-from mhex.judge.store import ROWS, Key
+from mhex.judge.store import Key, Row, SampleKey, labels_of, records
 from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.curve import CurveMetric
 
-RowMapping = Mapping[str, Any]
-SampleKey = tuple[int, str]  # number and digest
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-6  # an image in another batch or on another device gives values that differ by rounding
 
 
 class RowGroup:
-    """Rows and curves of some samples by one method and one metric."""
+    """What the rows and curves of some samples by one method and one metric share; no orders unless curves are kept."""
 
-    def __init__(self, ids: Sequence[int], digests: Sequence[str], method: MethodRun, metric: MetricRun) -> None:
+    def __init__(self, samples: Iterable[SampleKey], method: MethodRun, metric: MetricRun, curves: bool) -> None:
         self.metric = metric
         names = {"method": method.name, "options": method.options_json}
         names |= {"metric": metric.label, "protocol": str(metric.metric.protocol)}
-        pairs = zip(ids, digests, strict=True)
-        self.samples: list[dict[str, Any]] = [{"image": i, "input": digest, **names} for i, digest in pairs]
-        self.orders = tuple(metric.metric.orders) if isinstance(metric.metric, CurveMetric) else ()
-
-    def keys(self) -> set[Key]:
-        """Keys of the rows."""
-        return {tuple(sample[name] for name in ROWS.key) for sample in self.samples}
-
-    def curve_keys(self) -> set[Key]:
-        """Keys of the curves; none of a metric that reads no sweep."""
-        return {(*key, order) for key in self.keys() for order in self.orders}
-
-    def rows(
-        self, numbers: Tensor | None = None, seconds: float = math.nan, explain_seconds: float = math.nan
-    ) -> Iterator[dict[str, Any]]:
-        """A row for each sample and number (n, J); without numbers, those of samples that cannot be judged: NaN."""
-        columns, times = self.metric.metric.columns, {"seconds": seconds, "explain_seconds": explain_seconds}
-        numbers = torch.full((len(self.samples), len(columns)), math.nan) if numbers is None else numbers
-        for sample, values in zip(self.samples, numbers.tolist(), strict=True):
-            for column, value in zip(columns, values, strict=True):
-                yield {**sample, "settings": self.metric.settings, "column": column, "value": value, **times}
-
-    def curves(self, by_order: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Any]]:
-        """A row for each sample and curve (n, T + 1); without curves, those of samples that cannot be judged: empty."""
-        for order in self.orders:
-            points = [[]] * len(self.samples) if by_order is None else by_order[order].tolist()
-            for sample, values in zip(self.samples, points, strict=True):
-                yield {**sample, "order": order, "points": values}
+        self.samples = [{"image": image, "input": digest, **names} for image, digest in samples]
+        self.orders = tuple(metric.metric.orders) if curves and isinstance(metric.metric, CurveMetric) else ()
 
 
-def rows_of(case: Case, gaps: Gaps, group: RowGroup, explain_seconds: float) -> Iterator[dict[str, Any]]:
-    """A row for each sample and number of a metric; NaN where a map is not finite."""
-    started, metric = time.perf_counter(), group.metric.metric
-    gaps.begin(group.metric.label, case)
-    numbers = metric.score(*metric.of(case)).double().cpu()
-    numbers = numbers[:, None] if numbers.dim() == 1 else numbers
-    numbers = numbers.masked_fill(gaps.of(case)[:, None], math.nan)
-    return group.rows(numbers, (time.perf_counter() - started) / len(case.ids), explain_seconds)
+def rows_of(
+    group: RowGroup, case: Case | None = None, gaps: Gaps | None = None, explain_seconds: float = math.nan
+) -> Iterator[dict[str, Any]]:
+    """A row for each sample and number of a metric; NaN where a map is not finite, and without a case."""
+    started, metric, seconds = time.perf_counter(), group.metric.metric, math.nan
+    numbers = torch.full((len(group.samples), len(metric.columns)), math.nan)
+    if case is not None and gaps is not None:
+        gaps.begin(group.metric.label, case)
+        numbers = metric.score(*metric.of(case)).double().cpu().view(numbers.shape)
+        numbers = numbers.masked_fill(gaps.of(case)[:, None], math.nan)
+        seconds = (time.perf_counter() - started) / len(case.ids)
+    for sample, values in zip(group.samples, numbers.tolist(), strict=True):
+        entry = {**sample, "settings": group.metric.settings, "seconds": seconds, "explain_seconds": explain_seconds}
+        for column, value in zip(metric.columns, values, strict=True):
+            yield {**entry, "column": column, "value": value}
 
 
-def curve_rows_of(case: Case, gaps: Gaps, group: RowGroup) -> Iterator[dict[str, Any]]:
-    """A row for each sample and order that a metric reads; nothing of a metric that reads no sweep."""
-    metric = group.metric.metric
-    if not isinstance(metric, CurveMetric):
-        return iter(())
-    gaps.begin(group.metric.label, case)
-    curves, lost = metric.curves(*metric.of(case)), gaps.of(case)[:, None]
-    return group.curves({order: c.to(torch.float32).cpu().masked_fill(lost, math.nan) for order, c in curves.items()})
+def curve_rows_of(group: RowGroup, case: Case | None = None, gaps: Gaps | None = None) -> Iterator[dict[str, Any]]:
+    """A row for each sample and order that a metric reads; without points if there is no case."""
+    metric, curves = group.metric.metric, {}
+    if group.orders and case is not None and gaps is not None and isinstance(metric, CurveMetric):
+        gaps.begin(group.metric.label, case)
+        curves, lost = metric.curves(*metric.of(case)), gaps.of(case)[:, None]
+        curves = {order: points.float().cpu().masked_fill(lost, math.nan) for order, points in curves.items()}
+    for order in group.orders:
+        points = curves[order].tolist() if curves else [[]] * len(group.samples)
+        for sample, values in zip(group.samples, points, strict=True):
+            yield {**sample, "order": order, "points": values}
 
 
 class _RowPlaces:
-    """Where the methods and samples of some rows have their places in tensors."""
+    """Where the methods and samples of an arrow table have their places in tensors."""
 
-    def __init__(self, part: Mapping[str, list[Any]]) -> None:
-        pairs = list(zip(part["method"], part["options"], strict=True))
-        # Samples of other data may have the same numbers.
-        samples = list(zip(part["image"], part["input"], strict=True))
-        labels = {pair: label(*pair) for pair in dict.fromkeys(pairs)}
-        self.methods = {name: k for k, name in enumerate(dict.fromkeys(labels.values()))}
-        self.samples = {sample: k for k, sample in enumerate(sorted(set(samples)))}
+    def __init__(self, table: Any) -> None:
+        labels = labels_of(table)
+        samples = list(records(table, "image", "input"))  # samples of other data may have the same numbers
+        self.methods = {name: k for k, name in enumerate(dict.fromkeys(labels))}
+        places = {sample: k for k, sample in enumerate(sorted(set(samples)))}
+        self.ids = torch.tensor([image for image, _ in places])
         self.index = (
-            torch.tensor([self.methods[labels[pair]] for pair in pairs]),
-            torch.tensor([self.samples[sample] for sample in samples]),
+            torch.tensor([self.methods[name] for name in labels]),
+            torch.tensor([places[sample] for sample in samples]),
         )
-
-    @property
-    def ids(self) -> Tensor:
-        return torch.tensor([image for image, _ in self.samples])
-
-
-def _rows_by(rows: Any, metric: str) -> dict[str, list[Any]]:
-    import pyarrow.compute as pc
-
-    columns: dict[str, list[Any]] = rows.filter(pc.equal(rows.column("metric"), metric)).to_pydict()
-    return columns
 
 
 def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
@@ -113,17 +84,18 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
 
     Numbers are NaN where an image has none; an image that a method was judged on may have NaN, too.
     """
-    part = _rows_by(rows, metric)
-    places, at_column = _RowPlaces(part), {name: k for k, name in enumerate(columns)}
-    if strange := sorted(set(part["column"]) - at_column.keys()):
+    part = rows.filter(pc.equal(rows.column("metric"), metric))
+    names = part.column("column").to_pylist()
+    if strange := sorted(set(names) - set(columns)):
         raise ArgumentError(
             f"Expected the numbers {', '.join(columns)} of {metric!r} in the report, but got {strange[0]!r}: it is "
             "damaged, or of another version."
         )
-    size = (len(places.methods), len(places.samples))
+    places = _RowPlaces(part)
+    size = (len(places.methods), len(places.ids))
     numbers, presence = torch.full((*size, len(columns)), torch.nan, dtype=torch.float64), torch.zeros(size).bool()
-    values = [math.nan if value is None else value for value in part["value"]]
-    index = (*places.index, torch.tensor([at_column[name] for name in part["column"]]))
+    values = part.column("value").fill_null(math.nan).to_pylist()
+    index = (*places.index, torch.tensor([list(columns).index(name) for name in names]))
     numbers[index], presence[places.index] = torch.tensor(values, dtype=torch.float64), True
     by_method = dict(zip(places.methods, numbers, strict=True))
     return places.ids, by_method, dict(zip(places.methods, presence, strict=True))
@@ -131,8 +103,6 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
 
 def unjudged_in(rows: Any) -> list[int]:
     """Numbers of the samples that have rows without having been judged."""
-    import pyarrow.compute as pc
-
     return sorted(set(rows.filter(pc.is_nan(rows.column("explain_seconds"))).column("image").to_pylist()))
 
 
@@ -140,33 +110,28 @@ def explain_seconds(rows: Any) -> dict[str, float]:
     """What an explanation took, by method: the median over samples.
 
     A sample may have been explained more than once; what was read from a cache took next to nothing, so the longest
-    counts.
+    counts. Samples that could not be judged have NaN.
     """
-    names = ("method", "options", "image", "input", "explain_seconds")
-    longest: dict[str, dict[Any, float]] = {}
-    for method, options, *sample, seconds in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
-        by_sample = longest.setdefault(label(method, options), {})
-        if not math.isnan(seconds):  # samples that could not be judged
-            by_sample[tuple(sample)] = max(seconds, by_sample.get(tuple(sample), 0.0))
-    return {name: float(torch.tensor(list(times.values()) or [math.nan]).median()) for name, times in longest.items()}
+    longest = rows.group_by(["method", "options", "image", "input"]).aggregate([("explain_seconds", "max")])
+    times: dict[str, list[float]] = {name: [] for name in labels_of(rows)}
+    for name, (seconds,) in zip(labels_of(longest), records(longest, "explain_seconds_max"), strict=True):
+        times[name] += [] if math.isnan(seconds) else [seconds]
+    return {name: float(torch.tensor(values or [math.nan]).median()) for name, values in times.items()}
 
 
 def curves_of(
     table: Any, metric: str, reader: PerImage, order: str | None, methods: Sequence[str]
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """What `Report.curves` returns, from an arrow table of curves, which may be None."""
-    import pyarrow.compute as pc
-
+    """What `Report.curves` returns, from an arrow table of curves."""
     if not isinstance(reader, CurveMetric):
         raise ArgumentError(f"Metric {metric!r} reads no curves.")
     order = reader.orders[0] if order is None else order
     if order not in reader.orders:
         raise ArgumentError(f"Metric {metric!r} reads the orders {', '.join(reader.orders)}, but got {order!r}.")
-    part: dict[str, list[Any]] = {name: [] for name in ("method", "options", "image", "input", "points")}
-    if table is not None:
-        has_points = pc.greater(pc.list_value_length(table.column("points")), 0)  # unlike samples without judgement
-        part = _rows_by(table.filter(pc.and_(pc.equal(table.column("order"), order), has_points)), metric)
-    places, lengths = _RowPlaces(part), {len(points) for points in part["points"]}
+    chosen = (pc.field("metric") == metric) & (pc.field("order") == order)
+    part = table.filter(chosen & (pc.list_value_length(pc.field("points")) > 0))  # samples without judgement have none
+    points, places = part.column("points").to_pylist(), _RowPlaces(part)
+    lengths = set(map(len, points))
     if len(lengths) > 1:
         listed = " and ".join(str(length - 1) for length in sorted(lengths))
         raise ArgumentError(
@@ -180,13 +145,13 @@ def curves_of(
             "not in single files or merged reports, and curves=False leaves them out."
         )
     length = lengths.pop()
-    curves = torch.full((len(places.methods), len(places.samples), length), torch.nan)
-    curves[places.index] = torch.tensor(part["points"])
+    curves = torch.full((len(places.methods), len(places.ids), length), torch.nan)
+    curves[places.index] = torch.tensor(points)
     shares = torch.linspace(0, 1, length, dtype=torch.float64)
     return places.ids, shares, {name: curves[places.methods[name]] for name in names}
 
 
-def merged(reports: Sequence[Sequence[RowMapping]]) -> list[dict[str, Any]]:
+def merged(reports: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
     """Rows of all reports, each once.
 
     A sample is known by its number and by its digest (input, label, mask and what else the data says of it): ties,
@@ -202,8 +167,7 @@ def merged(reports: Sequence[Sequence[RowMapping]]) -> list[dict[str, Any]]:
         # What has samples in common comes first, so that the order in which reports are given does not matter.
         rows, new = waiting.pop(next((k for k, (_, keys) in enumerate(waiting) if keys & samples), 0))
         if samples:
-            _check_numbers(samples, new)
-            _check_methods(by_key.values(), rows, samples, new)
+            _check_samples(by_key.values(), rows, samples, new)
         samples |= new
         for row in rows:
             key = tuple(row[name] for name in ("image", "input", "method", "options", "metric", "column"))
@@ -211,7 +175,7 @@ def merged(reports: Sequence[Sequence[RowMapping]]) -> list[dict[str, Any]]:
     return list(by_key.values())
 
 
-def _check_runs(rows: Iterable[RowMapping]) -> None:
+def _check_runs(rows: Iterable[Row]) -> None:
     """All rows are of one model, task, target and seed."""
     runs = [json.loads(text) for text in dict.fromkeys(row["run"] for row in rows)]
     for run in runs[1:]:
@@ -221,7 +185,7 @@ def _check_runs(rows: Iterable[RowMapping]) -> None:
             raise ArgumentError(f"Expected reports of one model, task, target and seed, but they differ: {listed}.")
 
 
-def _check_settings(rows: Iterable[RowMapping]) -> None:
+def _check_settings(rows: Iterable[Row]) -> None:
     """A metric of one name is measured in one way."""
     by_name: dict[str, tuple[Any, str]] = {}
     for name, settings, protocol in dict.fromkeys((row["metric"], row["settings"], row["protocol"]) for row in rows):
@@ -233,48 +197,40 @@ def _check_settings(rows: Iterable[RowMapping]) -> None:
             )
 
 
-def _check_numbers(samples: set[SampleKey], new: set[SampleKey]) -> None:
-    """Where both are of the same data, as what they share shows, a number must not stand for two samples."""
-    common = samples & new
-    wrong = sorted({image for image, _ in samples - common} & {image for image, _ in new - common})
-    if common and wrong:
+def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[SampleKey], new: set[SampleKey]) -> None:
+    """Refuse rows whose samples cannot be paired.
+
+    With a common sample both are of the same data, where a number must not stand for two samples. Without one, more
+    samples of the same methods are welcome, and other methods cannot be compared.
+    """
+    if common := samples & new:
+        wrong = sorted({image for image, _ in samples - common} & {image for image, _ in new - common})
+        if wrong:
+            raise ArgumentError(
+                f"Expected the same samples in both reports, but {len(wrong)} of them differ, such as image "
+                f"{wrong[0]}, while others are the same. Input, label, mask and whatever else the data says of a "
+                "sample must be equal: judge all methods on the same data."
+            )
+        return
+    digests = {digest for _, digest in samples} & {digest for _, digest in new}
+    first, second = (
+        {(row["metric"], label(row["method"], row["options"])) for row in group} for group in (before, rows)
+    )
+    metrics = {metric for metric, _ in first} & {metric for metric, _ in second}
+    for metric, method in sorted(pair for pair in first ^ second if pair[0] in metrics):
+        why = (
+            f"the {len(digests)} that they share have other numbers, by which ties, boxes and noise are drawn"
+            if digests
+            else "input, label, mask and whatever else the data says of a sample must be equal"
+        )
         raise ArgumentError(
-            f"Expected the same samples in both reports, but {len(wrong)} of them differ, such as image {wrong[0]}, "
-            "while others are the same. Input, label, mask and whatever else the data says of a sample must be equal: "
-            "judge all methods on the same data."
+            f"Expected reports of the same samples, or of the same methods, but they have no sample in common, and "
+            f"only one of them has {method!r} for {metric!r}: {why}. Judge all methods on the same data, in the same "
+            "order."
         )
 
 
-def _check_methods(
-    before: Iterable[RowMapping], rows: Iterable[RowMapping], samples: set[SampleKey], new: set[SampleKey]
-) -> None:
-    """Without a common sample, more samples of the same methods are welcome, and other methods cannot be compared."""
-    if samples & new:
-        return
-    common = {digest for _, digest in samples} & {digest for _, digest in new}
-    first, second = _methods_by_metric(before), _methods_by_metric(rows)
-    for metric in first.keys() & second.keys():
-        if alone := sorted(first[metric] ^ second[metric]):
-            why = (
-                f"the {len(common)} that they share have other numbers, by which ties, boxes and noise are drawn"
-                if common
-                else "input, label, mask and whatever else the data says of a sample must be equal"
-            )
-            raise ArgumentError(
-                f"Expected reports of the same samples, or of the same methods, but they have no sample in common, and "
-                f"only one of them has {alone[0]!r} for {metric!r}: {why}. Judge all methods on the same data, in the "
-                "same order."
-            )
-
-
-def _methods_by_metric(rows: Iterable[RowMapping]) -> dict[str, set[str]]:
-    methods: dict[str, set[str]] = {}
-    for metric, name, options in dict.fromkeys((row["metric"], row["method"], row["options"]) for row in rows):
-        methods.setdefault(metric, set()).add(label(name, options))
-    return methods
-
-
-def _check_value(before: RowMapping, row: RowMapping) -> None:
+def _check_value(before: Row, row: Row) -> None:
     first, second = (math.nan if entry["value"] is None else entry["value"] for entry in (before, row))
     if math.isnan(first) and math.isnan(second):
         return

@@ -9,12 +9,16 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
+from PIL import Image
 
 from mhex._files import read_json, replacing, write_text, writing
 from mhex.errors import ArgumentError, MhexError
@@ -28,6 +32,8 @@ from mhex.metrics.case import Case
 from mhex.targets import probabilities
 
 Key = tuple[Any, ...]
+Row = Mapping[str, Any]
+SampleKey = tuple[int, str]  # number and digest
 Call = Mapping[str, Any]  # what is written down of a call of `mhex.evaluate`
 
 
@@ -36,64 +42,56 @@ class Kind:
     """What the files of a folder hold."""
 
     name: str  # files are called `NAME-000000.parquet` and so on
-    # Names of the columns, and the type of each: arrow's name of it, or `"floats"` for a list of single precision
-    columns: Mapping[str, str]
+    columns: pa.Schema
     key: tuple[str, ...]  # columns that no two rows have in common, but for the several numbers of one metric
     noun: str  # what sentences call the contents
 
-    def schema(self) -> Any:
-        """The columns as an arrow schema."""
-        import pyarrow as pa
 
-        lists = pa.list_(pa.float32())
-        kinds = {name: lists if kind == "floats" else pa.type_for_alias(kind) for name, kind in self.columns.items()}
-        return pa.schema(list(kinds.items()))
-
-
-_SAMPLE = {"run": "string", "image": "int64", "input": "string"}
-_METHOD = {**_SAMPLE, "method": "string", "options": "string"}
-_METRIC = {"metric": "string", "settings": "string", "protocol": "string", "column": "string"}
+_FLOATS = pa.list_(pa.float32())
+_SAMPLE: Mapping[str, Any] = {"run": pa.string(), "image": pa.int64(), "input": pa.string()}
+_METHOD = {**_SAMPLE, **dict.fromkeys(("method", "options"), pa.string())}
+_METRIC = dict.fromkeys(("metric", "settings", "protocol", "column"), pa.string())
 # One row per image, method, metric and number of it; `run` says of which model, target, task and seed.
 ROWS = Kind(
     "part",
-    {**_METHOD, **_METRIC, "value": "double", "seconds": "double", "explain_seconds": "double"},
+    pa.schema({**_METHOD, **_METRIC, **dict.fromkeys(("value", "seconds", "explain_seconds"), pa.float64())}),
     ("image", "input", "method", "options", "metric", "protocol"),
     "rows",
 )
 # One row per image, method, metric and order in which units go, with T + 1 points of its curve.
 CURVES = Kind(
     "curves",
-    {**_METHOD, "metric": "string", "protocol": "string", "order": "string", "points": "floats"},
+    pa.schema({**_METHOD, **dict.fromkeys(("metric", "protocol", "order"), pa.string()), "points": _FLOATS}),
     (*ROWS.key, "order"),
     "curves",
 )
-PHOTOS = Kind("photos", {**_SAMPLE, "jpeg": "binary"}, ("image", "input"), "pictures")
+PHOTOS = Kind("photos", pa.schema({**_SAMPLE, "jpeg": pa.binary()}), ("image", "input"), "pictures")
 # `tokens` is what is said beside scores, in JSON: the predicted class, and of texts the tokens, the words that they
 # belong to, and how many there were before the text was cut. Older files have nothing there for images.
-MAPS = Kind(
-    "maps",
-    {
-        **{**_METHOD, "target": "string", "probability": "double", "signed": "bool"},
-        **{"height": "int64", "width": "int64", "tokens": "string", "scores": "floats"},
-    },
-    ("image", "input", "method", "options"),
-    "maps",
-)
+_MAP = {"target": pa.string(), "probability": pa.float64(), "signed": pa.bool_(), "height": pa.int64()}
+_MAP |= {"width": pa.int64(), "tokens": pa.string(), "scores": _FLOATS}
+MAPS = Kind("maps", pa.schema({**_METHOD, **_MAP}), ("image", "input", "method", "options"), "maps")
 _JSON = ("run", "options", "settings")  # columns whose texts are mappings
 _SIDE = 256  # the longer one of a photo in the folder
 
 
-def as_table(rows: Iterable[Mapping[str, Any]], kind: Kind = ROWS) -> Any:
+def as_table(rows: Iterable[Row], kind: Kind = ROWS) -> Any:
     """Rows as an arrow table."""
-    import pyarrow as pa
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=kind.columns)
 
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=kind.schema())
+
+def records(table: Any, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Values of some columns of an arrow table, row by row."""
+    return zip(*(table.column(name).to_pylist() for name in names), strict=True)
+
+
+def labels_of(table: Any) -> list[str]:
+    """What the method of each row of an arrow table is called in tables."""
+    return [label(name, options) for name, options in records(table, "method", "options")]
 
 
 def write(table: Any, path: Path) -> None:
     """Write a Parquet file whole or not at all."""
-    import pyarrow.parquet as pq
-
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
@@ -108,8 +106,6 @@ def numbered(folder: Path, kind: Kind = ROWS) -> list[tuple[int, Path]]:
 
 def read(path: Path, kind: Kind = ROWS) -> Any:
     """Rows of a Parquet file, or of all of them in a folder, as an arrow table."""
-    import pyarrow as pa
-
     if not path.exists():
         raise ArgumentError(f"Expected a Parquet file or a folder of them, but there is no {path.name!r}.")
     files = [file for _, file in numbered(path, kind)] if path.is_dir() else [path]
@@ -118,9 +114,6 @@ def read(path: Path, kind: Kind = ROWS) -> Any:
 
 
 def _parquet(file: Path, in_folder: bool, kind: Kind) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with file.open("rb") as stream:
         try:
             return pq.read_table(stream)
@@ -136,15 +129,13 @@ def _parquet(file: Path, in_folder: bool, kind: Kind) -> Any:
 
 def _checked(table: Any, file: Path, kind: Kind) -> Any:
     """A table as it should be: its columns, their types, no empty places but values, and JSON where it belongs."""
-    import pyarrow as pa
-
-    if tuple(table.column_names) != tuple(kind.columns):
-        listed = ", ".join(kind.columns)
+    if table.column_names != kind.columns.names:
+        listed = ", ".join(kind.columns.names)
         raise ArgumentError(f"Expected the columns {listed} in {file.name!r}: it is no report of mhex.")
     try:
-        table = table.cast(kind.schema()).replace_schema_metadata(table.schema.metadata)
+        table = table.cast(kind.columns).replace_schema_metadata(table.schema.metadata)
         table.validate(full=True)
-        for name in kind.columns:
+        for name in kind.columns.names:
             column = table.column(name)
             if name != "value" and column.null_count:
                 raise ValueError(f"the column {name} has empty places")
@@ -170,20 +161,27 @@ class Parts:
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        _check_run(folder / "run.json", run)
+        if not (path := folder / "run.json").exists():
+            write_text(run, path)
+        elif (before := path.read_text(encoding="utf-8")) != run:
+            raise ArgumentError(
+                f"Expected rows of this run in {folder.name!r}, but they are of another model, target, task or seed: "
+                f"{before} there, {run} now. Choose another folder."
+            )
         if numbered(folder, kind):
             self.tables.append(read(folder, kind))
-            self.done |= set(map(self._key, self.tables[0].select(kind.key).to_pylist()))
+            self.done |= set(records(self.tables[0], *kind.key))
 
-    def _key(self, row: Mapping[str, Any]) -> Key:
+    def _key(self, row: Row) -> Key:
         return tuple(row[name] for name in self.kind.key)
 
-    def lacks(self, keys: set[Key]) -> bool:
-        """Whether some of these rows are missing; all of them are noted as asked for."""
+    def lacks(self, rows: Iterable[Row]) -> bool:
+        """Whether some of these rows, of which only the key is read, are missing; all are noted as asked for."""
+        keys = set(map(self._key, rows))
         self.asked |= keys
         return not keys <= self.done
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Row]) -> None:
         """Add rows of a batch, which are on disk before anything else is done."""
         rows = [{"run": self.run, **row} for row in rows if self._key(row) not in self.done]
         if not rows:
@@ -197,27 +195,8 @@ class Parts:
 
     def table(self) -> Any:
         """All rows that were asked for, as an arrow table; other rows of the folder stay there."""
-        import pyarrow as pa
-
         table = pa.concat_tables(self.tables) if self.tables else as_table([], self.kind)
-        keys = zip(*(table.column(name).to_pylist() for name in self.kind.key), strict=True)
-        return table.filter(pa.array([key in self.asked for key in keys], pa.bool_()))
-
-
-def _check_run(path: Path, run: str) -> None:
-    """Refuse a folder whose rows are of another model, target, task or seed."""
-    if not path.exists():
-        write_text(run, path)
-    elif (before := path.read_text(encoding="utf-8")) != run:
-        raise ArgumentError(
-            f"Expected rows of this run in {path.parent.name!r}, but they are of another model, target, task or "
-            f"seed: {before} there, {run} now. Choose another folder."
-        )
-
-
-def lost_in(calls: Iterable[Call]) -> dict[int, str]:
-    """Samples that could not be judged, and why, by the last call that says so."""
-    return {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
+        return table.filter(pa.array([key in self.asked for key in records(table, *self.kind.key)], pa.bool_()))
 
 
 def broken_off(calls: Sequence[Call], rows: Any) -> str:
@@ -225,16 +204,19 @@ def broken_off(calls: Sequence[Call], rows: Any) -> str:
     for call in calls:
         if "done" not in call or call["done"] is not None or any(_covers(later, call) for later in calls):
             continue
-        complete, begun = _counts(call, rows)
-        samples = call.get("samples")
+        methods, metrics, samples = call.get("methods", []), call.get("metrics", []), call.get("samples")
+        cells: dict[Key, set[Key]] = {}  # methods and metrics of each sample
+        names = zip(labels_of(rows), rows.column("metric").to_pylist(), strict=True)
+        for sample, pair in zip(records(rows, "image", "input"), names, strict=True):
+            cells.setdefault(sample, set()).add(pair)
+        complete = sum(set(product(methods, metrics)) <= pairs for pairs in cells.values())
         if samples is not None and complete >= samples:
             continue
-        methods, metrics = len(call.get("methods", [])), len(call.get("metrics", []))
-        total = f"of {samples} samples" if samples is not None else f"of {begun} samples so far"
+        total = f"of {samples} samples" if samples is not None else f"of {len(cells)} samples so far"
         return (
             f"Broken off, or still running: {complete} {total} {'is' if complete == 1 else 'are'} judged by all of "
-            f"{methods} {'method' if methods == 1 else 'methods and controls'} and {metrics} "
-            f"{'metric' if metrics == 1 else 'metrics'}. The same call goes on from there."
+            f"{len(methods)} {'method' if len(methods) == 1 else 'methods and controls'} and {len(metrics)} "
+            f"{'metric' if len(metrics) == 1 else 'metrics'}. The same call goes on from there."
         )
     return ""
 
@@ -244,16 +226,6 @@ def _covers(later: Call, call: Call) -> bool:
     if later.get("done") is None or (call.get("samples") or 0) > later["done"]:
         return False
     return all(set(call.get(key, [])) <= set(later.get(key, [])) for key in ("methods", "metrics"))
-
-
-def _counts(call: Call, rows: Any) -> tuple[int, int]:
-    """Samples that have all methods and metrics of a call, and those that have any."""
-    names = ("image", "input", "method", "options", "metric")
-    cells: dict[tuple[Any, Any], set[tuple[str, str]]] = {}
-    for image, digest, method, options, metric in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
-        cells.setdefault((image, digest), set()).add((label(method, options), metric))
-    wanted = {(method, metric) for method in call["methods"] for metric in call["metrics"]}
-    return sum(wanted <= pairs for pairs in cells.values()), len(cells)
 
 
 def remarks(broken: str, lost: Mapping[int, str]) -> list[str]:
@@ -270,20 +242,20 @@ class SavedMaps:
         self.count, self.class_names = count, class_names
         self.photos, self.maps = Parts(folder, run, PHOTOS), Parts(folder, run, MAPS)
 
-    def lacks(self, ids: Sequence[int], digests: Sequence[str], method: MethodRun) -> bool:
+    def lacks(self, samples: Iterable[SampleKey], method: MethodRun) -> bool:
         """Whether a map of one of these samples is wanted, and not there."""
-        samples = {(i, digest) for i, digest in zip(ids, digests, strict=True) if i < self.count}
-        lacks_maps = self.maps.lacks({(*sample, method.name, method.options_json) for sample in samples})
-        return self.photos.lacks(samples) or lacks_maps
+        names = {"method": method.name, "options": method.options_json}
+        rows = [{"image": image, "input": digest, **names} for image, digest in samples if image < self.count]
+        return any([self.photos.lacks(rows), self.maps.lacks(rows)])  # both note what is asked for
 
-    def add(self, case: Case, digests: Sequence[str], method: MethodRun) -> None:
+    def add(self, case: Case, samples: Sequence[SampleKey], method: MethodRun) -> None:
         """Write the maps of a case by a method, and its photos where they are not there yet."""
         subject, real = case.subject, case.subject.batch.real
         shares = probabilities(subject.logits, subject.multi_label).cpu()
         # Negative scores speak against the class as the method says, or as some options make it.
         signed = (not method.control and get_method(method.name).signed) or bool((case.saliency < 0).any())
         photos, maps = [], []
-        for n, (image, digest) in enumerate(zip(case.ids, digests, strict=True)):
+        for n, (image, digest) in enumerate(samples):
             if image >= self.count:
                 continue
             sample, number = {"image": image, "input": digest}, int(case.needs("explained", "a class of each map")[n])
@@ -306,10 +278,6 @@ class SavedMaps:
         self.photos.add(photos)
         self.maps.add(maps)
 
-    def explanations(self) -> dict[int, dict[str, Explanation]]:
-        """Explanations by number of the sample and label of the method."""
-        return explanations_from(self.photos.table(), self.maps.table())
-
     def _name(self, number: int) -> str:
         names = self.class_names
         return names[number] if names and number < len(names) else f"class {number}"
@@ -317,8 +285,6 @@ class SavedMaps:
 
 def explanations_from(photos: Any, maps: Any) -> dict[int, dict[str, Explanation]]:
     """Explanations by number of the sample and label of the method, from arrow tables of photos and maps."""
-    from PIL import Image
-
     jpegs = {(row["image"], row["input"]): row["jpeg"] for row in photos.to_pylist()}
     explanations: dict[int, dict[str, Explanation]] = {}
     for row in maps.to_pylist():
@@ -379,8 +345,6 @@ def _token_details(subject: Any, n: int) -> dict[str, Any]:
 
 def _jpeg(picture: Any) -> bytes:
     """A small copy of a photo, or of a normalised tensor (C, H, W)."""
-    from PIL import Image
-
     from mhex.viz.heatmap import picture_pixels
 
     small = Image.fromarray(picture_pixels(picture))

@@ -25,6 +25,7 @@ Numbers = Mapping[str, Tensor]  # of each method, (n, J), NaN where an image has
 DAGGER = "†"
 FEWEST = 6  # samples of an interval: all of fewer lie on one side of the middle in more than 5 % of all cases
 _LEVEL = 0.05
+_ARROWS = {None: "", True: " ↑", False: " ↓"}
 _NAME = 32  # signs in a line of the first column, where a table does not fit
 _HEAD = 16  # and at least of a heading
 _LATEX: dict[str, str | int | None] = {
@@ -37,13 +38,13 @@ _LATEX: dict[str, str | int | None] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is shown by one number of a metric."""
+    """What is shown by one number of a metric; nothing where neither side is better."""
 
     # Methods that no other is shown to be better than; control maps are no methods, and are left out.
-    best: frozenset[str]
-    doubtful: frozenset[str]  # methods that are not shown to be better than the random control
+    best: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()  # methods that are not shown to be better than the random control
     # The fewest and the most images on which two of all were compared; None where there were no two.
-    tested: tuple[int, int] | None
+    tested: tuple[int, int] | None = None
     few: int | None = None  # images that can show nothing, so that nothing is marked; None where they can
     apart: bool = False  # whether methods were judged on different images, so that no best is marked
 
@@ -61,24 +62,24 @@ class Cell:
     n: int  # images that count
     skipped: int  # images that do not
     higher: bool | None  # whether higher is better; None where neither is
-    verdict: Verdict | None = None  # what the column shows; None where neither side is better
+    verdict: Verdict = Verdict()  # what the column shows
     skips: str = ""  # which images do not count, in a few words
     share: bool = False  # whether it is a share of hits, whose interval is not symmetric
 
     @property
     def marked(self) -> bool:
         """Whether it is a method that no other is shown to be better than."""
-        return self.verdict is not None and self.method in self.verdict.best
+        return self.method in self.verdict.best
 
     @property
     def doubtful(self) -> bool:
         """Whether it is a method that is not shown to be better than random maps."""
-        return self.verdict is not None and self.method in self.verdict.doubtful
+        return self.method in self.verdict.doubtful
 
     @property
     def tested(self) -> tuple[int, int] | None:
         """The fewest and the most images on which two methods were compared."""
-        return None if self.verdict is None else self.verdict.tested
+        return self.verdict.tested
 
     @property
     def column(self) -> str:
@@ -144,7 +145,7 @@ def cells_of(
     judged = [images for method, images in presence.items() if not is_control(method)]  # controls may have others
     apart = not all(torch.equal(images, judged[0]) for images in judged)
     for k, verdict in enumerate(_verdicts(metric, numbers, outputs)):
-        if verdict is not None and apart:
+        if apart and metric.better[k] is not None:
             verdict = replace(verdict, best=frozenset(), apart=True)
         for method, rows in numbers.items():
             value, low, high = spans[method][:, k].tolist()
@@ -154,17 +155,16 @@ def cells_of(
     return cells
 
 
-def _verdicts(metric: PerImage, numbers: Numbers, outputs: int) -> list[Verdict | None]:
-    """What is shown by each of the first outputs; None where neither side is better."""
+def _verdicts(metric: PerImage, numbers: Numbers, outputs: int) -> list[Verdict]:
+    """What is shown by each of the first outputs."""
     names = list(numbers)
     if metric.additive:
         tested = [pair_tests(compared(metric, numbers, names, k)[0])[0] for k in range(outputs)]
     else:  # all of them are computed at once
         table = torch.stack(list(numbers.values()), 1)
         tested = pair_tests(table, summary=lambda rows: metric.summary(rows)[..., :outputs])
-    return [
-        None if up is None else verdicts(names, tests, up) for tests, up in zip(tested, metric.better, strict=False)
-    ]
+    directions = zip(tested, metric.better, strict=False)
+    return [Verdict() if higher is None else verdicts(names, tests, higher) for tests, higher in directions]
 
 
 def verdicts(names: Sequence[str], tested: PairTests, higher: bool) -> Verdict:
@@ -177,11 +177,11 @@ def verdicts(names: Sequence[str], tested: PairTests, higher: bool) -> Verdict:
     spans = tested.n[tested.n > 0].tolist()
     images = (min(spans), max(spans)) if spans else None
     if not methods or images is None:
-        return Verdict(frozenset(), frozenset(), images)
+        return Verdict(tested=images)
     among, doubtful = tested.among(methods), frozenset[str]()
     comparisons = max(len(among.n), len(methods) if RANDOM in names else 0)
     if comparisons * least_p(images[1]) >= _LEVEL:
-        return Verdict(frozenset(), frozenset(), images, images[1])
+        return Verdict(tested=images, few=images[1])
     if RANDOM in names and bool(tested.counts[list(names).index(RANDOM)]):
         gain, p = tested.against(list(names).index(RANDOM), methods)
         above = ((gain > 0) if higher else (gain < 0)) & (p < _LEVEL)
@@ -200,21 +200,16 @@ class Grid:
     above: Sequence[str] = ()  # sentences on the run as a whole, which come before all other remarks
 
     @property
-    def columns(self) -> list[tuple[str, bool | None]]:
-        """Headings, and whether higher is better."""
-        return list(dict.fromkeys((cell.column, cell.higher) for cell in self.cells))
-
-    @property
-    def heads(self) -> list[str]:
-        """Headings with the direction."""
-        return [name if higher is None else f"{name} {'↑' if higher else '↓'}" for name, higher in self.columns]
+    def columns(self) -> dict[str, str]:
+        """Headings with the direction, by those without."""
+        return {cell.column: cell.column + _ARROWS[cell.higher] for cell in self.cells}
 
     def lines(self, plain: Callable[[str], str], bold: str) -> list[list[str]]:
         """Headings, and below them methods and their numbers; `plain` escapes texts, `bold` is the format of marks."""
         place = {(cell.method, cell.column): cell for cell in self.cells}
-        lines = [[plain(text) for text in ("method", *self.heads)]]
+        lines = [[plain(text) for text in ("method", *self.columns.values())]]
         for method in self.methods:
-            cells = [place.get((method, name)) for name, _ in self.columns]
+            cells = [place.get((method, name)) for name in self.columns]
             texts = [("", False) if cell is None else (plain(cell.text), cell.marked) for cell in cells]
             lines.append([plain(method), *(bold.format(text) if mark else text for text, mark in texts)])
         return lines
@@ -252,10 +247,9 @@ def _counts(cells: Sequence[Cell]) -> str:
     if any(span[0] < n for span, n in tested):
         low, high = min(span[0] for span, _ in tested), max(span[1] for span, _ in tested)
         parts.append(f"pairs were tested on {low if low == high else f'{low} to {high}'} samples")
-    verdicts = [cell.verdict for cell in cells if cell.verdict is not None]
-    if few := max((verdict.few for verdict in verdicts if verdict.few is not None), default=None):
+    if few := max((cell.verdict.few or 0 for cell in cells), default=0):
         parts.append(f"{few} {'sample is' if few == 1 else 'samples are'} too few to show any difference")
-    if any(verdict.apart for verdict in verdicts):
+    if any(cell.verdict.apart for cell in cells):
         parts.append("methods were judged on different samples, so that none is marked")
     return "; ".join(parts)
 

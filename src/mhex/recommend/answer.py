@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mhex._files import folder_aside, write_text
 from mhex._printable import printable
 from mhex._progress import is_watched, progress_bar
-from mhex.bundle import Bundle, as_bundle
+from mhex.bundle import Bundle
 from mhex.capture import Outputs
 from mhex.errors import ArgumentError
 from mhex.inputs.samples import Pieces, shuffled
@@ -28,7 +28,7 @@ from mhex.judge.plan import MethodGiven
 from mhex.judge.report import Report
 from mhex.judge.rows import explain_seconds
 from mhex.judge.tables import FEWEST, in_columns
-from mhex.recommend.race import Budget, Clock, Race, race_of, seconds_of, spoken
+from mhex.recommend.race import Budget, Clock, Race, seconds_of, spoken
 from mhex.recommend.score import FEW, ScoreGiven, above, race_result
 from mhex.stats.intervals import bootstrap
 
@@ -37,7 +37,6 @@ PAGE = f"{NAME}.html"
 _JSON = f"{NAME}.json"
 _SHARE, _ANSWER, _PAGE = 0.03, 0.5, 3.0  # of the budget, and seconds, that are kept for the answer and for its page
 _MOST = 0.15  # of the budget is the most that is kept
-_HEADS = ("method", "behind the best", "standing", "above random?", "samples", "a map takes")
 _ASIDE = ("report", "table", "options", "values", "saved_maps", "call")  # not in the JSON as they are
 _STANDING = {"yes": "worse", "likely": "likely worse", "no": "indistinguishable", "unknown": "too few samples"}
 
@@ -102,10 +101,10 @@ def recommend(
     samples, order = shuffled(data, seed)
     options: Any = {"class_names": class_names, "task": task, "outputs": outputs, "preprocess": preprocess}
     options |= {"window": window, "tokenizer": tokenizer, "seed": seed}
-    race = race_of(model, Pieces(samples, images, order), limit, methods=methods, score=score, **options)
-    race.reserve = min(_MOST * limit.seconds, _SHARE * limit.seconds + _ANSWER + (0 if out is None else _PAGE))
+    race = Race(model, Pieces(samples, images, order), limit, methods=methods, score=score, **options)
+    limit.reserve = min(_MOST * limit.seconds, _SHARE * limit.seconds + _ANSWER + (0 if out is None else _PAGE))
     call = {
-        "model": as_bundle(model).name or type(race.run.model).__name__,
+        "model": race.run.name,
         "methods": [method.label for method in race.entrants],
         "metrics": [race.score.metric.label],
         "budget": f"{limit.seconds:g} s",
@@ -154,6 +153,15 @@ class RankedMethod:
     def control(self) -> bool:
         """Whether it is a control map."""
         return self.worse is None
+
+    def number(self, name: str) -> str:
+        """The score or one of its parts, by name; a dash where there is none."""
+        value = self.score if name == "score" else self.parts[name]
+        return "—" if math.isnan(value) else self.with_interval(value, *self.spans[name])
+
+    def with_interval(self, value: float, low: float, high: float) -> str:
+        """A number with half the width of its interval, which few images do not have."""
+        return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if self.images >= FEWEST else "")
 
 
 @dataclass(frozen=True)
@@ -262,8 +270,9 @@ class Recommendation:
         return sentences
 
     def __str__(self) -> str:
-        width = shutil.get_terminal_size().columns
-        rows = in_columns([self.heads, *(self.cells(line) for line in self.table)], width)
+        parts = (name.replace("_", " ") for name in self.table[0].parts)
+        heads = ["method", *parts, "behind the best", "standing", "above random?", "samples", "a map takes"]
+        rows = in_columns([heads, *map(self.cells, self.table)], shutil.get_terminal_size().columns)
         notes = f"{self.score} {self.course()} {spoken(self.used)} of {spoken(self.budget)} used."
         return printable("\n".join([*self.sentences(), "", rows, "", notes]))
 
@@ -272,17 +281,12 @@ class Recommendation:
         rounds = ", ".join(f"{methods} methods on {images} samples" for methods, images in self.rounds)
         return f"Rounds: {rounds}."
 
-    @property
-    def heads(self) -> list[str]:
-        """Headings of the columns of the table."""
-        return [_HEADS[0], *(name.replace("_", " ") for name in self.table[0].parts), *_HEADS[1:]]
-
     def cells(self, line: RankedMethod) -> list[str]:
         """A line of the table."""
         return [
             line.method,
             *(f"{value:.3f}" for value in line.parts.values()),
-            "" if line is self.table[0] else behind_text(line),
+            "" if line is self.table[0] else line.with_interval(line.behind, line.low, line.high),
             line.standing.partition(",")[0],
             "few samples" if line.above_random == "unknown" else line.above_random or "",
             str(line.images),
@@ -296,9 +300,9 @@ class Recommendation:
         return recommendation_page(self)
 
     def _repr_html_(self) -> str:
-        from mhex.recommend.page import answer_html, table_html
+        from mhex.recommend.page import first_pieces
 
-        return answer_html(self) + table_html(self)
+        return "".join(first_pieces(self).values())
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write the page, `recommendation.html`, the same as `.txt` and `.json`, and all rows, curves and maps.
@@ -330,11 +334,6 @@ class Recommendation:
         table = [{**vars(line), "parts": dict(line.parts), "spans": dict(line.spans)} for line in self.table]
         options = json.loads(json.dumps(dict(self.options), default=str))
         return {**{name: getattr(self, name) for name in names}, "options": options, "table": table}
-
-
-def behind_text(line: RankedMethod) -> str:
-    """How far a method is behind; few images have no interval."""
-    return f"{line.behind:.2f}" + (f" ± {(line.high - line.low) / 2:.2f}" if line.images >= FEWEST else "")
 
 
 def _many(images: int) -> str:

@@ -4,151 +4,71 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
-
-from torch import Tensor
 
 from mhex.judge import report as about
 from mhex.judge.controls import RANDOM
-from mhex.judge.page import BOXES, cost_html, curves_html, facts_html, map_cards
-from mhex.judge.report import Evaluation, Report
+from mhex.judge.page import cost_html, curves_html, facts_html, map_cards, sections_of
+from mhex.judge.report import Evaluation
+from mhex.judge.store import explanations_from
 from mhex.judge.tables import FEWEST
+from mhex.recommend.answer import Recommendation, by_reason
 from mhex.recommend.race import spoken
 from mhex.viz.charts import box_figure, styles_of
-from mhex.viz.pages import Section, charts_html, page, paragraphs, part, sample_html
+from mhex.viz.pages import charts_html, page, part, sample_html
 
 _BEST, _WORST = 3, 1  # methods whose maps are shown, from both ends of the table
-_TABLE = (
-    f"± is half of the 95 % bootstrap interval over samples, from {FEWEST} of them on. Behind the best: on the samples "
-    "that both have, in units of the score; means of methods with fewer samples are of these samples. Worse, and above "
-    "random (by faithfulness where it is a part): flips of signs of paired differences, p below 0.05 after Holm's "
-    "correction for all methods; likely: without it; indistinguishable: neither."
-)
-_PICTURES = (
-    "The best methods, the last of the table, and a random map. Each map is scaled on its own. Controls have "
-    "dashed frames."
-)
-_BEHIND = f"The best less each method, one value per sample; above 0 the best is ahead. {BOXES}"
-_COST = "Median over samples of the time that a map took on this machine. The axis counts in powers of ten."
-_RACE = (
-    "All methods are judged on the same samples, and after each round the better half goes on. Random, centred and "
-    "edge maps take part, and are never recommended."
-)
+_TEMPLATE = "recommendation.html"
 
 
-class Advice(Protocol):
-    """What the page reads of a `mhex.Recommendation`, whose doc-string describes it."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, Any]: ...
-    @property
-    def left_out(self) -> Mapping[str, str]: ...
-    @property
-    def too_slow(self) -> Mapping[str, float]: ...
-    @property
-    def table(self) -> Sequence[Any]: ...
-    @property
-    def score(self) -> str: ...
-    @property
-    def used(self) -> float: ...
-    @property
-    def budget(self) -> float: ...
-    @property
-    def report(self) -> Report: ...
-    @property
-    def values(self) -> Mapping[str, Tensor]: ...
-    @property
-    def saved_maps(self) -> Any: ...
-    @property
-    def call(self) -> Mapping[str, Any]: ...
-    def sentences(self) -> list[str]: ...
-    def course(self) -> str: ...
-    def cells(self, line: Any) -> list[str]: ...
-
-
-def recommendation_page(advice: Advice) -> str:
+def recommendation_page(advice: Recommendation) -> str:
     """The whole page of a recommendation, in HTML."""
+    entry, used, budget = _evaluation(advice), spoken(advice.used), spoken(advice.budget)
+    pieces = {
+        **first_pieces(advice),
+        "Maps": _pictures(advice, entry),
+        "Behind the best": _behind(advice),
+        "Curves": curves_html(entry),
+        "Cost per explanation": cost_html(entry),
+        "Not raced": _left_out(advice),
+        "Score and race": part("course", _TEMPLATE, advice=advice, used=used, budget=budget),
+        "How it was made": facts_html(entry),
+    }
     title = f"Which method explains {advice.call['model']} best?"
-    return page(title, advice.sentences()[0], list(_sections(advice)))
+    return page(title, advice.sentences()[0], sections_of(_TEMPLATE, pieces, few=FEWEST))
 
 
-def _sections(advice: Advice) -> Iterator[Section]:
-    entry = _evaluation(advice)
-    yield Section("Answer", answer_html(advice))
-    yield Section("Methods", table_html(advice), _TABLE)
-    if html := _pictures(advice, entry):
-        yield Section("Maps", html, _PICTURES)
-    if html := _behind(advice):
-        yield Section("Behind the best", html, _BEHIND)
-    if html := curves_html(entry):
-        yield Section("Curves", html)
-    yield Section("Cost per explanation", cost_html(entry), _COST)
-    if advice.left_out:
-        yield Section("Not raced", _left_out(advice))
-    used = f"{spoken(advice.used)} of {spoken(advice.budget)} were used, this page not counted."
-    yield Section("Score and race", paragraphs(f"{advice.score}\n\n{_RACE} {advice.course()} {used}"))
-    yield Section("How it was made", facts_html(entry))
+def first_pieces(advice: Recommendation) -> dict[str, str]:
+    """The answer as a list with the call that uses it, and the table of methods, in HTML by title."""
+    return {
+        "Answer": part("answer", _TEMPLATE, advice=advice, budget=spoken(advice.budget)),
+        "Methods": part("standings", _TEMPLATE, advice=advice),
+    }
 
 
-def answer_html(advice: Advice) -> str:
-    """The answer as a list, and how to use it, in HTML; methods that were not raced have a place of their own."""
-    slow = [name for name in advice.left_out if name in advice.too_slow]
-    omitted = ("Left out:", "Too slow for this budget:")
-    sentences = [sentence for sentence in advice.sentences() if not sentence.startswith(omitted)]
-    if slow:
-        sentences.append(f"Too slow for a budget of {spoken(advice.budget)}: {', '.join(slow)}.")
-    options = "".join(f", {name}={value!r}" for name, value in advice.options.items())
-    call = f"mhex.explain(model, inputs, {json.dumps(advice.method)}{options})"
-    return part("answer", sentences=sentences, call=call)
-
-
-def table_html(advice: Advice) -> str:
-    """The table of methods, which scrolls sideways where it must, in HTML."""
-    parts = list(advice.table[0].parts)
-    head = ["method", "standing", "above random?", "score", *parts, "behind the best", "samples", "a map takes"]
-    rows = []
-    for line in advice.table:
-        _, *_, behind, standing, above, samples, seconds = advice.cells(line)
-        numbers = [_number(line, "score", line.score), *(_number(line, name, line.parts[name]) for name in parts)]
-        cells = [line.method, standing, above, *numbers, behind, samples, seconds]
-        rows.append((cells, line is advice.table[0], line.control))
-    return part("standings", head=[name.replace("_", " ") for name in head], rows=rows)
-
-
-def _number(line: Any, name: str, value: float) -> str:
-    if math.isnan(value):
-        return "—"
-    low, high = line.spans[name]
-    return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if line.images >= FEWEST else "")
-
-
-def _evaluation(advice: Advice) -> Evaluation:
+def _evaluation(advice: Recommendation) -> Evaluation:
     """The rows as pages of evaluations have them."""
     call = {**advice.call, "command": about.command(), "versions": about.versions()}
     facts = json.loads(advice.report.rows.column("run")[0].as_py())
     raced = advice.report.only([line.method for line in advice.table])
-    maps = {} if advice.saved_maps is None else advice.saved_maps.explanations()
-    return Evaluation("recommendation", raced, facts, [call], maps)
+    maps = advice.saved_maps
+    drawn = {} if maps is None else explanations_from(maps.photos.table(), maps.maps.table())
+    return Evaluation("recommendation", raced, facts, [call], drawn)
 
 
-def _pictures(advice: Advice, entry: Evaluation) -> str:
+def _pictures(advice: Recommendation, entry: Evaluation) -> str:
     """Maps of the best methods, of the last one, and of random maps."""
     methods = [line for line in advice.table if not line.control]
     random = [line for line in advice.table if line.method == RANDOM]
     ends = [*methods[:_BEST], *methods[_BEST:][-_WORST:], *random]
     standings = {line.method: line.standing for line in ends if not line.control}
-    samples = []
-    for image, maps in entry.drawn.items():
-        chosen = {line.method: maps[line.method] for line in ends if line.method in maps}
-        if chosen:
-            samples.append(sample_html(image, map_cards(chosen, standings)))
-    return "".join(samples)
+    drawn = {
+        image: {line.method: maps[line.method] for line in ends if line.method in maps}
+        for image, maps in entry.drawn.items()
+    }
+    return "".join(sample_html(image, map_cards(maps, standings)) for image, maps in drawn.items() if maps)
 
 
-def _behind(advice: Advice) -> str:
+def _behind(advice: Recommendation) -> str:
     """Paired differences per sample, as boxes; empty where there is no second method."""
     best, *lines = advice.table
     names = [line.method for line in lines if not line.control]
@@ -161,13 +81,8 @@ def _behind(advice: Advice) -> str:
     return charts_html({f"{title}: boxes of {', '.join(rows)}": chart})
 
 
-def _left_out(advice: Advice) -> str:
-    """Methods that were not raced, those with the same reason together, the quickest first."""
-    groups: dict[str, list[str]] = {}
-    for name in sorted(advice.left_out, key=lambda name: advice.too_slow.get(name, math.inf)):
-        groups.setdefault(advice.left_out[name], []).append(name)
-    rows = [
-        (", ".join(names), "too slow" if names[0] in advice.too_slow else "left out", reason)
-        for reason, names in groups.items()
-    ]
-    return part("table", head=("methods", "", "why"), rows=rows)
+def _left_out(advice: Recommendation) -> str:
+    """Methods that were not raced, those with the same reason together, the quickest first; empty without any."""
+    names = sorted(advice.left_out, key=lambda name: advice.too_slow.get(name, math.inf))
+    groups = by_reason({name: advice.left_out[name] for name in names})
+    return part("not_raced", _TEMPLATE, groups=groups, too_slow=advice.too_slow) if groups else ""

@@ -5,28 +5,26 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mhex.bundle import Bundle, as_bundle
-from mhex.capture import Outputs, find_anatomy, unwrap
+from mhex.bundle import Bundle
+from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
-from mhex.heads.predictors import check_answering
-from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.samples import PIECE, Pieces, Samples, look_for, losses_in_words
 from mhex.judge.cases import Run
 from mhex.judge.controls import PREFIX, RANDOM
-from mhex.judge.evaluation import NOT_FINITE, describe_run, judge_batch
-from mhex.judge.plan import ClassNumbers, MethodGiven, MethodRun, method_runs, outputs_of, task_of_subject
+from mhex.judge.evaluation import NOT_FINITE, judge_batch
+from mhex.judge.plan import MethodGiven, MethodRun, method_runs
 from mhex.judge.report import Report
-from mhex.judge.store import CURVES, Parts, SavedMaps
 from mhex.methods import all_methods, get_method
 from mhex.perturb import Subject
-from mhex.recommend.score import Score, ScoreGiven, score_of
+from mhex.recommend.score import ScoreGiven, score_of
 
 Clock = Callable[[], float]
 AIM = 10  # samples for all before the first leave: flips of fewer signs show nothing that holds for twenty methods
@@ -80,6 +78,7 @@ class Budget:
 
     def __init__(self, seconds: float, clock: Clock = time.perf_counter, work: Clock | None = None) -> None:
         self.seconds, self.clock, self.work = seconds, clock, work
+        self.reserve = 0.0  # seconds that are kept for what comes after the race
         self.started = clock()
 
     def timer(self) -> Clock:
@@ -101,8 +100,8 @@ class Budget:
 
     @property
     def remaining(self) -> float:
-        """Seconds that remain; below 0 when all are used."""
-        return self.seconds - self.used
+        """Seconds that remain without the reserve; below 0 when all are used."""
+        return self.seconds - self.used - self.reserve
 
 
 @dataclass
@@ -168,36 +167,74 @@ def passes(method: MethodRun) -> float:
     return float(max(numbers, default=0)) * (3 if "B" in spec.passes else 1) or _UNKNOWN
 
 
-@dataclass
 class Race:
-    """Methods on their way through the rounds; see `Recommendation` for what is not explained here."""
+    """Methods on their way through the rounds; see `Recommendation` for what is not explained here.
 
-    run: Run
-    score: Score
-    pieces: Pieces
-    prepared: dict[int, Prepared]  # inputs of the first pieces, which are judged more than once
-    budget: Budget
-    entrants: list[MethodRun]  # with control maps
-    reserve: float = 0.0  # seconds of the budget that are kept for what comes after the race
-    say: Callable[[str], None] = lambda text: None
-    left_out: dict[str, str] = field(default_factory=dict)
-    too_slow: dict[str, float] = field(default_factory=dict)
-    rounds: list[tuple[int, int]] = field(default_factory=list)
-    last: list[str] = field(default_factory=list)  # methods of the last round
-    enough: float | None = None
-    exhausted: bool = False
-    costs: Costs = field(init=False)
-    _stage: str = ""  # of the race, in words
-    _place: int = 1  # of the next piece
-    _done: set[tuple[int, str]] = field(default_factory=set)  # pieces, and methods that were judged on them early
+    Arguments are those of `recommend`, options those of `Run`.
+    """
 
-    def __post_init__(self) -> None:
-        self.costs = Costs(self.budget.seconds, max(1, sum(not method.control for method in self.entrants)))
+    def __init__(
+        self,
+        model: nn.Module | Bundle,
+        pieces: Pieces,
+        budget: Budget,
+        *,
+        methods: str | Iterable[MethodGiven] = "all",
+        score: ScoreGiven = "balanced",
+        **options: Any,
+    ) -> None:
+        self.pieces, self.budget = pieces, budget
+        self.run = run = self._run(model, options)
+        self.prepared = {0: run.prepared}  # inputs of the first pieces, which are judged more than once
+        if budget.clock is time.perf_counter and run.subject.device.type == "cpu":
+            budget.work = time.process_time
+        anatomy = find_anatomy(run.model, run.subject.batch)
+        self.score = score_of(score, anatomy.modality, run.seed)
+        needs = self.score.metric.needs
+        for name in needs:
+            look_for(name, f"The score {self.score.metric.label!r}", [run.first], iter(()))
+        run.needs, run.redraw = frozenset(needs), True
+        run.keep(pictures=_PICTURES)
+        pieces.change(lambda samples: samples.numbered(run.numbers))
+        entries = [methods] if isinstance(methods, str) else list(methods)
+        wanted = [entry for entry in entries if not str(entry).startswith(PREFIX)]
+        if entries and not wanted:
+            raise ArgumentError(
+                "Expected methods, but got control maps alone: they take part, and are never recommended."
+            )
+        every = methods == "all"
+        self.entrants = method_runs("all" if every else wanted, anatomy, controls=True)  # with control maps
+        refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if every}
+        self.left_out = {name: why for name, why in refusals.items() if why}
+        self.too_slow: dict[str, float] = {}
+        self.rounds: list[tuple[int, int]] = []
+        self.last: list[str] = []  # methods of the last round
+        self.enough: float | None = None
+        self.exhausted = False
+        self.costs = Costs(budget.seconds, max(1, sum(not method.control for method in self.entrants)))
+        self.say: Callable[[str], None] = lambda text: None
+        self._stage = ""  # of the race, in words
+        self._place = 1  # of the next piece
+        self._done: set[tuple[int, str]] = set()  # pieces, and methods that were judged on them early
+
+    def _run(self, model: nn.Module | Bundle, options: Any) -> Run:
+        """The run of the first piece whose outputs are finite; samples before it are taken out."""
+        lost: dict[int, str] = {}
+        while (first := self.pieces.get(0)) is not None:
+            run = Run(model, first, lost, **options)
+            finite = run.subject.finite.tolist()
+            if all(finite):
+                return run
+            lost.update({i: NOT_FINITE for i, fine in zip(first.ids, finite, strict=True) if not fine})
+            places = [place for place, fine in enumerate(finite) if fine]
+            self.pieces.put(first.only(places) if places else None)
+        reasons = losses_in_words(lost)
+        raise ArgumentError(f"Expected samples that can be judged, but none of {len(lost)} can: {reasons}.")
 
     @property
     def report(self) -> Report:
         """All rows so far."""
-        return Report(self.run.parts.table(), self.run.curves and self.run.curves.table(), self.lost)
+        return Report(self.run.parts.table(), self.run.curves.table(), self.lost)
 
     @property
     def lost(self) -> dict[int, str]:
@@ -214,10 +251,6 @@ class Race:
     @property
     def _methods(self) -> list[MethodRun]:
         return [method for method in self.raced if not method.control]
-
-    @property
-    def _remaining(self) -> float:
-        return self.budget.remaining - self.reserve
 
     def go(self) -> None:
         """Race until the budget is used, the data is at its end, or one method is left."""
@@ -259,7 +292,9 @@ class Race:
             guess = _MAPS * passes(method) * forward
             if self._hopeless(method, forward):
                 self._leave(method, guess, self.costs.needed(guess), tried=False)
-            elif not method.control and (spent + guess > _TRYING * self.budget.seconds or guess > self._remaining):
+            elif not method.control and (
+                spent + guess > _TRYING * self.budget.seconds or guess > self.budget.remaining
+            ):
                 needed = 2 * self.budget.seconds
                 self.left_out[method.label] = f"there was no time to try it; give a budget of about {spoken(needed)}"
                 self.too_slow[method.label] = needed
@@ -297,7 +332,9 @@ class Race:
 
     def _rehearse(self, first: Samples, methods: list[MethodRun]) -> None:
         """Judge by the first method that can, and forget it, so that nobody's cost has what is loaded on the way."""
-        aside = replace(self.run, parts=Parts(None, self.run.parts.run), curves=None, saved_maps=None, skipped={})
+        aside = copy(self.run)
+        aside.skipped = {}
+        aside.keep(curves=False)
         for method in methods:
             if method.control:
                 continue
@@ -319,7 +356,7 @@ class Race:
             seconds = self.costs.seconds[method.label]
             self._leave(method, seconds, self.costs.needed(seconds))
         enough = self._enough(self.raced)
-        for method in self.costs.crowding(self._methods, _MOST * self._remaining):
+        for method in self.costs.crowding(self._methods, _MOST * self.budget.remaining):
             self._leave(method, self.costs.seconds[method.label], enough)
 
     def _leave(self, method: MethodRun, seconds: float, needed: float, tried: bool = True) -> None:
@@ -332,11 +369,11 @@ class Race:
 
     def _enough(self, methods: list[MethodRun]) -> float:
         """A budget, in seconds, by which all of these would have enough images in the first round."""
-        return max(1.2 * self.budget.seconds, AIM * self.costs.total(methods) / _MOST + self.reserve)
+        return max(1.2 * self.budget.seconds, AIM * self.costs.total(methods) / _MOST + self.budget.reserve)
 
     def _until(self, number: int, rounds: int, alive: list[MethodRun]) -> float:
         """When a round ends, in seconds since the start."""
-        share = time = max(0.0, self._remaining)
+        share = time = max(0.0, self.budget.remaining)
         if number == 0 and rounds > 1:
             pieces = math.ceil((AIM - 1) / PIECE)
             share = min(_MOST * time, max(_FIRST * time, 1.1 * pieces * PIECE * self.costs.total(alive)))
@@ -361,7 +398,7 @@ class Race:
             for method in methods:
                 if (place, method.label) in self._done:
                     continue
-                if place and self._remaining < size * self.costs.seconds[method.label]:
+                if place and self.budget.remaining < size * self.costs.seconds[method.label]:
                     complete = False
                     return
                 if place:
@@ -395,76 +432,3 @@ class Race:
         """Number of images that count for all of these."""
         values = self.score.values(self.report)
         return int(torch.stack([values[method.label].isfinite() for method in methods]).all(0).sum())
-
-
-def race_of(
-    model: nn.Module | Bundle,
-    pieces: Pieces,
-    budget: Budget,
-    *,
-    methods: str | Iterable[MethodGiven] = "all",
-    score: ScoreGiven = "balanced",
-    class_names: Sequence[str] | Mapping[int, str] | None = None,
-    task: str | None = None,
-    outputs: Outputs | None = None,
-    preprocess: Callable[[Any], Tensor] | None = None,
-    window: tuple[float, float] | None = None,
-    tokenizer: Callable[..., Mapping[str, Any]] | None = None,
-    seed: int = 0,
-) -> Race:
-    """A race that has not begun; arguments as for `recommend`."""
-    bundle = as_bundle(model)
-    inner = unwrap(bundle.model)
-    check_answering(inner, "its outputs are judged")
-    lost: dict[int, str] = {}
-    while (first := pieces.get(0)) is not None:
-        reading: Any = {
-            "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
-            "tokenizer": tokenizer or bundle.tokenizer,
-        }
-        prepared = prepare(inner, first.inputs, ids=first.ids, **reading)
-        subject = Subject(inner, prepared, ids=first.ids, outputs=outputs)
-        finite = subject.finite.tolist()
-        if all(finite):
-            break
-        # Samples for which the model's outputs are not finite are taken out.
-        lost.update({i: NOT_FINITE for i, fine in zip(first.ids, finite, strict=True) if not fine})
-        places = [place for place, fine in enumerate(finite) if fine]
-        pieces.put(first.only(places) if places else None)
-    else:
-        reasons = losses_in_words(lost)
-        raise ArgumentError(f"Expected samples that can be judged, but none of {len(lost)} can: {reasons}.")
-    model_task, model_outputs = task_of_subject(subject, task), outputs_of(subject)
-    if budget.clock is time.perf_counter and subject.device.type == "cpu":
-        budget.work = time.process_time
-    anatomy = find_anatomy(inner, subject.batch)
-    chosen = score_of(score, anatomy.modality, seed)
-    for name in chosen.metric.needs:
-        look_for(name, f"The score {chosen.metric.label!r}", [first], iter(()))
-    numbers = ClassNumbers(inner, bundle.class_names if class_names is None else class_names, subject.logits)
-    pieces.change(lambda samples: samples.numbered(numbers))
-    entries = [methods] if isinstance(methods, str) else list(methods)
-    wanted = [entry for entry in entries if not str(entry).startswith(PREFIX)]
-    if entries and not wanted:
-        raise ArgumentError("Expected methods, but got control maps alone: they take part, and are never recommended.")
-    entrants = method_runs("all" if methods == "all" else wanted, anatomy, controls=True)
-    text = describe_run(inner, None, None, "predicted", model_task, seed, model_outputs)
-    run = Run(
-        model=inner,
-        evaluator=inner,
-        **reading,
-        task=model_task,
-        outputs=model_outputs,
-        evaluator_outputs=model_outputs,
-        seed=seed,
-        parts=Parts(None, text),
-        curves=Parts(None, text, CURVES),
-        saved_maps=SavedMaps(None, text, _PICTURES, numbers.names),
-        needs=frozenset(chosen.metric.needs),
-        redraw=True,
-        lost=lost,
-    )
-    race = Race(run, chosen, pieces, {0: prepared}, budget, entrants)
-    if methods == "all":
-        race.left_out.update({spec.name: why for spec in all_methods().values() if (why := spec.refusal(anatomy))})
-    return race

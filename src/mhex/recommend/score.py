@@ -74,12 +74,10 @@ class Score:
 
     def values(self, report: Report) -> dict[str, Tensor]:
         """Score of each image, (n,), by method; higher is better, NaN where there is none."""
-        if not self.weights:
-            sign = 1.0 if self.metric.metric.better[0] else -1.0
-            return {name: sign * values for name, values in report.per_image(self.metric.label).items()}
-        columns = self.metric.metric.columns
-        scale = torch.tensor([self.weights[name] / self.units[name] for name in columns], dtype=torch.float64)
-        return {name: rows @ scale for name, rows in report.values(self.metric.label)[1].items()}
+        scale = [weight / self.units[name] for name, weight in self.weights.items()]
+        scale = scale or [1.0 if self.metric.metric.better[0] else -1.0]
+        factors = torch.tensor(scale, dtype=torch.float64)
+        return {name: torch.stack([*parts.values()], 1) @ factors for name, parts in self.parts(report).items()}
 
     def faithful(self, report: Report) -> dict[str, Tensor]:
         """What is compared with random maps: faithfulness alone; the score where there is no such part."""

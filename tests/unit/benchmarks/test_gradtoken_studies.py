@@ -46,7 +46,7 @@ def test_likeness_and_own_share_of_known_matrices() -> None:
 
 
 def cell(method: str, value: float, metric: str = "segmentation:gt", output: str = "miou") -> Cell:
-    return Cell(method, metric, output, value, value - 0.1, value + 0.1, 9, 0, True, None)
+    return Cell(method, metric, output, value, value - 0.1, value + 0.1, 9, 0, True)
 
 
 def test_the_series_is_ordered_by_block() -> None:

@@ -153,7 +153,7 @@ def test_images_that_do_not_count_have_no_curve(monkeypatch: pytest.MonkeyPatch)
         if method.name == "gradcam" and 3 in case.ids:
             maps = case.saliency.clone()
             maps[case.ids.index(3)] = torch.nan
-            case.saliency = gaps.fill_main(maps)
+            case.saliency = gaps.fill(maps)
         return case
 
     monkeypatch.setattr(judging, "case_of", broken)

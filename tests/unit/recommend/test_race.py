@@ -11,7 +11,7 @@ from torch import Tensor
 from mhex.errors import ArgumentError
 from mhex.inputs.samples import Pieces
 from mhex.judge.plan import MethodRun
-from mhex.recommend.race import AIM, Budget, Costs, Race, passes, race_of
+from mhex.recommend.race import AIM, Budget, Costs, Race, passes
 from support.raced import GRADIENT, ZERO, Clock, Linear, images, run
 
 FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
@@ -161,7 +161,7 @@ def waited(waits: dict[int, float], budget: float = 120) -> tuple[Waiting, Race]
     clock = Clock()
     model = Waiting(clock, 0.01, waits)
     watch = Budget(budget, clock, lambda: model.worked)
-    race = race_of(model, Pieces(images(3)), watch, methods=FOUR, score=ZERO)
+    race = Race(model, Pieces(images(3)), watch, methods=FOUR, score=ZERO)
     race.go()
     return model, race
 
