@@ -9,10 +9,10 @@ from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch, full
 from mhex.capture.guard import untouched, unwrap
 from mhex.capture.needs import Needs
-from mhex.capture.observe import observe
+from mhex.capture.observe import BlockTrace
 from mhex.capture.outputs import Ending, Outcome, Outputs, check_outputs, find_ending, has_sigmoids, read_logits
 from mhex.capture.replay import logits_of, plain_vit
-from mhex.capture.trace import BlockTrace, Trace
+from mhex.capture.trace import Trace, observe
 
 __all__ = [
     "Anatomy",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from mhex.capture.adapters import known_anatomy
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
-from mhex.capture.hooks import hook_each, replace_forward
+from mhex.capture.hooks import hook_each
 from mhex.capture.outputs import Ending, read_logits
 from mhex.errors import ArgumentError, CaptureError
 
@@ -166,56 +165,3 @@ def _left_out(anatomy: Anatomy, patches: Tensor) -> Iterator[None]:
     with ExitStack() as stack:
         hook_each(stack, [anatomy.blocks[0].module], before=shorten)
         yield
-
-
-def skip_lower_blocks(stack: ExitStack, modules: Iterable[nn.Module], is_last: Callable[[], bool], output: Any) -> None:
-    """Let every block but the last return a copy of `output` at once, for the time of `stack`.
-
-    The output is what a lower block returned in the observed pass, so it has the structure that the model expects; its
-    values do not matter, because the last block's input is substituted. A module may stand for several blocks, so
-    `is_last` says whether the last one is running.
-    """
-    for module in dict.fromkeys(modules):
-        replace_forward(stack, module, partial(_run_if_last, module.forward, is_last, output))
-
-
-def _run_if_last(
-    forward: Callable[..., Any], is_last: Callable[[], bool], output: Any, *args: Any, **kwargs: Any
-) -> Any:
-    return forward(*args, **kwargs) if is_last() else _copy(output)
-
-
-def _copy(output: Any) -> Any:
-    """A copy of the tensors in a block's output, because the model may write into them."""
-    if isinstance(output, Tensor):
-        return output.clone()
-    return type(output)(map(_copy, output)) if type(output) in (tuple, list) else output
-
-
-def replace_embeddings(stack: ExitStack, embedding: nn.Module | None, use: int, value: Tensor) -> None:
-    """Let word embeddings stand for what the embedding layer returns at one use of it, the first being 1."""
-    uses = 0
-
-    def stand_in(x: Tensor) -> Tensor:
-        nonlocal uses
-        uses += 1
-        return value.to(x.dtype).clone() if uses == use else x
-
-    hook_each(stack, [embedding], after=stand_in)
-
-
-def drop_tokens(stack: ExitStack, anatomy: Anatomy, drop: Tensor) -> None:
-    """Take a token of each row, (M,), out of what enters the first block."""
-    done = False
-
-    def remove(x: Tensor) -> Tensor:
-        nonlocal done
-        if done:  # the module stands for several blocks
-            return x
-        done = True
-        tokens = x.transpose(0, 1) if anatomy.sequence_first else x
-        remaining = torch.arange(tokens.shape[1], device=tokens.device) != drop[:, None]
-        tokens = tokens[remaining].view(len(tokens), -1, tokens.shape[2])
-        return tokens.transpose(0, 1) if anatomy.sequence_first else tokens
-
-    hook_each(stack, [anatomy.blocks[0].module], before=remove)
