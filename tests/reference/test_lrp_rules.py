@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex.relevance import AlphaBeta, Epsilon, Gamma, absolute_rules, gradient_rules, relevance_rules
-from mhex.relevance.layers import Affine
+from mhex.relevance.affine import Affine
 from support.ruled import LAYER_VARIANTS, PROJECTIONS, VARIANTS, Function, agree, handed_down
 
 DOUBLE = {"dtype": torch.float64}

@@ -7,7 +7,7 @@ that these layers project into it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -181,7 +181,7 @@ def is_from(x: Any, kind: str) -> bool:
 
 def mark(x: Any, origin: Origin | None) -> None:
     """Write down the origin of a tensor, or of each of several."""
-    for tensor in _tensors((x,)):
+    for tensor in tensors_in((x,)):
         setattr(tensor, _ORIGIN, origin)
 
 
@@ -189,7 +189,7 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
     """Mark the result of an operation, from the marks of its arguments."""
     if name not in _FOLLOWED:
         return
-    inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING or origin_of(x) is not None]
+    inputs = [x for x in tensors_in(args) if x.requires_grad or name not in _KEEPING or origin_of(x) is not None]
     origins = [origin_of(x) for x in inputs]
     layers = frozenset[Mark]().union(*(origin.layers for origin in origins if origin is not None))
     if name == "attention" or (name == "matmul" and any(is_from(x, "weights") for x in inputs)):
@@ -205,9 +205,10 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
         mark(result, origins[0])
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among values, and in lists and tuples among them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+            yield from tensors_in(value)

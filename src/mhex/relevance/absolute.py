@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.relevance.affine import affine, folded_norm
+from mhex.relevance.affine import Affine, Shares, affine, folded_norm
 from mhex.relevance.arithmetic import Sum, as_record, divides, handed, joined
 from mhex.relevance.elementwise import LayerNorm, cut, layer_norm_rule
-from mhex.relevance.flow import Composite, Flow, Rule, Shares
-from mhex.relevance.layers import Affine
-from mhex.relevance.node import Operation, divide, graph_operands, in_graph, used_once
+from mhex.relevance.flow import Composite, Flow, Operation, Rule, divide, graph_operands, in_graph, used_once
 
 _LEAST = 1e-9
 _HIDDEN = torch.finfo(torch.float32).tiny  # what a mask leaves of a probability is smaller

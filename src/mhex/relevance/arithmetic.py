@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mhex.capture import AttentionRecord
 from mhex.capture.operations import is_from
-from mhex.relevance.flow import Flow, Rule
-from mhex.relevance.node import Operation, at_least, divide, graph_operands, in_graph
+from mhex.relevance.flow import Flow, Operation, Rule, at_least, divide, graph_operands, in_graph
 
 _MASKED = -100.0  # of masks of attention: some are minus infinity, some large negative numbers
 Split = Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from mhex.relevance import arithmetic, elementwise
-from mhex.relevance.affine import Epsilon, affine, folded_norm
-from mhex.relevance.flow import Composite, Rule, Shares
+from mhex.relevance.affine import Epsilon, Shares, affine, folded_norm
+from mhex.relevance.flow import Composite, Rule
 
 EXACT = Epsilon(0.0)
 
@@ -67,7 +67,7 @@ def relevance_rules(
     split = (arithmetic.renormalised if residual == "renormalised" else arithmetic.by_ratio)(epsilon, floor)
     passing = ("activation", "layer_norm", "rms_norm", "group_norm", "softmax")
     rules: dict[str, Rule] = {
-        **dict.fromkeys(("linear", "convolution"), affine(linear)),
+        **dict.fromkeys(("linear", "convolution"), affine(linear, entrance=entrance)),
         **dict.fromkeys(passing, elementwise.passed),
         **dict.fromkeys(("multiply", "divide", "negate"), arithmetic.scaled),
         **dict.fromkeys(("add", "subtract"), arithmetic.summed(split)),
@@ -78,7 +78,7 @@ def relevance_rules(
         "pool": arithmetic.by_share(epsilon, floor),
         "concatenate": arithmetic.joined,
     }
-    return Composite("relevance", rules, entrance)
+    return Composite("relevance", rules)
 
 
 def guided_rules() -> Composite:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from mhex.capture.hooks import on_gradient
 from mhex.capture.operations import OUT_OF_PLACE
-from mhex.relevance.flow import Flow, Rule
-from mhex.relevance.layers import norm_settings
-from mhex.relevance.node import Operation
+from mhex.relevance.affine import norm_settings
+from mhex.relevance.flow import Flow, Operation, Rule
 
 _RELU = (F.relu, torch.relu, Tensor.relu)
 # Slopes at 0, where value / input is not defined.
