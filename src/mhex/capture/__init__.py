@@ -3,7 +3,8 @@
 `find_anatomy` says where things are, `observe` runs the model once and yields a `Trace` of what a method `Needs`.
 """
 
-from mhex.capture.adapters import find_anatomy, known_anatomy
+from mhex.capture.adapters.families import known_anatomy
+from mhex.capture.adapters.generic import find_anatomy
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality, name_of
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch, full

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Modality = Literal["image", "text"]
 Readout = Literal["class", "class+distilled", "class+mean", "mean", "pool", "measured"]
 Layout = Literal["nchw", "nhwc", "tokens"]
+# Shares of the first tokens in what the head reads; patches or words have the rest, all alike.
+_CLASS_SHARES = {"class": (1.0,), "class+distilled": (0.5, 0.5), "class+mean": (0.5,), "mean": ()}
 Projection = Callable[[], tuple[Tensor, Tensor | None]]
 
 
@@ -145,13 +147,13 @@ def first_of(model: nn.Module, *names: str) -> nn.Module:
     )
 
 
-def linear_rows(linear: nn.Module, start: int = 0, stop: int | None = None) -> Projection:
-    """Weight and bias of all or some output rows of a linear layer, read when asked for."""
+def linear_rows(layer: nn.Module, start: int = 0, stop: int | None = None, prefix: str = "") -> Projection:
+    """Weight and bias of all or some output rows of a layer, read when asked for; their names begin with `prefix`."""
 
     def read() -> tuple[Tensor, Tensor | None]:
-        weight, bias = linear.weight, linear.bias
+        weight, bias = getattr(layer, f"{prefix}weight"), getattr(layer, f"{prefix}bias")
         if not isinstance(weight, Tensor):
-            raise CaptureError(f"Expected a linear layer, but {type(linear).__name__} has no weight.")
+            raise CaptureError(f"Expected a linear layer, but {type(layer).__name__} has no weight.")
         return weight.detach()[start:stop], bias.detach()[start:stop] if isinstance(bias, Tensor) else None
 
     return read
@@ -167,19 +169,12 @@ def readout_vector(anatomy: Anatomy, spatial: Tensor, dtype: torch.dtype) -> Ten
 
     `spatial`, bool (B, N), is True at patches or real words. The read-outs `"pool"` and `"measured"` need a pass.
     """
-    w = torch.zeros(spatial.shape, device=spatial.device, dtype=dtype)
-    mean = spatial.to(dtype) / spatial.sum(1, keepdim=True).clamp_min(1)
-    if anatomy.readout == "class":
-        w[:, 0] = 1
-    elif anatomy.readout == "class+distilled":
-        w[:, :2] = 0.5
-    elif anatomy.readout == "mean":
-        w = mean
-    elif anatomy.readout == "class+mean":
-        w = 0.5 * mean
-        w[:, 0] += 0.5
-    else:
+    if anatomy.readout not in _CLASS_SHARES:
         raise CaptureError(f"The read-out {anatomy.readout!r} is only known after a forward pass.")
+    shares = _CLASS_SHARES[anatomy.readout]
+    w = spatial.to(dtype) / spatial.sum(1, keepdim=True).clamp_min(1) * (1 - sum(shares))
+    for token, share in enumerate(shares):
+        w[:, token] += share
     return w
 
 

@@ -15,23 +15,15 @@ EVERY = slice(None)
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """One call of scaled-dot-product attention.
+    """One call of scaled-dot-product attention."""
 
-    Attributes:
-        query, key, value: (B, H, N, d), as given to the kernel.
-        mask: Bool (True = attend) or additive float, broadcastable to (B, H, N, N); None without one.
-        scale: The factor on the dot products.
-        causal: True if the upper triangle is masked.
-        z: (B, H, N, d), what the kernel returned, in the autograd graph; None if no graph was asked for.
-    """
-
-    query: Tensor
+    query: Tensor  # (B, H, N, d), as given to the kernel
     key: Tensor
     value: Tensor
-    mask: Tensor | None
-    scale: float
-    causal: bool
-    z: Tensor | None
+    mask: Tensor | None  # bool (True = attend) or additive float, broadcastable to (B, H, N, N); None without one
+    scale: float  # the factor on the dot products
+    causal: bool  # True if the upper triangle is masked
+    z: Tensor | None  # (B, H, N, d), what the kernel returned, in the autograd graph; None if no graph was asked for
 
     def logits(self, rows: slice = EVERY, masked: bool = True) -> Tensor:
         """Attention logits of all queries or some rows, (B, H, N, N), at least float32; or the bare scaled products."""

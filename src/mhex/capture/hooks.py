@@ -35,13 +35,10 @@ SDPA = F.scaled_dot_product_attention
 def hook_each(
     stack: ExitStack, modules: Iterable[nn.Module | None], before: See | None = None, after: See | None = None
 ) -> None:
-    """Hook every distinct module once.
+    """Hook every distinct module once, for the time of `stack`; None among them is passed over.
 
-    Args:
-        stack: Removes the hooks.
-        modules: Modules; repeated ones and None are passed over.
-        before: Sees the first tensor argument, and returns what the module gets instead.
-        after: Sees the output (of a tuple, its first item), and returns what the caller gets instead.
+    `before` sees the first tensor argument, `after` the output (of a tuple, its first item); what they return
+    replaces it.
     """
 
     def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
@@ -188,12 +185,9 @@ def unfollow_calls(model: nn.Module, guest: Guest) -> None:
 
 
 class FunctionTap(TorchFunctionMode):
-    """Routes attention calls to `on_attention` and other operations to their rules.
+    """Routes operations to their rules, if there are any, and attention to `on_attention(attend, *args, **kwargs)`.
 
-    Args:
-        on_attention: Called as `on_attention(attend, *args, **kwargs)` for every scaled-dot-product attention;
-            `attend` is the fused kernel, or the rule that stands for it.
-        flow: Hands operations to their relevance rules; None for none.
+    `attend` is the fused kernel, or the rule that stands for it.
     """
 
     def __init__(self, on_attention: Callable[..., Any], flow: RuledPass | None = None) -> None:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Function = Callable[..., Any]
+Carry = Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]]  # one backward pass
 
 _NAMED: dict[str, tuple[Function, ...]] = {
     "attention": (F.scaled_dot_product_attention,),
@@ -34,9 +35,7 @@ _NAMED: dict[str, tuple[Function, ...]] = {
     "length": (torch.rsqrt, Tensor.rsqrt),  # of norms that are written out
     "gate": (F.sigmoid, F.hardsigmoid, torch.sigmoid, Tensor.sigmoid),
     "add": (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
-    "subtract": (
-        *(torch.sub, Tensor.sub, torch.subtract, Tensor.subtract, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
-    ),
+    "subtract": (torch.sub, Tensor.sub, torch.subtract, Tensor.subtract, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
     "multiply": (torch.mul, Tensor.mul, torch.multiply, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__),
     "divide": (
         *(torch.div, Tensor.div, torch.divide, Tensor.divide, torch.true_divide, Tensor.true_divide),
@@ -85,24 +84,20 @@ def writes(function: Function) -> bool:
 
 
 # Functions of many forms, by their names: those with a bend have no rule, the others move numbers around.
-_BENT = frozenset(
-    (
-        *("selu", "celu", "softplus", "prelu", "rrelu", "glu", "threshold", "logsigmoid", "softsign", "tanhshrink"),
-        *("hardshrink", "softshrink", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin"),
-    )
-)
-_ROUTES = frozenset(
-    (
-        *("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "permute", "transpose", "swapaxes"),
-        *("movedim", "t", "contiguous", "clone", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "tile"),
-        *("repeat_interleave", "chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "gather"),
-        *("index_select", "flip", "roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle"),
-        *("channel_shuffle", "masked_fill", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d"),
-        *("adaptive_max_pool2d", "amax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
-        *("feature_alpha_dropout", "to", "type_as", "type", "float", "double", "half", "bfloat16", "detach"),
-        *("requires_grad_", "__getitem__", "__get__"),
-    )
-)
+_BENT = {
+    *("selu", "celu", "softplus", "prelu", "rrelu", "glu", "threshold", "logsigmoid", "softsign", "tanhshrink"),
+    *("hardshrink", "softshrink", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin"),
+}
+_ROUTES = {
+    *("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "permute", "transpose", "swapaxes"),
+    *("movedim", "t", "contiguous", "clone", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "tile"),
+    *("repeat_interleave", "chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "gather"),
+    *("index_select", "flip", "roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle"),
+    *("channel_shuffle", "masked_fill", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d"),
+    *("adaptive_max_pool2d", "amax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
+    *("feature_alpha_dropout", "to", "type_as", "type", "float", "double", "half", "bfloat16", "detach"),
+    *("requires_grad_", "__getitem__", "__get__"),
+}
 
 
 def name_of_operation(function: Function) -> str:
@@ -127,12 +122,7 @@ class RuledPass(Protocol):
     def finish(self, *outputs: Tensor) -> None: ...
     def see_as_one(self, stack: ExitStack) -> None: ...
     def propagate(
-        self,
-        y: Tensor,
-        sources: Sequence[Tensor | None],
-        tensors: tuple[Tensor, ...],
-        carry: Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]],
-        signed: bool,
+        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
     ) -> tuple[list[Tensor], dict[str, Tensor]]: ...
 
 

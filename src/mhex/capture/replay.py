@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.adapters import known_anatomy
+from mhex.capture.adapters.families import known_anatomy
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
 from mhex.capture.hooks import hook_each
@@ -36,11 +37,12 @@ def in_chunks(
     """`run(start, stop)` over `count` samples in parts, each as large as is good.
 
     On a GPU the first part says what a sample needs, and the others are as large as memory allows. A part that does not
-    fit all the same is halved, and so are all later ones.
+    fit all the same is halved, and so are all later ones: `run` may be called again for less, so it must
+    have no effect.
 
     Args:
         count: Number of samples in all.
-        run: Called for a part of them; must have no effect, because it may be called again for less.
+        run: Called for a part of them.
         width: Numbers that one sample holds.
         device: Where the model is.
         batch_size: The most at a time; None for a number of its own.
@@ -59,9 +61,13 @@ def in_chunks(
         while start < count:
             stop = min(start + size, count)
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
-            # Out of the handler, because what it caught still holds the tensors of the pass.
-            result = _attempt(run, start, stop)
-            if result is None:
+            try:
+                result: tuple[T] | None = (run(start, stop),)
+            except torch.OutOfMemoryError:
+                if stop - start == 1:
+                    raise
+                result = None
+            if result is None:  # out of the handler, because what it caught still holds the tensors of the pass
                 size = max(1, (stop - start) // 2)
                 if on_gpu:
                     torch.cuda.empty_cache()
@@ -81,16 +87,6 @@ def sample_width(batch: Batch, anatomy: Anatomy) -> int:
         return batch.pixels[0].numel()
     width = getattr(anatomy.embedding, "embedding_dim", None)
     return batch.roles[0].shape[1] * (width if isinstance(width, int) else 512)
-
-
-def _attempt(run: Callable[[int, int], T], start: int, stop: int) -> tuple[T] | None:
-    """What `run` returned; None if there was no memory for it. A single sample that does not fit is an error."""
-    try:
-        return (run(start, stop),)
-    except torch.OutOfMemoryError:
-        if stop - start == 1:
-            raise
-        return None
 
 
 def _fitting(size: int, ran: int, before: int, device: torch.device) -> int:
@@ -138,30 +134,24 @@ def logits_of(model: nn.Module, batch: Batch, ending: Ending | None = None) -> T
     for count in dict.fromkeys(number.tolist()):
         row = (number == count).nonzero()[:, 0]
         part = replace(batch.variants(batch.pixels[row], row), patches=None)
-        with _left_out(anatomy, batch.patches[row]):
+        with ExitStack() as stack:
+            hook_each(stack, [anatomy.blocks[0].module], before=partial(_shortened, anatomy, batch.patches[row]))
             parts.append(logits_of(model, part, ending))
         rows.append(row)
     return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
-@contextmanager
-def _left_out(anatomy: Anatomy, patches: Tensor) -> Iterator[None]:
-    """While open, the first block of a plain Vision Transformer gets these patches alone, after the prefix tokens.
+def _shortened(anatomy: Anatomy, patches: Tensor, tokens: Tensor) -> Tensor:
+    """What enters the first block of a plain Vision Transformer, with these patches alone after the prefix tokens.
 
     Their positions have been added by then, and stay theirs. `patches` is bool (B, P), with as many in each row.
     """
     prefix, size = anatomy.prefix_tokens, len(patches)
+    if tokens.shape[:2] != (size, prefix + patches.shape[1]):
+        raise CaptureError(
+            f"Expected {size} samples of {prefix + patches.shape[1]} tokens before the first block of this "
+            f"{anatomy.family}, but saw {tuple(tokens.shape)}: its patches cannot be left out."
+        )
     always = torch.arange(prefix, device=patches.device).expand(size, -1)
     places = torch.cat([always, prefix + patches.nonzero()[:, 1].view(size, -1)], 1)
-
-    def shorten(tokens: Tensor) -> Tensor:
-        if tokens.shape[:2] != (size, prefix + patches.shape[1]):
-            raise CaptureError(
-                f"Expected {size} samples of {prefix + patches.shape[1]} tokens before the first block of this "
-                f"{anatomy.family}, but saw {tuple(tokens.shape)}: its patches cannot be left out."
-            )
-        return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))
-
-    with ExitStack() as stack:
-        hook_each(stack, [anatomy.blocks[0].module], before=shorten)
-        yield
+    return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))

@@ -34,7 +34,7 @@ class Affine:
 
     x: Tensor
     weight: Tensor
-    bias: Tensor | None
+    bias: Tensor | None = None
     geometry: tuple[Any, ...] | None = None
     rounds: bool | None = field(default=None, init=False)  # whether `both_sums` has none; None if it was not asked
 
@@ -136,7 +136,7 @@ def norm_settings(
 def read_layer(operation: Operation, *args: Any, **kwargs: Any) -> Affine | None:
     """The layer that a call computes; None if it has none of the known forms."""
     if is_layer(operation, args):
-        return Affine(args[0], args[1].mT, None)
+        return Affine(args[0], args[1].mT)
     if operation is F.linear:
         return Affine(*args, **kwargs)
     if operation is torch.addmm:

@@ -23,6 +23,7 @@ from mhex.capture.operations import (
     LINEAR,
     OPERATIONS,
     OUT_OF_PLACE,
+    Carry,
     Function,
     follow,
     name_of_operation,
@@ -323,12 +324,7 @@ class Flow:
             )
 
     def propagate(
-        self,
-        y: Tensor,
-        sources: Sequence[Tensor | None],
-        tensors: tuple[Tensor, ...],
-        carry: Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]],
-        signed: bool,
+        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Relevance of kept tensors, and the books of the first one.
 
