@@ -71,8 +71,9 @@ class BlockTrace:
         return probabilities
 
     def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
-        return self.attention_record.gradient(z_gradient)
+        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
+        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
+        return z_gradient.to(dtype) @ self.attention_record.values().to(dtype).mT
 
 
 class ObservedPass:
@@ -85,9 +86,10 @@ class ObservedPass:
         if self.flow is not None:
             self.flow.sequence_first = anatomy.sequence_first
         self.tap = FunctionTap(self._attend, self.flow)
-        self.logits = torch.empty(0)  # until the pass was made
-        self.returned: Tensor | None = None  # what the model gave for the scores in the observed pass
-        self.blocks = [BlockTrace(block) for block in anatomy.blocks]
+        self.logits = torch.empty(0)  # (B, C), in the autograd graph if one was asked for
+        # What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
+        self.returned: Tensor | None = None
+        self.blocks = [BlockTrace(block) for block in anatomy.blocks]  # first to last
         self.outer: dict[str, Tensor] = {}
         self.pool: AttentionRecord | None = None  # the attention of a head that pools
         self.current: int | None = None  # index of the block that is running

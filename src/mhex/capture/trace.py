@@ -31,34 +31,18 @@ _CUT = (
 
 
 class Trace(ObservedPass):
-    """One forward pass as a method sees it.
-
-    Attributes:
-        logits: (B, C), in the autograd graph if one was asked for.
-        blocks: Kept Transformer blocks, first to last.
-        input: Pixels (B, C, H, W) or word embeddings (B, T, D), if kept.
-        features: Output of the feature layer as the model laid it out, if kept; see `as_maps`.
-        latent: The vector that the classifier reads, (B, D), if kept.
-        cost: Passes made so far.
-        layers: Maps of single layers by name, which a method may leave for the result: token scores (B, N), or
-            (B, K, ...) from a method that is called once for all targets.
-        diagnostics: What a method measured of its own result, by name: (B,), or (B, K) as above.
-        signed: Whether the scores are signed, where that depends on the options; None for what is registered.
-        chosen: Options that a method settled by itself, to be written into the result.
-        seed: The seed of random numbers that the user gave.
-        embeddings: How often the pass used the embedding of words, if 'input' is kept.
-        returned: What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
-    """
+    """One forward pass as a method sees it, and what the method leaves for the result."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Rules | None) -> None:
         super().__init__(model, anatomy, batch, needs, rules)
-        self.progress = False
-        self.seed = 0
-        self.cost = {"forwards": 1, "backwards": 0}
+        self.progress = False  # whether progress bars are drawn
+        self.seed = 0  # the seed of random numbers that the user gave
+        self.cost = {"forwards": 1, "backwards": 0}  # passes made so far
+        # Maps of single layers by name: token scores (B, N), or (B, K, ...) from a method called once for all targets.
         self.layers: dict[str, Tensor] = {}
-        self.diagnostics: dict[str, Tensor] = {}
-        self.signed: bool | None = None
-        self.chosen: dict[str, Any] = {}
+        self.diagnostics: dict[str, Tensor] = {}  # what a method measured of its own result: (B,), or (B, K) as above
+        self.signed: bool | None = None  # whether scores are, where options decide it; None for what is registered
+        self.chosen: dict[str, Any] = {}  # options that a method settled by itself, to be written into the result
         self._done: dict[str, Any] = {}
 
     def _outer(self, name: str) -> Tensor:
@@ -68,14 +52,17 @@ class Trace(ObservedPass):
 
     @property
     def input(self) -> Tensor:
+        """Pixels (B, C, H, W) or word embeddings (B, T, D), if kept."""
         return self._outer("input")
 
     @property
     def features(self) -> Tensor:
+        """Output of the feature layer as the model laid it out, if kept; see `as_maps`."""
         return self._outer("features")
 
     @property
     def latent(self) -> Tensor:
+        """The vector that the classifier reads, (B, D), if kept."""
         return as_vector(self._outer("latent"))
 
     @property
@@ -162,13 +149,6 @@ class Trace(ObservedPass):
         with self.sleep(), observe(self.model, self.anatomy, self.batch, self.needs) as trace:
             yield trace
 
-    def find_ending(self, outputs: Outputs | None) -> Ending | None:
-        """How the model makes probabilities of its logits, if it does; a further pass is counted."""
-        if self.guest is not None and not bool(((self.logits >= 0) & (self.logits <= 1)).all()):
-            return None  # heads give logits, whatever their host returns
-        with self.sleep():
-            return find_ending(self.model, self.batch, self.logits, outputs, cost=self.cost)
-
     def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,).
 
@@ -215,8 +195,7 @@ class Trace(ObservedPass):
     @property
     def outcome(self) -> Outcome:
         """Logits and latent of the observed pass, from which targets take their scores."""
-        latent = self.latent if "latent" in self.outer else None
-        return Outcome(self.logits, latent)
+        return Outcome(self.logits, self.latent if "latent" in self.outer else None)
 
     @property
     def read_rows(self) -> slice:
@@ -356,7 +335,12 @@ def observe(
         first = stack.enter_context(ExitStack())
         trace = Trace(model, anatomy, batch, needs, rules)
         trace.run(first)
-        if outputs != "logits" and (ending := trace.find_ending(outputs)) is not None:
+        ending: Ending | None = None
+        # Heads give logits, whatever their host returns.
+        if outputs != "logits" and (trace.guest is None or bool(((trace.logits >= 0) & (trace.logits <= 1)).all())):
+            with trace.sleep():
+                ending = find_ending(model, batch, trace.logits, outputs, cost=trace.cost)
+        if ending is not None:
             first.close()
             passes = trace.cost["forwards"]
             trace = Trace(model, replace(anatomy, ending=ending), batch, needs, rules)

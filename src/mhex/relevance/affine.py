@@ -24,18 +24,12 @@ _LOOK = 64  # rows that are looked at first
 
 @dataclass(frozen=True)
 class Affine:
-    """`y = W x + b`: a linear layer, or a convolution.
-
-    Attributes:
-        x: What enters.
-        weight, bias: The tensors of the layer; copies where a batch norm is folded in.
-        geometry: Stride, padding, dilation and groups of a convolution; None for a linear layer.
-    """
+    """`y = W x + b`: a linear layer, or a convolution."""
 
     x: Tensor
-    weight: Tensor
+    weight: Tensor  # like the bias, a copy where a batch norm is folded in
     bias: Tensor | None = None
-    geometry: tuple[Any, ...] | None = None
+    geometry: tuple[Any, ...] | None = None  # stride, padding, dilation and groups of a convolution
     rounds: bool | None = field(default=None, init=False)  # whether `both_sums` has none; None if it was not asked
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mhex.capture import AttentionRecord
 from mhex.capture.operations import is_from
-from mhex.relevance.flow import Flow, Operation, Rule, at_least, divide, graph_operands, in_graph
+from mhex.relevance.flow import Flow, Operation, Rule, at_least, divide, graph_operands, in_graph, slopes
 
 _MASKED = -100.0  # of masks of attention: some are minus infinity, some large negative numbers
 Split = Callable[[Flow, Sequence[Tensor], Tensor, Tensor], list[Tensor]]
@@ -120,10 +120,7 @@ def by_share(epsilon: float, floor: float = 0.0) -> Rule:
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
             below = flow.floor(floor)
             by = at_least(y, operation(x.detach().abs(), *args, **kwargs), below) if below else y
-            with torch.enable_grad():
-                point = x.detach().requires_grad_()
-                (slope,) = torch.autograd.grad(operation(point, *args, **kwargs), point, divide(carried, by, epsilon))
-            return [x * slope]
+            return [x * slopes(operation, (x, *args), kwargs, [0], divide(carried, by, epsilon))[0]]
 
         return flow.node(lambda: operation(x, *args, **kwargs), back, x)
 
@@ -188,13 +185,10 @@ def halved(epsilon: float, floor: float = 0.0) -> Rule:
                 below = 0.0 if weighs_values else flow.floor(floor)
                 sizes = (x.detach().abs() if isinstance(x, Tensor) else x for x in args)
                 s = divide(carried, at_least(y, operation(*sizes, **kwargs), below) if below else y, epsilon)
-            with torch.enable_grad():
-                points = {place: args[place].detach().requires_grad_() for place in places}
-                product = operation(*(points.get(place, operand) for place, operand in enumerate(args)), **kwargs)
-                slopes = torch.autograd.grad(product, list(points.values()), s * share)
+            gradients = slopes(operation, args, kwargs, places, s * share)
             if not flow.relevance:
-                return list(slopes)
-            return [point.detach() * slope for point, slope in zip(points.values(), slopes, strict=True)]
+                return list(gradients)
+            return [args[place].detach() * slope for place, slope in zip(places, gradients, strict=True)]
 
         return flow.node(lambda: operation(*args, **kwargs), back, *(args[place] for place in places))
 
@@ -250,18 +244,11 @@ def halved_attention(epsilon: float, floor: float = 0.0) -> Rule:
     return rule
 
 
-def as_record(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> AttentionRecord:
+def as_record(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> AttentionRecord:
     """What a call of scaled-dot-product attention computes."""
+    scale, causal = options.get("scale"), options.get("is_causal", False)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    return AttentionRecord(q.detach(), k.detach(), v.detach(), attn_mask, factor, is_causal, None)
+    return AttentionRecord(q.detach(), k.detach(), v.detach(), attn_mask, factor, causal, None)
 
 
 def handed(flow: Flow, relevances: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -332,12 +332,8 @@ class Flow:
         the score, `o dy/do`, scaled to mass 1: a class with 1, or -1 if its logit is negative, so that scores above 0
         speak for the class. Shares of both signs are handed down one after the other, because sums are renormalised.
 
-        Args:
-            y: One score per sample, (B,).
-            sources: What relevance may start from: the outputs, or for concepts the latent vector.
-            tensors: Kept tensors.
-            carry: One backward pass, from a tensor and what it starts with to each of several tensors.
-            signed: False to start with absolute shares.
+        `y` is one score per sample, (B,); `sources` are what relevance may start from: the outputs, or for concepts the
+        latent vector. `carry` hands what a tensor starts with to others. Without `signed`, shares are absolute.
         """
         source, start = _start(y, sources)
         self.settle()
@@ -471,6 +467,16 @@ def graph_operands(*values: Any) -> list[int]:
 def in_graph(*values: Any) -> list[Tensor]:
     """The tensors among values, and in lists among them, that are in the graph."""
     return [tensor for tensor in tensors_in(values) if tensor.requires_grad]
+
+
+def slopes(
+    operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], places: Sequence[int], s: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients of an operation with respect to the operands at some places, from that of its value."""
+    with torch.enable_grad():
+        points = {place: args[place].detach().requires_grad_() for place in places}
+        value = operation(*(points.get(place, operand) for place, operand in enumerate(args)), **kwargs)
+        return torch.autograd.grad(value, list(points.values()), s)
 
 
 def at_least(by: Tensor, size: Tensor, floor: float) -> Tensor:
