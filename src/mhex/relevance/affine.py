@@ -29,25 +29,21 @@ class Affine:
     x: Tensor
     weight: Tensor  # like the bias, a copy where a batch norm is folded in
     bias: Tensor | None = None
-    geometry: tuple[Any, ...] | None = None  # stride, padding, dilation and groups of a convolution
+    geometry: tuple[Any, ...] | None = None  # arguments of torch's convolution after the bias: stride, padding...
     rounds: bool | None = field(default=None, init=False)  # whether `both_sums` has none; None if it was not asked
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """`W x`, plus a bias if one is given."""
         if self.geometry is None:
             return F.linear(x, weight, bias)
-        stride, padding, dilation, groups = self.geometry
-        return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
+        return torch.convolution(x, weight, bias, *self.geometry)
 
     def transposed(self, s: Tensor, weight: Tensor) -> Tensor:
         """`W^T s`, of the shape of `x`."""
         if self.geometry is None:
             return s @ weight
-        stride, padding, dilation, groups = self.geometry
-        back: Tensor = torch.ops.aten.convolution_backward(
-            *(s, self.x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups),
-            [True, False, False],
-        )[0]
+        needed = [True, False, False]  # gradients of x, weight and bias
+        back: Tensor = torch.ops.aten.convolution_backward(s, self.x, weight, None, *self.geometry, needed)[0]
         return back
 
     def magnitude(self, factor: float, offset: float) -> Tensor:
@@ -164,7 +160,7 @@ def _convolution(
         if any(total % 2 for total in reach):
             return None  # padded on one side more than on the other
         padding = [total // 2 for total in reach]
-    return Affine(input, weight, bias, (steps, _per_axis(padding, axes), holes, groups))
+    return Affine(input, weight, bias, (steps, _per_axis(padding, axes), holes, False, [0] * axes, groups))
 
 
 def _per_axis(value: Any, axes: int) -> list[int]:

@@ -114,22 +114,17 @@ def frozen_layer_norm(flow: Flow, call: LayerNorm, carried: Tensor, y: Tensor) -
 
 
 def frozen_rms_norm(
-    flow: Flow,
-    operation: Operation,
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    eps: Any = None,
+    flow: Flow, operation: Operation, x: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: Any = None
 ) -> Tensor:
     """Gradient flow: `x / rms` with the length a constant."""
     axes = tuple(range(-len(normalized_shape), 0))
-    least = torch.finfo(input.dtype).eps if eps is None else eps
+    least = torch.finfo(x.dtype).eps if eps is None else eps
 
     def back(carried: Tensor, _: Tensor) -> list[Tensor]:
         scaled = carried if weight is None else carried * weight
-        return [scaled * (input.square().mean(axes, keepdim=True) + least).rsqrt()]
+        return [scaled * (x.square().mean(axes, keepdim=True) + least).rsqrt()]
 
-    return flow.node(lambda: operation(input, normalized_shape, weight, eps), back, input)
+    return flow.node(lambda: operation(x, normalized_shape, weight, eps), back, x)
 
 
 def frozen_group_norm(

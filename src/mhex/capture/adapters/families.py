@@ -17,7 +17,6 @@ from mhex.capture.anatomy import (
     Block,
     FeatureLayer,
     Layout,
-    Projection,
     Readout,
     first_of,
     is_a,
@@ -26,6 +25,7 @@ from mhex.capture.anatomy import (
     name_of,
 )
 
+Adapter = Callable[[nn.Module], Anatomy | None]
 _HF = "transformers.models"
 _CNN: tuple[Layout, str] = ("nchw", "it is a convolutional network without attention")
 _SWIN: tuple[Layout, str] = (
@@ -170,25 +170,23 @@ def _timm_block(module: nn.Module) -> Block:
     def lacks(*norms: str) -> bool:
         return all(isinstance(getattr(attention, name, nn.Identity()), nn.Identity) for name in norms)
 
-    key: Projection | None = None
-    value: Projection | None = None
-    output: Projection | None = None
+    projections: dict[str, Any] = {}
     if isinstance(qkv, nn.Linear) and isinstance(projection, nn.Linear):
         width = qkv.out_features // 3
-        key = linear_rows(qkv, width, 2 * width) if lacks("q_norm", "k_norm") else None
-        # A norm between attention and its output projection makes them another function than the two matrices.
-        value, output = (linear_rows(qkv, 2 * width), linear_rows(projection)) if lacks("norm") else (None, None)
+        if lacks("q_norm", "k_norm"):
+            projections["key_projection"] = linear_rows(qkv, width, 2 * width)
+        if lacks("norm"):  # between attention and its output projection it makes them another function than matrices
+            projections["value_projection"] = linear_rows(qkv, 2 * width)
+            projections["output_projection"] = linear_rows(projection)
     return Block(
         module=module,
         norm1=norm1 or getattr(module, "in_norm", None),  # blocks with attention and MLP side by side
         attention_output=attention,
         mlp_input=mlp,
         mlp_output=mlp,
-        key_projection=key,
-        value_projection=value,
-        output_projection=output,
         attention_scale=_scale(module, "ls1", "gamma"),
         mlp_scale=_scale(module, "ls2", "gamma"),
+        **projections,
     )
 
 
@@ -196,11 +194,10 @@ def torchvision_anatomy(model: nn.Module) -> Anatomy | None:
     """Torchvision's `VisionTransformer`."""
     if not is_a(model, "torchvision.models", "VisionTransformer"):
         return None
-    layers = first_of(model, "encoder.layers").children()
     stock: Any = model
     return _vision_transformer(
         model,
-        tuple(map(_torchvision_block, layers)),
+        tuple(map(_torchvision_block, stock.encoder.layers)),
         family="torchvision Vision Transformer",
         prefix_tokens=1,
         readout="class" if is_stock(model, "torchvision.", "forward") else "measured",
@@ -235,21 +232,13 @@ def vision_anatomy(model: nn.Module) -> Anatomy | None:
     config: Any = model.config
     return _vision_transformer(
         model,
-        tuple(map(_vision_block, layers)),
+        tuple(_block(layer, _VISION_PARTS) for layer in layers),
         family=f"Hugging Face {type(model).__name__}",
         prefix_tokens=sum(tokens.shape[1] for tokens in learned if isinstance(tokens, Tensor)),
         readout=readout if is_stock(model, "transformers.", "forward") else "measured",
         patch=_pair(config.patch_size),
         image_size=None if interpolates else _pair(config.image_size),
         head=None if bare else first_of(model, "classifier", "cls_classifier"),
-    )
-
-
-def _vision_block(layer: nn.Module) -> Block:
-    return replace(
-        _block(layer, _VISION_PARTS),
-        attention_scale=_scale(layer, "layer_scale1", "lambda1"),
-        mlp_scale=_scale(layer, "layer_scale2", "lambda1"),
     )
 
 
@@ -276,9 +265,9 @@ def text_anatomy(model: nn.Module) -> Anatomy | None:
 def _block(layer: nn.Module, names: Mapping[str, Sequence[str]]) -> Block:
     """A block whose modules, and linear layers of its projections, are found by their names."""
     parts: dict[str, Any] = {part: first_of(layer, *options) for part, options in names.items()}
-    for part in parts:
-        if part.endswith("projection"):
-            parts[part] = linear_rows(parts[part])
+    parts |= {part: linear_rows(layer) for part, layer in parts.items() if part.endswith("projection")}
+    parts["attention_scale"] = _scale(layer, "layer_scale1", "lambda1")
+    parts["mlp_scale"] = _scale(layer, "layer_scale2", "lambda1")
     return Block(layer, **parts)
 
 
@@ -304,10 +293,4 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-ADAPTERS: tuple[Callable[[nn.Module], Anatomy | None], ...] = (
-    timm_anatomy,
-    vision_anatomy,
-    text_anatomy,
-    torchvision_anatomy,
-    staged_anatomy,
-)
+ADAPTERS: tuple[Adapter, ...] = (timm_anatomy, vision_anatomy, text_anatomy, torchvision_anatomy, staged_anatomy)
