@@ -103,9 +103,8 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
     checkpointing, no compiled submodules. Restored: all of these, the state of the random generators and what heads
     saw in the user's own last call. Other threads that explain, run or train the model wait until it is over; weights
     that change meanwhile are refused. The random generators are those of the process: numbers that other threads draw
-    meanwhile are drawn again.
-    Parameters' `.grad` is never written, because gradients are taken with `torch.autograd.grad` for the tensors
-    asked for.
+    meanwhile are drawn again. Parameters' `.grad` is never written, because gradients are taken with
+    `torch.autograd.grad` for the tensors asked for.
 
     Args:
         model: The unwrapped module.

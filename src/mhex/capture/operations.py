@@ -195,6 +195,17 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
         mark(result, origins[0])
 
 
+def nodes_below(outputs: Iterable[Tensor]) -> Iterator[Any]:
+    """All nodes of the graph that a backward pass from these tensors goes through."""
+    nodes, seen = [output.grad_fn for output in outputs], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            nodes += [below for below, _ in node.next_functions]
+
+
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
     """The tensors among values, and in lists and tuples among them."""
     for value in values:

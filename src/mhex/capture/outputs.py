@@ -93,12 +93,9 @@ def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
 
 
 def read_logits(output: Any, batch: int | None = None) -> Tensor:
-    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object.
+    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object, or an error.
 
     `batch` is the number of samples B that the model was given, if known.
-
-    Raises:
-        UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.
     """
     if getattr(output, "last_hidden_state", None) is not None and getattr(output, "logits", None) is None:
         raise UnsupportedModelError(
@@ -209,12 +206,9 @@ def find_ending(
         model: The unwrapped module, in evaluation mode.
         batch: Inputs, a few of them are enough.
         scores: What it returns for these or more, (B, C).
-        outputs: What the user says of the outputs; None to recognise it, and to warn of it.
+        outputs: What the user says of the outputs, refused if it cannot be; None to recognise it, and to warn of it.
         warned: Models of which the user was warned already; None to warn always.
         cost: Passes made so far, in which the further one is counted.
-
-    Raises:
-        ArgumentError: The outputs are said to be probabilities, and are not.
     """
     if outputs == "logits":
         return None

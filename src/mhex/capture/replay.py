@@ -34,22 +34,12 @@ def in_chunks(
     batch_size: int | None,
     steps: Iterator[int],
 ) -> Iterator[tuple[int, int, T]]:
-    """`run(start, stop)` over `count` samples in parts, each as large as is good.
+    """`run(start, stop)` over `count` samples in parts, as large as is good; yields both ends and what it returned.
 
     On a GPU the first part says what a sample needs, and the others are as large as memory allows. A part that does not
-    fit all the same is halved, and so are all later ones: `run` may be called again for less, so it must
-    have no effect.
-
-    Args:
-        count: Number of samples in all.
-        run: Called for a part of them.
-        width: Numbers that one sample holds.
-        device: Where the model is.
-        batch_size: The most at a time; None for a number of its own.
-        steps: Taken from for every sample that is done, such as a progress bar of `count` steps.
-
-    Yields:
-        Beginning and end of each part, and what `run` returned.
+    fit all the same is halved, and so are all later ones: `run` may be called again for less, and must have no effect.
+    `width` is how many numbers a sample holds; `batch_size` is the most at a time, None for a number of its own. One of
+    `steps` is taken for every sample that is done, as from a progress bar of `count` steps.
     """
     on_gpu = device.type == "cuda"
     first, most = (_ON_CPU, _MOST_ON_CPU) if device.type == "cpu" else (_ON_GPU, _MOST_ON_GPU)
@@ -120,10 +110,7 @@ def plain_vit(model: nn.Module) -> Anatomy:
 def logits_of(model: nn.Module, batch: Batch, ending: Ending | None = None) -> Tensor:
     """Class scores (B, C) of a batch, each sample given the patches alone that the batch keeps.
 
-    Args:
-        model: The unwrapped module.
-        batch: Inputs. Samples that keep as many patches go through the model together.
-        ending: How the model makes probabilities of its logits; None if it does not.
+    Samples that keep as many patches go through the unwrapped model together. `ending` is how it makes probabilities.
     """
     if batch.patches is None:
         with nullcontext() if ending is None else ending.skip():

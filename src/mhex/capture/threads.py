@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import _engine_run_backward
 
+from mhex.capture.operations import nodes_below
 from mhex.errors import MhexError, ModelInUseError
 
 _FREE = threading.Condition()
@@ -202,16 +203,8 @@ def _part_used(frame: FrameType, keys: Container[int]) -> int | None:
     if frame.f_code is not _BACKWARD:
         key = id(frame.f_locals.get("self")) if frame.f_code.co_name in _CALLS else None
         return key if key in keys else None
-    nodes, seen = [output.grad_fn for output in frame.f_locals.get("t_outputs", ())], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if (key := id(getattr(node, "variable", None))) in keys:
-            return key
-        nodes += [below for below, _ in node.next_functions]
-    return None
+    leaves = (id(getattr(node, "variable", None)) for node in nodes_below(frame.f_locals.get("t_outputs", ())))
+    return next((leaf for leaf in leaves if leaf in keys), None)
 
 
 # Code in which a thread waits for its turn: whatever it does above, it does not go on.

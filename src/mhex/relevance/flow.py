@@ -27,6 +27,7 @@ from mhex.capture.operations import (
     Function,
     follow,
     name_of_operation,
+    nodes_below,
     tensors_in,
     writes,
 )
@@ -304,7 +305,7 @@ class Flow:
         self.folding = None
         self.uneven = "length" in self.met
         if self.doubts or self.passing:
-            reached = nodes_below(outputs)
+            reached = set(nodes_below(outputs))
             self.uneven |= not self.passing.isdisjoint(reached)
             unruled = [name for node, name in self.doubts.items() if node in reached]
             self.doubts.clear()
@@ -438,18 +439,6 @@ def note_uses(inputs: Iterable[Any]) -> None:
 def used_once(x: Tensor) -> bool:
     """True for the result of a rule that only one operation reads; this is known after the forward pass."""
     return getattr(x, _USES, None) == 1
-
-
-def nodes_below(outputs: Sequence[Tensor]) -> set[Any]:
-    """All nodes of the graph that a backward pass from these tensors goes through."""
-    reached: set[Any] = set()
-    waiting = [output.grad_fn for output in outputs]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in reached:
-            reached.add(node)
-            waiting.extend(below for below, _ in node.next_functions)
-    return reached
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:

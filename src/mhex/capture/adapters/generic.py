@@ -38,12 +38,9 @@ _LATENT = "Expected a latent vector that a last linear layer reads, but "
 
 
 def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
-    """Anatomy of any model; one of an unknown family is watched in a forward pass of the first sample.
+    """Anatomy of any unwrapped model; one of an unknown family is watched in a forward pass of the first sample.
 
-    Args:
-        model: The unwrapped module.
-        batch: Checked inputs.
-        attention: Whether attention will be read; if not, an unknown model keeps its own kernel in that pass.
+    Unless `attention` will be read, an unknown model keeps its own kernel in that pass.
     """
     anatomy = known_anatomy(model) or generic_anatomy(model, batch, attention)
     if anatomy.modality != batch.modality:
@@ -51,10 +48,9 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
     modules = list(model.modules())
-    smooth, scripted, quantised = (
-        next(filter(None, map(name, modules)), "") for name in (_smooth, _scripted, _quantised)
-    )
-    return replace(anatomy, heads=len(guests(modules)), activation=smooth, opaque=scripted, cuts_gradient=quantised)
+    names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised}
+    first: dict[str, Any] = {part: next(filter(None, map(name, modules)), "") for part, name in names.items()}
+    return replace(anatomy, heads=len(guests(modules)), **first)
 
 
 def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
