@@ -5,7 +5,7 @@
 
 from mhex.capture.adapters.families import known_anatomy
 from mhex.capture.adapters.generic import find_anatomy
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality, name_of
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Modality, name_of
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch, full
 from mhex.capture.guard import untouched, unwrap
@@ -23,7 +23,6 @@ __all__ = [
     "BlockTrace",
     "Ending",
     "FeatureLayer",
-    "Layout",
     "Modality",
     "Needs",
     "Outcome",

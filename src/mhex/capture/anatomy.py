@@ -182,15 +182,15 @@ GUEST = "mhex"  # name of the guest inside its host
 
 
 class Sighting(Protocol):
-    """What a guest saw in one call of its host."""
+    """What a guest saw in one call of its host: class scores (B, n), and whether a sample may have several classes.
+
+    Scores are those of what predicts: the host's own classifier, or heads that stand for it.
+    """
 
     @property
-    def logits(self) -> Tensor:
-        """Class scores (B, n) of what predicts: the host's own classifier, or heads that stand for it."""
-
+    def logits(self) -> Tensor: ...
     @property
-    def multi_label(self) -> bool:
-        """Whether a sample may have several classes."""
+    def multi_label(self) -> bool: ...
 
 
 @runtime_checkable

@@ -27,29 +27,24 @@ _SHARE = 0.7  # of the free memory that a pass may take
 
 
 def in_chunks(
-    count: int,
-    run: Callable[[int, int], T],
-    width: int,
-    device: torch.device,
-    batch_size: int | None,
-    steps: Iterator[int],
+    count: int, run: Callable[[int, int], T], width: int, device: torch.device, size: int | None, steps: Iterator[int]
 ) -> Iterator[tuple[int, int, T]]:
     """`run(start, stop)` over `count` samples in parts, as large as is good; yields both ends and what it returned.
 
     On a GPU the first part says what a sample needs, and the others are as large as memory allows. A part that does not
     fit all the same is halved, and so are all later ones: `run` may be called again for less, and must have no effect.
-    `width` is how many numbers a sample holds; `batch_size` is the most at a time, None for a number of its own. One of
+    `width` is how many numbers a sample holds; `size` is the most at a time, None for a number of its own. One of
     `steps` is taken for every sample that is done, as from a progress bar of `count` steps.
     """
     on_gpu = device.type == "cuda"
     first, most = (_ON_CPU, _MOST_ON_CPU) if device.type == "cpu" else (_ON_GPU, _MOST_ON_GPU)
-    size = batch_size or max(1, min(most, first // width))
-    if batch_size is None and device.type == "cpu" and count:
-        size = -(-count // -(-count // size))  # parts of one size: a small rest would cost as much as a large one
+    step = size or max(1, min(most, first // width))
+    if size is None and device.type == "cpu" and count:
+        step = -(-count // -(-count // step))  # parts of one size: a small rest would cost as much as a large one
     start = 0
     with closing(steps):  # type: ignore[type-var]
         while start < count:
-            stop = min(start + size, count)
+            stop = min(start + step, count)
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
             try:
                 result: tuple[T] | None = (run(start, stop),)
@@ -58,13 +53,13 @@ def in_chunks(
                     raise
                 result = None
             if result is None:  # out of the handler, because what it caught still holds the tensors of the pass
-                size = max(1, (stop - start) // 2)
+                step = max(1, (stop - start) // 2)
                 if on_gpu:
                     torch.cuda.empty_cache()
                 continue
             yield start, stop, result[0]
-            if batch_size is None and start == 0 and on_gpu:
-                size = _fitting(size, stop - start, before, device)
+            if size is None and start == 0 and on_gpu:
+                step = _fitting(step, stop - start, before, device)
             for _ in range(start, stop):
                 next(steps, None)
             start = stop

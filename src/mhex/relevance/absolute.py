@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from mhex.relevance.affine import Affine, Shares, affine, folded_norm
-from mhex.relevance.arithmetic import Sum, as_record, divides, handed, joined
-from mhex.relevance.elementwise import LayerNorm, cut, layer_norm_rule
 from mhex.relevance.flow import Composite, Flow, Operation, Rule, divide, graph_operands, in_graph, slopes, used_once
+from mhex.relevance.rules import LayerNorm, Sum, as_record, cut, divides, handed, joined, layer_norm_rule
 
 _LEAST = 1e-9
 _HIDDEN = torch.finfo(torch.float32).tiny  # what a mask leaves of a probability is smaller

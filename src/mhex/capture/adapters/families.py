@@ -45,17 +45,11 @@ _STAGED = (
     ("timm.models", "SwinTransformer", "timm Swin Transformer", "layers", *_SWIN),
     ("timm.models", "SwinTransformerV2", "timm Swin Transformer", "layers", *_SWIN),
 )
-_HF_VISION: dict[str, Readout] = {
-    "ViTForImageClassification": "class",
-    "DeiTForImageClassification": "class",
+_HF_VISION = ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters")
+_HF_READOUTS: dict[str, Readout] = {  # where it is not the class token
     "DeiTForImageClassificationWithTeacher": "class+distilled",
     "Dinov2ForImageClassification": "class+mean",
     "Dinov2WithRegistersForImageClassification": "class+mean",
-    # Without a classifier, to be explained by concepts.
-    "ViTModel": "class",
-    "DeiTModel": "class",
-    "Dinov2Model": "class",
-    "Dinov2WithRegistersModel": "class",
 }
 _HF_TEXT = ("Bert", "Roberta", "DistilBert")
 # Modules of blocks by the names that they have had in several versions.
@@ -219,12 +213,10 @@ def _torchvision_block(layer: nn.Module) -> Block:
 
 def vision_anatomy(model: nn.Module) -> Anatomy | None:
     """Hugging Face's ViT, DeiT (with and without teacher) and DINOv2 (with and without registers)."""
-    if not is_a(model, _HF, *_HF_VISION):
+    bare = is_a(model, _HF, *(f"{name}Model" for name in _HF_VISION))  # to be explained by concepts
+    if not bare and not is_a(model, _HF, *(f"{name}ForImageClassification" for name in _HF_VISION), *_HF_READOUTS):
         return None
-    readout = next(readout for name, readout in _HF_VISION.items() if is_a(model, _HF, name))
-    # DINOv2 fits its position embeddings to any image.
-    interpolates = is_a(model, _HF, *(name for name in _HF_VISION if name.startswith("Dinov2")))
-    bare = is_a(model, _HF, *(name for name in _HF_VISION if name.endswith("Model")))
+    readout: Readout = next((readout for name, readout in _HF_READOUTS.items() if is_a(model, _HF, name)), "class")
     backbone = model if bare else first_of(model, "vit", "deit", "dinov2", "dinov2_with_registers")
     layers = first_of(backbone, "layers", "encoder.layer", "encoder.layers").children()
     embeddings = first_of(backbone, "embeddings")
@@ -237,7 +229,8 @@ def vision_anatomy(model: nn.Module) -> Anatomy | None:
         prefix_tokens=sum(tokens.shape[1] for tokens in learned if isinstance(tokens, Tensor)),
         readout=readout if is_stock(model, "transformers.", "forward") else "measured",
         patch=_pair(config.patch_size),
-        image_size=None if interpolates else _pair(config.image_size),
+        # DINOv2 fits its position embeddings to any image.
+        image_size=None if is_a(backbone, _HF, "Dinov2Model", "Dinov2WithRegistersModel") else _pair(config.image_size),
         head=None if bare else first_of(model, "classifier", "cls_classifier"),
     )
 
@@ -265,7 +258,7 @@ def text_anatomy(model: nn.Module) -> Anatomy | None:
 def _block(layer: nn.Module, names: Mapping[str, Sequence[str]]) -> Block:
     """A block whose modules, and linear layers of its projections, are found by their names."""
     parts: dict[str, Any] = {part: first_of(layer, *options) for part, options in names.items()}
-    parts |= {part: linear_rows(layer) for part, layer in parts.items() if part.endswith("projection")}
+    parts |= {part: linear_rows(linear) for part, linear in parts.items() if part.endswith("projection")}
     parts["attention_scale"] = _scale(layer, "layer_scale1", "lambda1")
     parts["mlp_scale"] = _scale(layer, "layer_scale2", "lambda1")
     return Block(layer, **parts)
