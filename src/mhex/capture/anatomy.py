@@ -29,15 +29,12 @@ class Block:
     """One Transformer block: the modules whose inputs and outputs are worth seeing."""
 
     module: nn.Module  # the block itself; its first argument is the residual stream `X`
-    # The norm before the attention; None in post-norm models, where `X` itself enters it.
-    norm1: nn.Module | None = None
+    norm1: nn.Module | None = None  # norm before the attention; None in post-norm models, where `X` itself enters it
     unseen_norm: bool = False  # True if something else than `X` enters the attention, and no module gives it
-    # Module whose output is the attention branch before it is added to the stream.
-    attention_output: nn.Module | None = None
+    attention_output: nn.Module | None = None  # module whose output is the attention branch before it is added
     mlp_input: nn.Module | None = None  # module whose input is what enters the MLP
     mlp_output: nn.Module | None = None  # module whose output is the MLP branch before it is added
-    # Returns `(W, b)` of the key projection, (H d, D); None if keys are not an affine map of tokens.
-    key_projection: Projection | None = None
+    key_projection: Projection | None = None  # returns `(W, b)` of the key projection; None if it is not affine
     value_projection: Projection | None = None  # returns `(W, b)` of the value projection, `W` of shape (H d, D)
     output_projection: Projection | None = None  # returns `(W, b)` of the output projection, `W` of shape (D, H d)
     attention_scale: Tensor | None = None  # LayerScale factor of the attention branch, (D,), where there is one
@@ -75,13 +72,10 @@ class Anatomy:
     sequence_first: bool = False  # True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same
     no_attention: str = ""  # why the attention methods refuse the model; empty if they do not
     activation: str = ""  # the first of its activations, by its class, that is no ReLU; empty if none was seen
-    # True if blocks know where a patch is by its token alone, so that others can be left out.
-    positions_in_tokens: bool = False
+    positions_in_tokens: bool = False  # True if blocks know places by tokens alone, so that patches can be left out
     heads: int = 0  # how many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps
-    # How it makes probabilities of its logits; None if it returns logits, or this was not asked.
-    ending: Ending | None = None
-    # The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
-    opaque: str = ""
+    ending: Ending | None = None  # how it makes probabilities of logits; None if it returns logits, or was not asked
+    opaque: str = ""  # the first of its parts whose operations cannot be seen one by one, by name; empty if none
     no_scores: str = ""  # why what it returns holds no class scores; empty if it does, or that is not known
     cuts_gradient: str = ""  # the first of its parts that passes no gradient on, by name; empty if none is known
 

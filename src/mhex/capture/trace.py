@@ -103,24 +103,20 @@ class Trace(ObservedPass):
         """The read-out vector `w`, (B, N): which tokens the head reads, non-negative, rows summing to 1."""
         if not self.needs.blocks or self.is_over:
             raise CaptureError("The read-out vector is known only to methods that keep something of the blocks.")
-        return self.once("readout", self._read_out)
+        return self.once("readout", self._find_readout)
 
-    def _read_out(self) -> Tensor:
+    def _find_readout(self) -> Tensor:
+        """Of an unknown architecture, each final token's share in the gradient of the top score, by a further pass.
+
+        Of a model without a classifier, in that of the length of its latent vector.
+        """
         if self.pool is not None:
             return self.pool.probabilities().mean(1)[:, 0]
         if self.anatomy.readout != "measured":
             return readout_vector(self.anatomy, self.spatial, full(self.logits).dtype)
-        return self._measured_readout()  # costs a pass, so only for methods that ask for it
-
-    def _measured_readout(self) -> Tensor:
-        """Read-out of an unknown architecture: the share of each final token in the gradient of the top score, (B, N).
-
-        Of a model without a classifier, in that of the length of its latent vector.
-        """
         bare = self.anatomy.head is None and "latent" in self.keep
         needs = Needs(keep={"block_output": "last"}, graph="block_output")
-        needs = needs.with_latent() if bare else needs
-        anatomy = replace(self.anatomy, readout="mean")
+        anatomy, needs = replace(self.anatomy, readout="mean"), needs.with_latent() if bare else needs
         with self.sleep(), observe(self.model, anatomy, self.batch, needs) as trace:
             tokens = trace.blocks[-1].site("block_output")
             y = full(trace.latent).square().sum(1) if bare else trace.logits.amax(1)

@@ -302,15 +302,9 @@ def affine(shares: Shares, projection: Shares | None = None, entrance: Shares | 
         def choose() -> Shares:  # on the way back, when it is known where the output went
             return projection if projection is not None and (after_attention or output.projects) else usual
 
-        def fold(x: Tensor, settings: tuple[Tensor, Tensor], compute: Callable[[], Tensor]) -> Any:
-            # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
-            if layer.geometry is None and x.dim() != 2:
-                return NotImplemented
-            return _ruled(flow, layer.folded(*settings), choose, compute)
-
         y = _ruled(flow, layer, choose, lambda: operation(*args, **kwargs))
         mark(y, Origin(frozenset((output,))))
-        flow.folding = (y, fold)
+        flow.folding = (y, layer, choose)
         return y
 
     return rule
@@ -323,10 +317,10 @@ def folded_norm(alone: Rule) -> Rule:
         settings = norm_settings(x, *args, **kwargs)
         if settings is None:
             return NotImplemented
-        if flow.folding is not None and flow.folding[0] is x:
-            folded = flow.folding[1](x, settings, lambda: operation(x, *args, **kwargs))
-            if folded is not NotImplemented:
-                return folded
+        output, layer, choose = flow.folding or (None, None, None)
+        # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
+        if output is x and (layer.geometry is not None or x.dim() == 2):
+            return _ruled(flow, layer.folded(*settings), choose, lambda: operation(x, *args, **kwargs))
         return alone(flow, operation, x, *args, **kwargs)
 
     return rule

@@ -81,8 +81,8 @@ class Flow:
         self.written_out = written_out
         self.entered = False  # the first layer of the network was met
         self.inside = False  # the pass is inside of an operation that is seen as one
-        # The output of the last layer, and what a batch norm that follows makes of it.
-        self.folding: tuple[Tensor, Callable[[Tensor, tuple[Tensor, Tensor], Callable[[], Tensor]], Any]] | None = None
+        # The output of the last layer, that layer and what chooses its rule, for a batch norm that follows.
+        self.folding: tuple[Tensor, Any, Callable[[], Any]] | None = None
         self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 

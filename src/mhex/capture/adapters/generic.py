@@ -108,9 +108,7 @@ class _Probe:
     """
 
     def __init__(self, model: nn.Module, batch: Batch, attention: bool) -> None:
-        self.model = model
-        self.attention = attention
-        self.batch = batch.first()
+        self.model, self.attention, self.batch = model, attention, batch.first()
         self.running: list[nn.Module] = []
         self.calls: dict[nn.Module, int] = {}
         self.inputs: dict[Call, Tensor] = {}  # of numbered modules and their calls
@@ -267,8 +265,7 @@ class _Probe:
             return False
         if any(tuple(self.outputs[call].shape[:2]) not in ((1, tokens), (tokens, 1)) for call in calls):
             return False
-        pairs = itertools.pairwise(calls)
-        return all(self.inputs[after].equal(self.outputs[before]) for before, after in pairs)
+        return all(self.inputs[after].equal(self.outputs[before]) for before, after in itertools.pairwise(calls))
 
     def patches(self, first_block: nn.Module) -> tuple[int, tuple[int, int] | None]:
         """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together.
