@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -40,33 +41,29 @@ def hook_each(
     `before` sees the first tensor argument, `after` the output (of a tuple, its first item); what they return
     replaces it.
     """
-
-    def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        if before is None:
-            return None
-        if args and isinstance(args[0], Tensor):
-            return (before(args[0]), *args[1:]), kwargs
-        for name, value in kwargs.items():
-            if isinstance(value, Tensor):
-                return args, {**kwargs, name: before(value)}
-        raise CaptureError(f"Expected {type(module).__name__} to be called with a tensor, but it was not.")
-
-    def post_hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if after is None:
-            return None
-        if isinstance(output, Tensor):
-            return after(output)
-        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-            return (after(output[0]), *output[1:])
-        raise CaptureError(
-            f"Expected {type(module).__name__} to return a tensor, but it returned {type(output).__name__}."
-        )
-
     for module in dict.fromkeys(m for m in modules if m is not None):
         if before is not None:
-            stack.callback(module.register_forward_pre_hook(of_this_thread(pre_hook), with_kwargs=True).remove)
+            hook = of_this_thread(partial(_change_input, before))
+            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         if after is not None:
-            stack.callback(module.register_forward_hook(of_this_thread(post_hook)).remove)
+            stack.callback(module.register_forward_hook(of_this_thread(partial(_change_output, after))).remove)
+
+
+def _change_input(change: See, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    if args and isinstance(args[0], Tensor):
+        return (change(args[0]), *args[1:]), kwargs
+    for name, value in kwargs.items():
+        if isinstance(value, Tensor):
+            return args, {**kwargs, name: change(value)}
+    raise CaptureError(f"Expected {type(module).__name__} to be called with a tensor, but it was not.")
+
+
+def _change_output(change: See, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return change(output)
+    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+        return (change(output[0]), *output[1:])
+    raise CaptureError(f"Expected {type(module).__name__} to return a tensor, but it returned {type(output).__name__}.")
 
 
 def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tensor], None]) -> None:

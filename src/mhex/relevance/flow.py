@@ -346,7 +346,7 @@ class Flow:
         start = start / mass.where(mass > 0, 1.0)
         start = start if signed else start.abs()
         # One pass for samples whose shares have one sign, whichever it is; those with both take part in a second.
-        relevances, lost = [torch.zeros_like(full(tensor.detach())) for tensor in tensors], None
+        relevances, lost = [torch.zeros_like(full(tensor.detach())) for tensor in tensors], start.new_zeros(len(start))
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
@@ -358,8 +358,7 @@ class Flow:
             for relevance, more in zip(relevances, carried, strict=True):
                 relevance.add_(full(more) * _per_sample(sign, more))
             if (share := self.settle()) is not None:
-                share = share * sign.flatten()
-                lost = share if lost is None else lost + share
+                lost += share * sign.flatten()
         return relevances, _books(start, relevances[0], lost)
 
 
