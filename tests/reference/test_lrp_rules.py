@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex.relevance import AlphaBeta, Epsilon, Gamma, absolute_rules, gradient_rules, relevance_rules
-from mhex.relevance.layers import Affine
+from mhex.relevance.affine import Affine
 from support.ruled import LAYER_VARIANTS, PROJECTIONS, VARIANTS, Function, agree, handed_down
 
 DOUBLE = {"dtype": torch.float64}
@@ -282,7 +282,7 @@ def test_alpha_beta_of_wide_layers(alpha: float, flow: str, convolved: bool) -> 
     if convolved:
         x, weight, bias = numbers(2, 8, 5, 4), numbers(6, 8, 3, 3, seed=41), numbers(6, seed=42)
         layer: Function = lambda x: F.conv2d(x, weight, bias, padding=1)  # noqa: E731
-        geometry: tuple[Any, ...] | None = ([1, 1], [1, 1], [1, 1], 1)
+        geometry: tuple[Any, ...] | None = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     else:
         x, weight, bias = numbers(2, 3, 60), numbers(5, 60, seed=41), numbers(5, seed=42)
         layer, geometry = (lambda x: F.linear(x, weight, bias)), None

@@ -3,16 +3,17 @@
 `find_anatomy` says where things are, `observe` runs the model once and yields a `Trace` of what a method `Needs`.
 """
 
-from mhex.capture.adapters import find_anatomy, known_anatomy
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, Modality, name_of
+from mhex.capture.adapters.families import known_anatomy
+from mhex.capture.adapters.generic import find_anatomy
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Modality, name_of
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch, full
 from mhex.capture.guard import untouched, unwrap
 from mhex.capture.needs import Needs
-from mhex.capture.observe import observe
+from mhex.capture.observe import BlockTrace
 from mhex.capture.outputs import Ending, Outcome, Outputs, check_outputs, find_ending, has_sigmoids, read_logits
 from mhex.capture.replay import logits_of, plain_vit
-from mhex.capture.trace import BlockTrace, Trace
+from mhex.capture.trace import Trace, observe
 
 __all__ = [
     "Anatomy",
@@ -22,7 +23,6 @@ __all__ = [
     "BlockTrace",
     "Ending",
     "FeatureLayer",
-    "Layout",
     "Modality",
     "Needs",
     "Outcome",

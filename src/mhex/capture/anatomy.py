@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Modality = Literal["image", "text"]
 Readout = Literal["class", "class+distilled", "class+mean", "mean", "pool", "measured"]
 Layout = Literal["nchw", "nhwc", "tokens"]
+# Shares of the first tokens in what the head reads; patches or words have the rest, all alike.
+_CLASS_SHARES = {"class": (1.0,), "class+distilled": (0.5, 0.5), "class+mean": (0.5,), "mean": ()}
 Projection = Callable[[], tuple[Tensor, Tensor | None]]
 
 
@@ -27,15 +29,12 @@ class Block:
     """One Transformer block: the modules whose inputs and outputs are worth seeing."""
 
     module: nn.Module  # the block itself; its first argument is the residual stream `X`
-    # The norm before the attention; None in post-norm models, where `X` itself enters it.
-    norm1: nn.Module | None = None
+    norm1: nn.Module | None = None  # norm before the attention; None in post-norm models, where `X` itself enters it
     unseen_norm: bool = False  # True if something else than `X` enters the attention, and no module gives it
-    # Module whose output is the attention branch before it is added to the stream.
-    attention_output: nn.Module | None = None
+    attention_output: nn.Module | None = None  # module whose output is the attention branch before it is added
     mlp_input: nn.Module | None = None  # module whose input is what enters the MLP
     mlp_output: nn.Module | None = None  # module whose output is the MLP branch before it is added
-    # Returns `(W, b)` of the key projection, (H d, D); None if keys are not an affine map of tokens.
-    key_projection: Projection | None = None
+    key_projection: Projection | None = None  # returns `(W, b)` of the key projection; None if it is not affine
     value_projection: Projection | None = None  # returns `(W, b)` of the value projection, `W` of shape (H d, D)
     output_projection: Projection | None = None  # returns `(W, b)` of the output projection, `W` of shape (D, H d)
     attention_scale: Tensor | None = None  # LayerScale factor of the attention branch, (D,), where there is one
@@ -73,13 +72,10 @@ class Anatomy:
     sequence_first: bool = False  # True if the residual stream is (N, B, D); what methods see is (B, N, D) all the same
     no_attention: str = ""  # why the attention methods refuse the model; empty if they do not
     activation: str = ""  # the first of its activations, by its class, that is no ReLU; empty if none was seen
-    # True if blocks know where a patch is by its token alone, so that others can be left out.
-    positions_in_tokens: bool = False
+    positions_in_tokens: bool = False  # True if blocks know places by tokens alone, so that patches can be left out
     heads: int = 0  # how many of its modules carry heads of `mhex.attach`; itself, or a model that it wraps
-    # How it makes probabilities of its logits; None if it returns logits, or this was not asked.
-    ending: Ending | None = None
-    # The first of its parts whose operations cannot be seen one by one, by name; empty if there is none.
-    opaque: str = ""
+    ending: Ending | None = None  # how it makes probabilities of logits; None if it returns logits, or was not asked
+    opaque: str = ""  # the first of its parts whose operations cannot be seen one by one, by name; empty if none
     no_scores: str = ""  # why what it returns holds no class scores; empty if it does, or that is not known
     cuts_gradient: str = ""  # the first of its parts that passes no gradient on, by name; empty if none is known
 
@@ -145,13 +141,13 @@ def first_of(model: nn.Module, *names: str) -> nn.Module:
     )
 
 
-def linear_rows(linear: nn.Module, start: int = 0, stop: int | None = None) -> Projection:
-    """Weight and bias of all or some output rows of a linear layer, read when asked for."""
+def linear_rows(layer: nn.Module, start: int = 0, stop: int | None = None, prefix: str = "") -> Projection:
+    """Weight and bias of all or some output rows of a layer, read when asked for; their names begin with `prefix`."""
 
     def read() -> tuple[Tensor, Tensor | None]:
-        weight, bias = linear.weight, linear.bias
+        weight, bias = getattr(layer, f"{prefix}weight"), getattr(layer, f"{prefix}bias")
         if not isinstance(weight, Tensor):
-            raise CaptureError(f"Expected a linear layer, but {type(linear).__name__} has no weight.")
+            raise CaptureError(f"Expected a linear layer, but {type(layer).__name__} has no weight.")
         return weight.detach()[start:stop], bias.detach()[start:stop] if isinstance(bias, Tensor) else None
 
     return read
@@ -167,19 +163,12 @@ def readout_vector(anatomy: Anatomy, spatial: Tensor, dtype: torch.dtype) -> Ten
 
     `spatial`, bool (B, N), is True at patches or real words. The read-outs `"pool"` and `"measured"` need a pass.
     """
-    w = torch.zeros(spatial.shape, device=spatial.device, dtype=dtype)
-    mean = spatial.to(dtype) / spatial.sum(1, keepdim=True).clamp_min(1)
-    if anatomy.readout == "class":
-        w[:, 0] = 1
-    elif anatomy.readout == "class+distilled":
-        w[:, :2] = 0.5
-    elif anatomy.readout == "mean":
-        w = mean
-    elif anatomy.readout == "class+mean":
-        w = 0.5 * mean
-        w[:, 0] += 0.5
-    else:
+    if anatomy.readout not in _CLASS_SHARES:
         raise CaptureError(f"The read-out {anatomy.readout!r} is only known after a forward pass.")
+    shares = _CLASS_SHARES[anatomy.readout]
+    w = spatial.to(dtype) / spatial.sum(1, keepdim=True).clamp_min(1) * (1 - sum(shares))
+    for token, share in enumerate(shares):
+        w[:, token] += share
     return w
 
 
@@ -187,15 +176,15 @@ GUEST = "mhex"  # name of the guest inside its host
 
 
 class Sighting(Protocol):
-    """What a guest saw in one call of its host."""
+    """What a guest saw in one call of its host: class scores (B, n), and whether a sample may have several classes.
+
+    Scores are those of what predicts: the host's own classifier, or heads that stand for it.
+    """
 
     @property
-    def logits(self) -> Tensor:
-        """Class scores (B, n) of what predicts: the host's own classifier, or heads that stand for it."""
-
+    def logits(self) -> Tensor: ...
     @property
-    def multi_label(self) -> bool:
-        """Whether a sample may have several classes."""
+    def multi_label(self) -> bool: ...
 
 
 @runtime_checkable

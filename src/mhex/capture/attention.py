@@ -15,23 +15,15 @@ EVERY = slice(None)
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """One call of scaled-dot-product attention.
+    """One call of scaled-dot-product attention."""
 
-    Attributes:
-        query, key, value: (B, H, N, d), as given to the kernel.
-        mask: Bool (True = attend) or additive float, broadcastable to (B, H, N, N); None without one.
-        scale: The factor on the dot products.
-        causal: True if the upper triangle is masked.
-        z: (B, H, N, d), what the kernel returned, in the autograd graph; None if no graph was asked for.
-    """
-
-    query: Tensor
+    query: Tensor  # (B, H, N, d), as given to the kernel
     key: Tensor
     value: Tensor
-    mask: Tensor | None
-    scale: float
-    causal: bool
-    z: Tensor | None
+    mask: Tensor | None  # bool (True = attend) or additive float, broadcastable to (B, H, N, N); None without one
+    scale: float  # the factor on the dot products
+    causal: bool  # True if the upper triangle is masked
+    z: Tensor | None  # (B, H, N, d), what the kernel returned, in the autograd graph; None if no graph was asked for
 
     def logits(self, rows: slice = EVERY, masked: bool = True) -> Tensor:
         """Attention logits of all queries or some rows, (B, H, N, N), at least float32; or the bare scaled products."""
@@ -56,11 +48,6 @@ class AttentionRecord:
         if self.mask is None and not self.causal:
             return probabilities
         return probabilities.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
-
-    def gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from dy/dz, (B, H, N, d), or some rows of both."""
-        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
-        return z_gradient.to(dtype) @ self.values().to(dtype).mT
 
     def keys(self) -> Tensor:
         """`k` of every query head, (B, H, N, d), without a graph."""

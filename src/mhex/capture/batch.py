@@ -152,27 +152,19 @@ def kept_tokens(
     Args:
         masks: Arguments of the unit whose names are among `MASKS`.
         above: Those of the whole model.
-        batch: B.
-        tokens: T.
+        batch: Number of samples B.
+        tokens: Number of tokens T. Masks of the model that do not fit them are refused, and those that may be another.
         unit: Its name, for messages.
 
     Returns:
         Bool (B, T), True at tokens that count, or None if all do; and whether only the masks `above` said so.
-
-    Raises:
-        CaptureError: A mask of the model does not fit the unit's tokens, or cannot be told from one of another kind.
     """
     counted: Tensor | None = None  # read off what each query may look at: right, but for rows that look at everything
     no_padding = square = False
     for name, mask in masks.items():
         if mask is None:
             no_padding |= tells_padding([name])
-        elif (
-            isinstance(mask, Tensor)
-            and name in _KEEPING
-            and mask.dim() == 2
-            and mask.shape == (tokens, tokens) == (batch, batch)
-        ):
+        elif isinstance(mask, Tensor) and name in _KEEPING and mask.shape == (tokens, tokens) == (batch, batch):
             square = True  # rows may be samples as well as queries
         elif _fits(name, mask, batch, tokens):
             counted = _counted(name, mask).expand(batch, tokens)
@@ -222,7 +214,6 @@ def first_and_last(ids: Tensor, real: Tensor) -> Tensor:
 
     In BERT-like models these are the class and the separator token. `real`, bool (B, T), is False at padding.
     """
-    last = real.shape[1] - 1 - real.flip(1).int().argmax(1)
-    first = real.int().argmax(1)
-    ends = torch.stack([ids.gather(1, first[:, None])[:, 0], ids.gather(1, last[:, None])[:, 0]], 1)
+    first, last = real.int().argmax(1), real.shape[1] - 1 - real.flip(1).int().argmax(1)
+    ends = ids.gather(1, torch.stack([first, last], 1))
     return (ids[:, :, None] == ends[:, None, :]).any(-1) & real

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -24,12 +24,9 @@ _PASSING = (MhexError, torch.OutOfMemoryError, torch.AcceleratorError)  # these 
 
 @contextmanager
 def model_failures(model: nn.Module, batch: Batch) -> Iterator[None]:
-    """While open, an error that the bare model raises for the batch too becomes one that says so.
+    """While open, an error that the bare model raises for the batch too becomes an UnsupportedModelError that says so.
 
     Any other error is left as it is, and so are running out of memory and faults of a device.
-
-    Raises:
-        UnsupportedModelError: The model itself cannot be called with the batch.
     """
     try:
         yield
@@ -106,9 +103,8 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
     checkpointing, no compiled submodules. Restored: all of these, the state of the random generators and what heads
     saw in the user's own last call. Other threads that explain, run or train the model wait until it is over; weights
     that change meanwhile are refused. The random generators are those of the process: numbers that other threads draw
-    meanwhile are drawn again.
-    Parameters' `.grad` is never written, because gradients are taken with `torch.autograd.grad` for the tensors
-    asked for.
+    meanwhile are drawn again. Parameters' `.grad` is never written, because gradients are taken with
+    `torch.autograd.grad` for the tensors asked for.
 
     Args:
         model: The unwrapped module.
@@ -138,9 +134,10 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         stack.enter_context(_without_fused_layers())
         for _, guest in guests(modules) if GUEST in names else ():
             stack.enter_context(guest.aside())
-        stack.enter_context(_switched_off(parameters, "requires_grad"))
-        stack.enter_context(_swapped(modules, _SETTINGS))
-        stack.enter_context(_switched_off(scripted, "training"))
+        stack.enter_context(_swapped(parameters, "requires_grad", False, of_instance=False))
+        for name, value in _SETTINGS.items():
+            stack.enter_context(_swapped(modules, name, value))
+        stack.enter_context(_swapped(scripted, "training", False, of_instance=False))  # none if they were frozen
         if "_orig_mod" in names:  # a compiled submodule
             stack.enter_context(_without_compiling())
         stack.enter_context(unchanged(modules, parameters))
@@ -148,10 +145,10 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         able = [m for m in modules if getattr(type(m), "_supports_sdpa", False)]
         configs = list({id(config): config for m in able if (config := m.__dict__.get("config")) is not None}.values())
         if attention:
-            stack.enter_context(_swapped(modules, {"fused_attn": True}))  # timm's choice of a kernel
+            stack.enter_context(_swapped(modules, "fused_attn", True))  # timm's choice of a kernel
         else:  # flexible attention alone must give way: it has no gradient on every device
             configs = [c for c in configs if c.__dict__.get(_KERNEL) == "flex_attention"]
-        stack.enter_context(_swapped(configs, {_KERNEL: "sdpa"}))
+        stack.enter_context(_swapped(configs, _KERNEL, "sdpa"))
         yield
 
 
@@ -186,30 +183,17 @@ _without_compiling = Shared(partial(torch.compiler.set_stance, "force_eager"))
 
 
 @contextmanager
-def _switched_off(objects: Sequence[object], flag: str) -> Iterator[None]:
-    """Let a flag be False for a while; scripted modules that were frozen have no mode."""
-    raised = [owner for owner in objects if getattr(owner, flag, False)]
+def _swapped(objects: Sequence[object], name: str, value: Any, of_instance: bool = True) -> Iterator[None]:
+    """Give an attribute, where it exists, another value for a while; asking instances alone for it takes less time."""
+    if of_instance:
+        before = [(owner, owner.__dict__.get(name, value)) for owner in objects]
+    else:
+        before = [(owner, getattr(owner, name, value)) for owner in objects]
+    before = [(owner, old) for owner, old in before if old != value]
     try:
-        for owner in raised:
-            setattr(owner, flag, False)
-        yield
-    finally:
-        for owner in raised:
-            setattr(owner, flag, True)
-
-
-@contextmanager
-def _swapped(objects: Sequence[object], settings: Mapping[str, Any]) -> Iterator[None]:
-    """Give instance attributes that exist other values for a while."""
-    before: list[tuple[object, str, Any]] = []
-    try:
-        for name, value in settings.items():
-            for owner in objects:
-                attributes = owner.__dict__
-                if name in attributes and attributes[name] != value:
-                    before.append((owner, name, attributes[name]))
-                    setattr(owner, name, value)
-        yield
-    finally:
-        for owner, name, value in before:
+        for owner, _ in before:
             setattr(owner, name, value)
+        yield
+    finally:
+        for owner, old in before:
+            setattr(owner, name, old)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -35,41 +36,34 @@ SDPA = F.scaled_dot_product_attention
 def hook_each(
     stack: ExitStack, modules: Iterable[nn.Module | None], before: See | None = None, after: See | None = None
 ) -> None:
-    """Hook every distinct module once.
+    """Hook every distinct module once, for the time of `stack`; None among them is passed over.
 
-    Args:
-        stack: Removes the hooks.
-        modules: Modules; repeated ones and None are passed over.
-        before: Sees the first tensor argument, and returns what the module gets instead.
-        after: Sees the output (of a tuple, its first item), and returns what the caller gets instead.
+    `before` sees the first tensor argument, `after` the output (of a tuple, its first item); what they return
+    replaces it.
     """
-
-    def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        if before is None:
-            return None
-        if args and isinstance(args[0], Tensor):
-            return (before(args[0]), *args[1:]), kwargs
-        for name, value in kwargs.items():
-            if isinstance(value, Tensor):
-                return args, {**kwargs, name: before(value)}
-        raise CaptureError(f"Expected {type(module).__name__} to be called with a tensor, but it was not.")
-
-    def post_hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if after is None:
-            return None
-        if isinstance(output, Tensor):
-            return after(output)
-        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-            return (after(output[0]), *output[1:])
-        raise CaptureError(
-            f"Expected {type(module).__name__} to return a tensor, but it returned {type(output).__name__}."
-        )
-
     for module in dict.fromkeys(m for m in modules if m is not None):
         if before is not None:
-            stack.callback(module.register_forward_pre_hook(of_this_thread(pre_hook), with_kwargs=True).remove)
+            hook = of_this_thread(partial(_change_input, before))
+            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
         if after is not None:
-            stack.callback(module.register_forward_hook(of_this_thread(post_hook)).remove)
+            stack.callback(module.register_forward_hook(of_this_thread(partial(_change_output, after))).remove)
+
+
+def _change_input(change: See, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    if args and isinstance(args[0], Tensor):
+        return (change(args[0]), *args[1:]), kwargs
+    for name, value in kwargs.items():
+        if isinstance(value, Tensor):
+            return args, {**kwargs, name: change(value)}
+    raise CaptureError(f"Expected {type(module).__name__} to be called with a tensor, but it was not.")
+
+
+def _change_output(change: See, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return change(output)
+    if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
+        return (change(output[0]), *output[1:])
+    raise CaptureError(f"Expected {type(module).__name__} to return a tensor, but it returned {type(output).__name__}.")
 
 
 def see_each(stack: ExitStack, modules: Iterable[nn.Module], see: Callable[[Tensor], None]) -> None:
@@ -188,12 +182,9 @@ def unfollow_calls(model: nn.Module, guest: Guest) -> None:
 
 
 class FunctionTap(TorchFunctionMode):
-    """Routes attention calls to `on_attention` and other operations to their rules.
+    """Routes operations to their rules, if there are any, and attention to `on_attention(attend, *args, **kwargs)`.
 
-    Args:
-        on_attention: Called as `on_attention(attend, *args, **kwargs)` for every scaled-dot-product attention;
-            `attend` is the fused kernel, or the rule that stands for it.
-        flow: Hands operations to their relevance rules; None for none.
+    `attend` is the fused kernel, or the rule that stands for it.
     """
 
     def __init__(self, on_attention: Callable[..., Any], flow: RuledPass | None = None) -> None:

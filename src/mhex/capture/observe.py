@@ -1,28 +1,79 @@
-"""Watching one forward pass of an unmodified model, and later passes of the same model."""
+"""Hooks and state of one observed forward pass of an unmodified model, and later passes of the same model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy, Sighting, guests, readout_vector
-from mhex.capture.attention import AttentionRecord
-from mhex.capture.batch import Batch, full
-from mhex.capture.guard import model_failures, untouched
-from mhex.capture.hooks import FunctionTap, hook_each, straighten_norms
+from mhex.capture.anatomy import Anatomy, Block, Sighting, guests
+from mhex.capture.attention import EVERY, AttentionRecord
+from mhex.capture.batch import Batch
+from mhex.capture.hooks import FunctionTap, hook_each, replace_forward
 from mhex.capture.needs import BLOCK_SITES, OUTER_SITES, Needs
 from mhex.capture.operations import Rules, mark, origin_of
-from mhex.capture.outputs import Ending, Outcome, Outputs, as_vector, bare_outcome, find_ending, read_logits
-from mhex.capture.replay import drop_tokens, replace_embeddings, skip_lower_blocks
+from mhex.capture.outputs import Outcome, as_vector, bare_outcome, read_logits
 from mhex.capture.threads import of_this_thread
-from mhex.capture.trace import BlockTrace, Trace
 from mhex.errors import CaptureError, UnsupportedModelError
+
+
+class BlockTrace:
+    """What was kept of one Transformer block. Asking for a site that was not kept is an error."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.sites: dict[str, Tensor] = {}
+        self.record: AttentionRecord | None = None
+        self.targets = 1  # how many targets will ask for the same attention
+        self._attention: Tensor | None = None
+
+    def site(self, name: str) -> Tensor:
+        """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
+        if name not in self.sites:
+            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs. Kept: {sorted(self.sites)}.")
+        return self.sites[name]
+
+    def shows(self, name: str) -> bool:
+        """Whether a site was kept."""
+        return self.record is not None if name == "attention" else name in self.sites
+
+    @property
+    def attention_record(self) -> AttentionRecord:
+        """q, k, v, mask and scale of the attention."""
+        if self.record is None:
+            raise CaptureError("'attention' was not kept of this block; add it to the method's Needs.")
+        return self.record
+
+    @property
+    def z(self) -> Tensor:
+        """Attention output before the output projection, (B, H, N, d), in the graph."""
+        if self.attention_record.z is None:
+            raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
+        return self.attention_record.z
+
+    def attention(self, rows: slice = EVERY) -> Tensor:
+        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; not to be changed.
+
+        It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
+        of its block, which holds some 17 d numbers per token and head where `A` holds N.
+        """
+        if rows != EVERY:
+            return self.attention_record.probabilities(rows)
+        if self._attention is not None:
+            return self._attention
+        probabilities = self.attention_record.probabilities()
+        if self.targets > 1 and probabilities.shape[-1] <= 4 * self.attention_record.query.shape[-1]:
+            self._attention = probabilities
+        return probabilities
+
+    def attention_gradient(self, z_gradient: Tensor) -> Tensor:
+        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
+        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
+        return z_gradient.to(dtype) @ self.attention_record.values().to(dtype).mT
 
 
 class ObservedPass:
@@ -35,24 +86,39 @@ class ObservedPass:
         if self.flow is not None:
             self.flow.sequence_first = anatomy.sequence_first
         self.tap = FunctionTap(self._attend, self.flow)
-        self.blocks = [BlockTrace(block) for block in anatomy.blocks]
+        self.logits = torch.empty(0)  # (B, C), in the autograd graph if one was asked for
+        # What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
+        self.returned: Tensor | None = None
+        self.blocks = [BlockTrace(block) for block in anatomy.blocks]  # first to last
         self.outer: dict[str, Tensor] = {}
-        self.pool: AttentionRecord | None = None
+        self.pool: AttentionRecord | None = None  # the attention of a head that pools
         self.current: int | None = None  # index of the block that is running
         self.entered = 0  # counts calls rather than modules, so that a block used twice is two blocks
         self.replaying: dict[str, Tensor] | None = None  # site of the last block -> tensor that stands in
         # While asleep the model runs on other inputs, and nothing is looked at but the latent.
-        self.asleep = self.graph_asleep = False
+        self.asleep = self.graph_asleep = self.is_over = False
         self.embedded = 0  # uses of the embedding layer in the observed pass
         self.later_latent: Tensor | None = None  # latent of a later pass
         self.substituted: set[str] = set()  # sites of the replayed block that were reached
         self.lower_output: Any = None  # what a lower block returned, for its structure
         self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
         self.sighting: Sighting | None = None
-        self.returned: Tensor | None = None  # what the model gave for the scores in the observed pass
 
-    def hook(self, stack: ExitStack) -> None:
-        """Register what is needed; `stack` removes it."""
+    def run(self, stack: ExitStack) -> None:
+        """The observed forward pass; `stack` removes its hooks and lets go of its tensors."""
+        stack.callback(self.clear)
+        self._hook(stack)
+        batch = self.batch
+        x = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
+        if "input" in self.keep and x is not None:
+            batch = batch.with_input(self._visit("input", x))
+        outcome = self._forward(batch)
+        self.logits = outcome.logits
+        if outcome.latent is not None:
+            self.outer.setdefault("latent", outcome.latent)
+        self._check()
+
+    def _hook(self, stack: ExitStack) -> None:
         keep, anatomy = self.keep, self.anatomy
         if self.guest is not None:
             stack.enter_context(self.guest[1].recording(self.guest[0]))
@@ -203,38 +269,13 @@ class ObservedPass:
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
         return self.current == (0 if all_blocks else len(self.blocks) - 1)
 
-    def run(self, progress: bool) -> Trace:
-        """The observed forward pass."""
-        batch = self.batch
-        x = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
-        if "input" in self.keep and x is not None:
-            batch = batch.with_input(self._visit("input", x))
-        outcome = self._forward(batch)
-        if outcome.latent is not None:
-            self.outer.setdefault("latent", outcome.latent)
-        self._check()
-        trace = Trace(self.anatomy, self.batch, outcome.logits, progress)
-        trace.returned, trace.flow, trace.sighting = self.returned, self.flow, self.sighting
-        trace.blocks, trace.outer, trace.embeddings = self.blocks, self.outer, self._embeddings()
-        trace.rerun, trace.embed = self.rerun, self.embed
-        if "block_input" in self.keep:
-            trace.replay = self.replay
-        return trace
-
-    def _embeddings(self) -> int:
-        """How often words were embedded: layers that share their weight, as encoder and decoder, are several uses."""
-        if not self.embedded:
-            return 0
-        tables = (m.weight for m in self.model.modules() if isinstance(m, nn.Embedding))
-        weight = getattr(self.anatomy.embedding, "weight", None)
-        return max(self.embedded, sum(table is weight for table in tables))
-
     def _forward(self, batch: Batch) -> Outcome:
         """One call of the model: the observed one, or while asleep or replaying another."""
         self.current, self.entered, self.later_latent = None, 0, None
         self.substituted.clear()
         batch = batch.copied() if batch is self.batch else batch
-        graph = self.graph_asleep if self.asleep else self.needs.graph is not None or self.replaying is not None
+        later = self.replaying is not None or self.asleep
+        graph = self.graph_asleep if self.asleep else self.needs.graph is not None or later
         # A function mode costs some microseconds per operation, so it is on only where it has something to do.
         tapped = not self.asleep and (self.needs.blocks or self.flow is not None)
         ending = self.anatomy.ending
@@ -256,7 +297,6 @@ class ObservedPass:
         size = batch.size if self.replaying is None else None
         if "latent" in self.keep and self.anatomy.head is None:  # the latent vector is what the model returns
             return bare_outcome(output, size, self.anatomy.no_latent)
-        later = self.replaying is not None or self.asleep
         latent = self.later_latent if later else self.outer.get("latent")
         scores = read_logits(output, size)
         if not later:
@@ -269,9 +309,11 @@ class ObservedPass:
         missing = [site for site in OUTER_SITES if site in self.keep and site not in self.outer]
         if missing:
             raise CaptureError(f"The forward pass of this {self.anatomy.family} never reached: {', '.join(missing)}.")
-        if self.needs.blocks and self.entered != len(self.blocks):
+        if not self.needs.blocks:
+            return
+        if self.entered != len(self.blocks):
             raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
-        for number, block in enumerate(self.blocks if self.needs.blocks else (), start=1):
+        for number, block in enumerate(self.blocks, start=1):
             depths = ("all", "last") if number == len(self.blocks) else ("all",)
             wanted = [site for site, depth in self.keep.items() if site in BLOCK_SITES and depth in depths]
             if lost := [site for site in wanted if not block.shows(site)]:
@@ -279,16 +321,25 @@ class ObservedPass:
                     f"Block {number} of this {self.anatomy.family} did not show its {', '.join(lost)}: "
                     "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
                 )
+        if self.anatomy.readout == "pool" and self.pool is None:
+            raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
 
     @contextmanager
     def sleep(self, graph: bool = False) -> Iterator[None]:
         """While open, the model runs on other inputs, and its hooks see nothing but the latent."""
+        self._check_open()
         self.asleep, self.graph_asleep = True, graph
         try:
             yield
         finally:
             self.asleep = self.graph_asleep = False
             self.later_latent = None
+
+    def _check_open(self, site: str | None = None) -> None:
+        if self.is_over or (site is not None and site not in self.keep):
+            raise CaptureError(
+                "The model can be run again only while it is observed, its tail only with 'block_input' kept."
+            )
 
     def replay(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Outcome:
         """Outcome of the last block and head alone, run again on other tokens, with a graph to them.
@@ -300,6 +351,7 @@ class ObservedPass:
 
         Images and single texts may be replayed with any number of copies along the batch axis.
         """
+        self._check_open("block_input")
         last = self.blocks[-1]
         if tokens is not None and last.block.norm1 is None:
             block_input, tokens = tokens, None
@@ -309,7 +361,8 @@ class ObservedPass:
             with ExitStack() as stack:
                 if tokens is not None and "tokens" not in self.keep:
                     hook_each(stack, [last.block.norm1], after=partial(self._visit, "tokens"))
-                skip_lower_blocks(stack, [b.block.module for b in self.blocks], self._in_last, self.lower_output)
+                for module in dict.fromkeys(b.block.module for b in self.blocks):
+                    replace_forward(stack, module, partial(self._run_if_last, module.forward))
                 outcome = self._forward(self.batch)
         finally:
             self.replaying = None
@@ -319,6 +372,14 @@ class ObservedPass:
                 f"{len(outcome.logits)}: it answers for the samples of its inputs only, not for copies of them."
             )
         return outcome
+
+    def _run_if_last(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a block returns in a replay. One module may stand for several blocks.
+
+        Lower blocks return at once what one of them returned in the observed pass: it has the structure that the model
+        expects, and its values do not matter, because the last block's input is substituted.
+        """
+        return forward(*args, **kwargs) if self._in_last() else _copy(self.lower_output)
 
     def rerun(
         self, value: Tensor, samples: Tensor | None = None, graph: bool = False, drop: Tensor | None = None
@@ -331,17 +392,19 @@ class ObservedPass:
             graph: With a graph to `value`, or without any.
             drop: A token of each row that is taken out before the first block, (M,), counted with prefix tokens.
         """
-        batch = self.batch.variants(value.clone(), samples)  # the model may write into it
         with self.sleep(graph), ExitStack() as stack:
+            batch = self.batch.variants(value.clone(), samples)  # the model may write into it
             if batch.modality == "text" and value.is_floating_point() and "inputs_embeds" not in batch.kwargs:
                 if not self.embedded:
                     raise CaptureError(
                         "Word embeddings can stand in only where 'input' is kept; add it to the method's Needs."
                     )
-                replace_embeddings(stack, self.anatomy.embedding, self.embedded, value)
+                words = _at_use(self.embedded, lambda x: value.to(x.dtype).clone())
+                hook_each(stack, [self.anatomy.embedding], after=words)
             if drop is None:
                 return self._forward(batch)
-            drop_tokens(stack, self.anatomy, drop)
+            # The module of the first block may stand for others too.
+            hook_each(stack, [self.anatomy.blocks[0].module], _at_use(1, partial(self._without, drop)))
             try:
                 return self._forward(batch)
             except RuntimeError as error:
@@ -354,6 +417,12 @@ class ObservedPass:
                     reason,
                 ) from error
 
+    def _without(self, drop: Tensor, x: Tensor) -> Tensor:
+        """The residual stream without a token of each row, (M,)."""
+        tokens = self._turned(x)
+        remaining = torch.arange(tokens.shape[1], device=tokens.device) != drop[:, None]
+        return self._turned(tokens[remaining].view(len(tokens), -1, tokens.shape[2]))
+
     def embed(self, ids: Tensor) -> Tensor:
         """Word embeddings (..., D) of token ids, as the model's own layer gives them, without a graph."""
         if self.anatomy.embedding is None:
@@ -362,43 +431,13 @@ class ObservedPass:
             words: Tensor = self.anatomy.embedding(ids)
         return words
 
-    @contextmanager
-    def plain(self) -> Iterator[Trace]:
-        """A second pass of a ruled one, with plain gradients."""
-        with self.sleep(), observe(self.model, self.anatomy, self.batch, self.needs) as trace:
-            yield trace
-
-    def measure_readout(self, seen: Trace) -> Tensor:
-        """Read-out of an unknown architecture: the share of each final token in the gradient of the top score, (B, N).
-
-        Of a model without a classifier, in that of the length of its latent vector. The pass is counted in `seen`.
-        """
-        bare = self.anatomy.head is None and "latent" in self.keep
-        needs = Needs(keep={"block_output": "last"}, graph="block_output")
-        needs = needs.with_latent() if bare else needs
-        anatomy = replace(self.anatomy, readout="mean")
-        with self.sleep(), observe(self.model, anatomy, self.batch, needs) as trace:
-            tokens = trace.blocks[-1].site("block_output")
-            y = full(trace.latent).square().sum(1) if bare else trace.logits.amax(1)
-            (gradient,) = trace.gradient(y, tokens)
-            length: Tensor = full(gradient).norm(dim=-1)
-        seen.cost["forwards"] += 1
-        total = length.sum(1, keepdim=True)
-        if not bool((total > 0).all()):
-            raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")
-        return length / total
-
-    def ending(self, trace: Trace, outputs: Outputs | None) -> Ending | None:
-        """How the model makes probabilities of its logits, if it does; a further pass is counted in the trace."""
-        if self.guest is not None and not bool(((trace.logits >= 0) & (trace.logits <= 1)).all()):
-            return None  # heads give logits, whatever their host returns
-        with self.sleep():
-            return find_ending(self.model, self.batch, trace.logits, outputs, cost=trace.cost)
-
     def clear(self) -> None:
-        """Let go of every tensor."""
-        self.blocks, self.outer = [], {}
+        """Let go of every tensor, so that the graph is freed even if the pass is still referred to."""
+        self.is_over = True
+        self.blocks.clear()
+        self.outer.clear()
         self.pool = self.lower_output = self.sighting = self.later_latent = self.returned = None
+        self.logits = self.logits.detach()
         self.tap.on_attention = _over
 
 
@@ -406,66 +445,20 @@ def _over(*_: Any, **__: Any) -> Tensor:
     raise CaptureError("The observed pass is over.")
 
 
-@contextmanager
-def observe(
-    model: nn.Module,
-    anatomy: Anatomy,
-    batch: Batch,
-    needs: Needs,
-    rules: Rules | None = None,
-    progress: bool = False,
-    outputs: Outputs | None = "logits",
-) -> Iterator[Trace]:
-    """Run `model` once on `batch` and show what `needs` asks for.
+def _copy(output: Any) -> Any:
+    """A copy of the tensors in a block's output, because the model may write into them."""
+    if isinstance(output, Tensor):
+        return output.clone()
+    return type(output)(map(_copy, output)) if type(output) in (tuple, list) else output
 
-    Everything before the site where the graph starts runs without a graph. On leaving, also after an error, hooks
-    are gone and the model is as it was (see `untouched`).
 
-    Args:
-        model: The unwrapped module.
-        anatomy: Where things are inside it.
-        batch: Checked inputs.
-        needs: What to keep, and where the graph starts.
-        rules: Relevance rules to apply in this pass (see `mhex.relevance`).
-        progress: Whether `Trace.track` draws progress bars.
-        outputs: What the model returns; None to recognise it. Of a model that returns probabilities, everything is
-            that of its logits, and the trace's anatomy has the `ending`.
+def _at_use(number: int, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A hook that changes the tensor at one use of a module, the first being 1, and lets others pass."""
+    uses = 0
 
-    Yields:
-        The trace. Its tensors are released when the context ends.
-    """
-    with model_failures(model, batch), ExitStack() as stack:
-        stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        if rules is None or rules.partial:  # other rules replace the gradients, and know layers by their tensors
-            straighten_norms(stack, model.modules())
+    def hook(x: Tensor) -> Tensor:
+        nonlocal uses
+        uses += 1
+        return change(x) if uses == number else x
 
-        def run(stack: ExitStack, anatomy: Anatomy) -> tuple[ObservedPass, Trace]:
-            observed = ObservedPass(model, anatomy, batch, needs, rules)
-            stack.callback(observed.clear)
-            observed.hook(stack)
-            trace = observed.run(progress)
-            stack.callback(trace.clear)
-            return observed, trace
-
-        first = stack.enter_context(ExitStack())
-        observed, trace = run(first, anatomy)
-        if outputs != "logits" and (ending := observed.ending(trace, outputs)) is not None:
-            first.close()
-            passes = trace.cost["forwards"]
-            anatomy = replace(anatomy, ending=ending)
-            observed, trace = run(stack, anatomy)
-            trace.cost["forwards"] += passes
-        if observed.flow is not None:
-            outcome = trace.outcome
-            observed.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
-            trace.plain = observed.plain
-        if needs.blocks and anatomy.readout == "measured":  # costs a pass, so only for methods that ask for it
-            trace.measure_readout = partial(observed.measure_readout, trace)
-        elif needs.blocks and anatomy.readout != "pool":
-            dtype = torch.promote_types(trace.logits.dtype, torch.float32)
-            trace.readout_row = readout_vector(anatomy, trace.spatial, dtype)
-        elif needs.blocks:
-            if observed.pool is None:
-                raise CaptureError("Expected an attention-pooling head, but no attention ran outside of the blocks.")
-            trace.readout_row = observed.pool.probabilities().mean(1)[:, 0]
-        yield trace
+    return hook

@@ -7,7 +7,7 @@ that these layers project into it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Function = Callable[..., Any]
+Carry = Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]]  # one backward pass
 
 _NAMED: dict[str, tuple[Function, ...]] = {
     "attention": (F.scaled_dot_product_attention,),
@@ -34,9 +35,7 @@ _NAMED: dict[str, tuple[Function, ...]] = {
     "length": (torch.rsqrt, Tensor.rsqrt),  # of norms that are written out
     "gate": (F.sigmoid, F.hardsigmoid, torch.sigmoid, Tensor.sigmoid),
     "add": (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
-    "subtract": (
-        *(torch.sub, Tensor.sub, torch.subtract, Tensor.subtract, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
-    ),
+    "subtract": (torch.sub, Tensor.sub, torch.subtract, Tensor.subtract, Tensor.__sub__, Tensor.__rsub__, torch.rsub),
     "multiply": (torch.mul, Tensor.mul, torch.multiply, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__),
     "divide": (
         *(torch.div, Tensor.div, torch.divide, Tensor.divide, torch.true_divide, Tensor.true_divide),
@@ -85,24 +84,20 @@ def writes(function: Function) -> bool:
 
 
 # Functions of many forms, by their names: those with a bend have no rule, the others move numbers around.
-_BENT = frozenset(
-    (
-        *("selu", "celu", "softplus", "prelu", "rrelu", "glu", "threshold", "logsigmoid", "softsign", "tanhshrink"),
-        *("hardshrink", "softshrink", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin"),
-    )
-)
-_ROUTES = frozenset(
-    (
-        *("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "permute", "transpose", "swapaxes"),
-        *("movedim", "t", "contiguous", "clone", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "tile"),
-        *("repeat_interleave", "chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "gather"),
-        *("index_select", "flip", "roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle"),
-        *("channel_shuffle", "masked_fill", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d"),
-        *("adaptive_max_pool2d", "amax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
-        *("feature_alpha_dropout", "to", "type_as", "type", "float", "double", "half", "bfloat16", "detach"),
-        *("requires_grad_", "__getitem__", "__get__"),
-    )
-)
+_BENT = {
+    *("selu", "celu", "softplus", "prelu", "rrelu", "glu", "threshold", "logsigmoid", "softsign", "tanhshrink"),
+    *("hardshrink", "softshrink", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin"),
+}
+_ROUTES = {
+    *("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten", "permute", "transpose", "swapaxes"),
+    *("movedim", "t", "contiguous", "clone", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "tile"),
+    *("repeat_interleave", "chunk", "split", "tensor_split", "unbind", "stack", "select", "narrow", "gather"),
+    *("index_select", "flip", "roll", "rot90", "pad", "unfold", "pixel_shuffle", "pixel_unshuffle"),
+    *("channel_shuffle", "masked_fill", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d"),
+    *("adaptive_max_pool2d", "amax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"),
+    *("feature_alpha_dropout", "to", "type_as", "type", "float", "double", "half", "bfloat16", "detach"),
+    *("requires_grad_", "__getitem__", "__get__"),
+}
 
 
 def name_of_operation(function: Function) -> str:
@@ -127,12 +122,7 @@ class RuledPass(Protocol):
     def finish(self, *outputs: Tensor) -> None: ...
     def see_as_one(self, stack: ExitStack) -> None: ...
     def propagate(
-        self,
-        y: Tensor,
-        sources: Sequence[Tensor | None],
-        tensors: tuple[Tensor, ...],
-        carry: Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]],
-        signed: bool,
+        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
     ) -> tuple[list[Tensor], dict[str, Tensor]]: ...
 
 
@@ -181,7 +171,7 @@ def is_from(x: Any, kind: str) -> bool:
 
 def mark(x: Any, origin: Origin | None) -> None:
     """Write down the origin of a tensor, or of each of several."""
-    for tensor in _tensors((x,)):
+    for tensor in tensors_in((x,)):
         setattr(tensor, _ORIGIN, origin)
 
 
@@ -189,7 +179,7 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
     """Mark the result of an operation, from the marks of its arguments."""
     if name not in _FOLLOWED:
         return
-    inputs = [x for x in _tensors(args) if x.requires_grad or name not in _KEEPING or origin_of(x) is not None]
+    inputs = [x for x in tensors_in(args) if x.requires_grad or name not in _KEEPING or origin_of(x) is not None]
     origins = [origin_of(x) for x in inputs]
     layers = frozenset[Mark]().union(*(origin.layers for origin in origins if origin is not None))
     if name == "attention" or (name == "matmul" and any(is_from(x, "weights") for x in inputs)):
@@ -205,9 +195,21 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
         mark(result, origins[0])
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
+def nodes_below(outputs: Iterable[Tensor]) -> Iterator[Any]:
+    """All nodes of the graph that a backward pass from these tensors goes through."""
+    nodes, seen = [output.grad_fn for output in outputs], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            nodes += [below for below, _ in node.next_functions]
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among values, and in lists and tuples among them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+            yield from tensors_in(value)

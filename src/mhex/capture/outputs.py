@@ -42,17 +42,12 @@ _FORMS: dict[Kind, tuple[Function, ...]] = {
 }
 _KINDS: dict[Function, Kind] = {function: kind for kind, forms in _FORMS.items() for function in forms}
 # Operations that change no number: after them a probability is still the one that the activation made.
-_VIEWS = frozenset(
-    (
-        *("reshape", "view", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "contiguous", "clone"),
-        *("to", "type_as", "float", "double", "half", "bfloat16", "__getitem__", "select", "narrow"),
-    )
-)
-_NODES: dict[str, Kind] = {
-    "SigmoidBackward": "sigmoid",
-    "SoftmaxBackward": "softmax",
-    "LogSoftmaxBackward": "log_softmax",
+_VIEWS = {
+    *("reshape", "view", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "contiguous", "clone"),
+    *("to", "type_as", "float", "double", "half", "bfloat16", "__getitem__", "select", "narrow"),
 }
+_NODES: dict[str, Kind]
+_NODES = {"SigmoidBackward": "sigmoid", "SoftmaxBackward": "softmax", "LogSoftmaxBackward": "log_softmax"}
 _VIEW_NODES = frozenset(
     f"{name}Backward" for name in ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "Clone", "ToCopy")
 )
@@ -61,6 +56,7 @@ _LINEAR = _AFFINE | {"add", "pool"}  # these may mix probabilities, which then s
 _UNTOLD = frozenset(("multiply", "divide", "subtract", "negate", "concatenate", "route", None))  # logits or not
 _TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
 _SUM = 1e-4  # how far from 1 probabilities of a sample may add up, if they are not rounded more coarsely
+_PASS = threading.local()  # `skipped` while a pass of the thread leaves out the activation at the end of the model
 _SAY = "Give outputs='probabilities' to confirm it, or outputs='logits' to read the outputs as they are."
 
 
@@ -97,12 +93,9 @@ def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
 
 
 def read_logits(output: Any, batch: int | None = None) -> Tensor:
-    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object.
+    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object, or an error.
 
     `batch` is the number of samples B that the model was given, if known.
-
-    Raises:
-        UnsupportedModelError: If there is no floating-point tensor of shape (B, C) to be found.
     """
     if getattr(output, "last_hidden_state", None) is not None and getattr(output, "logits", None) is None:
         raise UnsupportedModelError(
@@ -181,18 +174,9 @@ class Ending:
         return torch.logit(scores, torch.finfo(scores.dtype).eps)
 
 
-class _Pass(threading.local):
-    """Whether the pass that this thread makes leaves out the activation at the end of the model."""
-
-    skipped = False
-
-
-_PASS = _Pass()
-
-
 def is_skipped() -> bool:
     """Whether the pass that this thread makes leaves out the activation that the model ends in."""
-    return _PASS.skipped
+    return getattr(_PASS, "skipped", False)
 
 
 def has_sigmoids(ending: Ending | None, logits: Tensor) -> bool:
@@ -222,12 +206,9 @@ def find_ending(
         model: The unwrapped module, in evaluation mode.
         batch: Inputs, a few of them are enough.
         scores: What it returns for these or more, (B, C).
-        outputs: What the user says of the outputs; None to recognise it, and to warn of it.
+        outputs: What the user says of the outputs, refused if it cannot be; None to recognise it, and to warn of it.
         warned: Models of which the user was warned already; None to warn always.
         cost: Passes made so far, in which the further one is counted.
-
-    Raises:
-        ArgumentError: The outputs are said to be probabilities, and are not.
     """
     if outputs == "logits":
         return None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.adapters import known_anatomy
+from mhex.capture.adapters.families import known_anatomy
 from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
-from mhex.capture.hooks import hook_each, replace_forward
+from mhex.capture.hooks import hook_each
 from mhex.capture.outputs import Ending, read_logits
 from mhex.errors import ArgumentError, CaptureError
 
@@ -27,49 +27,39 @@ _SHARE = 0.7  # of the free memory that a pass may take
 
 
 def in_chunks(
-    count: int,
-    run: Callable[[int, int], T],
-    width: int,
-    device: torch.device,
-    batch_size: int | None,
-    steps: Iterator[int],
+    count: int, run: Callable[[int, int], T], width: int, device: torch.device, size: int | None, steps: Iterator[int]
 ) -> Iterator[tuple[int, int, T]]:
-    """`run(start, stop)` over `count` samples in parts, each as large as is good.
+    """`run(start, stop)` over `count` samples in parts, as large as is good; yields both ends and what it returned.
 
     On a GPU the first part says what a sample needs, and the others are as large as memory allows. A part that does not
-    fit all the same is halved, and so are all later ones.
-
-    Args:
-        count: Number of samples in all.
-        run: Called for a part of them; must have no effect, because it may be called again for less.
-        width: Numbers that one sample holds.
-        device: Where the model is.
-        batch_size: The most at a time; None for a number of its own.
-        steps: Taken from for every sample that is done, such as a progress bar of `count` steps.
-
-    Yields:
-        Beginning and end of each part, and what `run` returned.
+    fit all the same is halved, and so are all later ones: `run` may be called again for less, and must have no effect.
+    `width` is how many numbers a sample holds; `size` is the most at a time, None for a number of its own. One of
+    `steps` is taken for every sample that is done, as from a progress bar of `count` steps.
     """
     on_gpu = device.type == "cuda"
     first, most = (_ON_CPU, _MOST_ON_CPU) if device.type == "cpu" else (_ON_GPU, _MOST_ON_GPU)
-    size = batch_size or max(1, min(most, first // width))
-    if batch_size is None and device.type == "cpu" and count:
-        size = -(-count // -(-count // size))  # parts of one size: a small rest would cost as much as a large one
+    step = size or max(1, min(most, first // width))
+    if size is None and device.type == "cpu" and count:
+        step = -(-count // -(-count // step))  # parts of one size: a small rest would cost as much as a large one
     start = 0
     with closing(steps):  # type: ignore[type-var]
         while start < count:
-            stop = min(start + size, count)
+            stop = min(start + step, count)
             before = torch.cuda.memory_allocated(device) if on_gpu else 0
-            # Out of the handler, because what it caught still holds the tensors of the pass.
-            result = _attempt(run, start, stop)
-            if result is None:
-                size = max(1, (stop - start) // 2)
+            try:
+                result: tuple[T] | None = (run(start, stop),)
+            except torch.OutOfMemoryError:
+                if stop - start == 1:
+                    raise
+                result = None
+            if result is None:  # out of the handler, because what it caught still holds the tensors of the pass
+                step = max(1, (stop - start) // 2)
                 if on_gpu:
                     torch.cuda.empty_cache()
                 continue
             yield start, stop, result[0]
-            if batch_size is None and start == 0 and on_gpu:
-                size = _fitting(size, stop - start, before, device)
+            if size is None and start == 0 and on_gpu:
+                step = _fitting(step, stop - start, before, device)
             for _ in range(start, stop):
                 next(steps, None)
             start = stop
@@ -82,16 +72,6 @@ def sample_width(batch: Batch, anatomy: Anatomy) -> int:
         return batch.pixels[0].numel()
     width = getattr(anatomy.embedding, "embedding_dim", None)
     return batch.roles[0].shape[1] * (width if isinstance(width, int) else 512)
-
-
-def _attempt(run: Callable[[int, int], T], start: int, stop: int) -> tuple[T] | None:
-    """What `run` returned; None if there was no memory for it. A single sample that does not fit is an error."""
-    try:
-        return (run(start, stop),)
-    except torch.OutOfMemoryError:
-        if stop - start == 1:
-            raise
-        return None
 
 
 def _fitting(size: int, ran: int, before: int, device: torch.device) -> int:
@@ -125,10 +105,7 @@ def plain_vit(model: nn.Module) -> Anatomy:
 def logits_of(model: nn.Module, batch: Batch, ending: Ending | None = None) -> Tensor:
     """Class scores (B, C) of a batch, each sample given the patches alone that the batch keeps.
 
-    Args:
-        model: The unwrapped module.
-        batch: Inputs. Samples that keep as many patches go through the model together.
-        ending: How the model makes probabilities of its logits; None if it does not.
+    Samples that keep as many patches go through the unwrapped model together. `ending` is how it makes probabilities.
     """
     if batch.patches is None:
         with nullcontext() if ending is None else ending.skip():
@@ -139,83 +116,24 @@ def logits_of(model: nn.Module, batch: Batch, ending: Ending | None = None) -> T
     for count in dict.fromkeys(number.tolist()):
         row = (number == count).nonzero()[:, 0]
         part = replace(batch.variants(batch.pixels[row], row), patches=None)
-        with _left_out(anatomy, batch.patches[row]):
+        with ExitStack() as stack:
+            hook_each(stack, [anatomy.blocks[0].module], before=partial(_shortened, anatomy, batch.patches[row]))
             parts.append(logits_of(model, part, ending))
         rows.append(row)
     return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
-@contextmanager
-def _left_out(anatomy: Anatomy, patches: Tensor) -> Iterator[None]:
-    """While open, the first block of a plain Vision Transformer gets these patches alone, after the prefix tokens.
+def _shortened(anatomy: Anatomy, patches: Tensor, tokens: Tensor) -> Tensor:
+    """What enters the first block of a plain Vision Transformer, with these patches alone after the prefix tokens.
 
     Their positions have been added by then, and stay theirs. `patches` is bool (B, P), with as many in each row.
     """
     prefix, size = anatomy.prefix_tokens, len(patches)
+    if tokens.shape[:2] != (size, prefix + patches.shape[1]):
+        raise CaptureError(
+            f"Expected {size} samples of {prefix + patches.shape[1]} tokens before the first block of this "
+            f"{anatomy.family}, but saw {tuple(tokens.shape)}: its patches cannot be left out."
+        )
     always = torch.arange(prefix, device=patches.device).expand(size, -1)
     places = torch.cat([always, prefix + patches.nonzero()[:, 1].view(size, -1)], 1)
-
-    def shorten(tokens: Tensor) -> Tensor:
-        if tokens.shape[:2] != (size, prefix + patches.shape[1]):
-            raise CaptureError(
-                f"Expected {size} samples of {prefix + patches.shape[1]} tokens before the first block of this "
-                f"{anatomy.family}, but saw {tuple(tokens.shape)}: its patches cannot be left out."
-            )
-        return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))
-
-    with ExitStack() as stack:
-        hook_each(stack, [anatomy.blocks[0].module], before=shorten)
-        yield
-
-
-def skip_lower_blocks(stack: ExitStack, modules: Iterable[nn.Module], is_last: Callable[[], bool], output: Any) -> None:
-    """Let every block but the last return a copy of `output` at once, for the time of `stack`.
-
-    The output is what a lower block returned in the observed pass, so it has the structure that the model expects; its
-    values do not matter, because the last block's input is substituted. A module may stand for several blocks, so
-    `is_last` says whether the last one is running.
-    """
-    for module in dict.fromkeys(modules):
-        replace_forward(stack, module, partial(_run_if_last, module.forward, is_last, output))
-
-
-def _run_if_last(
-    forward: Callable[..., Any], is_last: Callable[[], bool], output: Any, *args: Any, **kwargs: Any
-) -> Any:
-    return forward(*args, **kwargs) if is_last() else _copy(output)
-
-
-def _copy(output: Any) -> Any:
-    """A copy of the tensors in a block's output, because the model may write into them."""
-    if isinstance(output, Tensor):
-        return output.clone()
-    return type(output)(map(_copy, output)) if type(output) in (tuple, list) else output
-
-
-def replace_embeddings(stack: ExitStack, embedding: nn.Module | None, use: int, value: Tensor) -> None:
-    """Let word embeddings stand for what the embedding layer returns at one use of it, the first being 1."""
-    uses = 0
-
-    def stand_in(x: Tensor) -> Tensor:
-        nonlocal uses
-        uses += 1
-        return value.to(x.dtype).clone() if uses == use else x
-
-    hook_each(stack, [embedding], after=stand_in)
-
-
-def drop_tokens(stack: ExitStack, anatomy: Anatomy, drop: Tensor) -> None:
-    """Take a token of each row, (M,), out of what enters the first block."""
-    done = False
-
-    def remove(x: Tensor) -> Tensor:
-        nonlocal done
-        if done:  # the module stands for several blocks
-            return x
-        done = True
-        tokens = x.transpose(0, 1) if anatomy.sequence_first else x
-        remaining = torch.arange(tokens.shape[1], device=tokens.device) != drop[:, None]
-        tokens = tokens[remaining].view(len(tokens), -1, tokens.shape[2])
-        return tokens.transpose(0, 1) if anatomy.sequence_first else tokens
-
-    hook_each(stack, [anatomy.blocks[0].module], before=remove)
+    return tokens.gather(1, places[..., None].expand(-1, -1, tokens.shape[2]))

@@ -14,9 +14,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd.graph import _engine_run_backward
 
+from mhex.capture.operations import nodes_below
 from mhex.errors import MhexError, ModelInUseError
 
 _FREE = threading.Condition()
@@ -32,11 +33,7 @@ _TRAINED = (
 
 
 class Shared:
-    """A setting of the whole process that several threads may want at once: made by the first, undone by the last.
-
-    Args:
-        make: Makes the context in which the setting holds.
-    """
+    """A setting of the whole process that several threads may want at once: made by the first, undone by the last."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self.make, self.users, self.lock, self.undo = make, 0, threading.Lock(), ExitStack()
@@ -72,8 +69,7 @@ def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
 def turn(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[bool]:
     """Have a model alone; waits while another thread has a part of it.
 
-    Yields:
-        False within another turn of this thread with the same model.
+    Yields False within another turn of this thread with the same model.
     """
     thread = get_ident()
     keys = {*map(id, modules), *map(id, parameters)}
@@ -101,10 +97,7 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
     What they are doing with the model right now is waited for. Threads that begin meanwhile are watched, which costs
     this one nothing; hooks in the model are needed only where there are other threads already. Gradients on other
     devices than the CPU are taken by a thread that this one needs too and must not wait; they would be lost, so that
-    is refused.
-
-    Raises:
-        ModelInUseError: Such gradients were taken meanwhile, or another thread does not come out of the model.
+    is refused, as is a thread that does not come out of the model.
     """
     lost = threading.Event()
     with ExitStack() as stack:
@@ -116,7 +109,7 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
             for parameter in parameters:
                 if parameter.requires_grad:
                     react = partial(_wait, id(parameter)) if parameter.is_cpu else lost.set
-                    stack.enter_context(_gradient_hook(parameter, react))
+                    _before_gradient(stack, parameter, react)
             _wait_for_calls({*map(id, modules), *map(id, parameters)})
         yield
     if lost.is_set():
@@ -125,11 +118,7 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
 
 @contextmanager
 def unchanged(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Refuse a result if another thread changed weights or modes meanwhile. To be entered when all is set.
-
-    Raises:
-        ModelInUseError: It did; also in the place of an error of torch that came of it.
-    """
+    """Refuse a result, or an error of torch, if another thread changed weights or modes; entered when all is set."""
 
     def state() -> tuple[int, ...]:  # versions only grow
         frozen = sum([p.requires_grad for p in parameters])
@@ -214,16 +203,8 @@ def _part_used(frame: FrameType, keys: Container[int]) -> int | None:
     if frame.f_code is not _BACKWARD:
         key = id(frame.f_locals.get("self")) if frame.f_code.co_name in _CALLS else None
         return key if key in keys else None
-    nodes, seen = [output.grad_fn for output in frame.f_locals.get("t_outputs", ())], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if (key := id(getattr(node, "variable", None))) in keys:
-            return key
-        nodes += [below for below, _ in node.next_functions]
-    return None
+    leaves = (id(getattr(node, "variable", None)) for node in nodes_below(frame.f_locals.get("t_outputs", ())))
+    return next((leaf for leaf in leaves if leaf in keys), None)
 
 
 # Code in which a thread waits for its turn: whatever it does above, it does not go on.
@@ -236,18 +217,9 @@ def _wait_to_run(module: nn.Module, args: tuple[Any, ...]) -> None:
         _wait(id(module))
 
 
-@contextmanager
-def _gradient_hook(parameter: nn.Parameter, react: Callable[[], None]) -> Iterator[None]:
-    """Call a function before a gradient is added to that of a parameter."""
-
-    def hook(gradient: Tensor) -> None:
-        react()
-
-    bare = parameter._backward_hooks is None
-    handle = parameter.register_hook(hook)  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        handle.remove()
-        if bare:
-            parameter._backward_hooks = None
+def _before_gradient(stack: ExitStack, parameter: nn.Parameter, react: Callable[[], None]) -> None:
+    """Call a function before a gradient is added to that of a parameter, for the time of `stack`."""
+    if parameter._backward_hooks is None:
+        stack.callback(setattr, parameter, "_backward_hooks", None)
+    handle = parameter.register_hook(lambda gradient: react())  # type: ignore[no-untyped-call]
+    stack.callback(handle.remove)

@@ -1,21 +1,25 @@
-"""What one forward pass left behind, in the terms that the papers use."""
+"""What one forward pass left behind, in the terms that the papers use, and `observe`, which makes the pass."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex.capture.anatomy import Anatomy, Block, Sighting, grid_of, layout_of
-from mhex.capture.attention import EVERY, AttentionRecord
+from mhex.capture.anatomy import Anatomy, Sighting, grid_of, layout_of, readout_vector
 from mhex.capture.batch import Batch, full
-from mhex.capture.operations import RuledPass
-from mhex.capture.outputs import Outcome, as_vector
+from mhex.capture.guard import model_failures, untouched
+from mhex.capture.hooks import straighten_norms
+from mhex.capture.needs import Needs
+from mhex.capture.observe import BlockTrace, ObservedPass
+from mhex.capture.operations import Rules
+from mhex.capture.outputs import Ending, Outcome, Outputs, as_vector, find_ending
 from mhex.capture.replay import in_chunks, sample_width
 from mhex.errors import ArgumentError, CaptureError
 
@@ -26,104 +30,20 @@ _CUT = (
 )
 
 
-class BlockTrace:
-    """What was kept of one Transformer block. Asking for a site that was not kept is an error."""
+class Trace(ObservedPass):
+    """One forward pass as a method sees it, and what the method leaves for the result."""
 
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.sites: dict[str, Tensor] = {}
-        self.record: AttentionRecord | None = None
-        self.targets = 1  # how many targets will ask for the same attention
-        self._attention: Tensor | None = None
-
-    def site(self, name: str) -> Tensor:
-        """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
-        if name not in self.sites:
-            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs. Kept: {sorted(self.sites)}.")
-        return self.sites[name]
-
-    def shows(self, name: str) -> bool:
-        """Whether a site was kept."""
-        return self.record is not None if name == "attention" else name in self.sites
-
-    @property
-    def attention_record(self) -> AttentionRecord:
-        """q, k, v, mask and scale of the attention."""
-        if self.record is None:
-            raise CaptureError("'attention' was not kept of this block; add it to the method's Needs.")
-        return self.record
-
-    @property
-    def z(self) -> Tensor:
-        """Attention output before the output projection, (B, H, N, d), in the graph."""
-        if self.attention_record.z is None:
-            raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
-        return self.attention_record.z
-
-    def attention(self, rows: slice = EVERY) -> Tensor:
-        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; not to be changed.
-
-        It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
-        of its block, which holds some 17 d numbers per token and head where `A` holds N.
-        """
-        if rows != EVERY:
-            return self.attention_record.probabilities(rows)
-        if self._attention is not None:
-            return self._attention
-        probabilities = self.attention_record.probabilities()
-        if self.targets > 1 and probabilities.shape[-1] <= 4 * self.attention_record.query.shape[-1]:
-            self._attention = probabilities
-        return probabilities
-
-    def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
-        return self.attention_record.gradient(z_gradient)
-
-
-class Trace:
-    """One forward pass as a method sees it.
-
-    Attributes:
-        logits: (B, C), in the autograd graph if one was asked for.
-        blocks: Kept Transformer blocks, first to last.
-        input: Pixels (B, C, H, W) or word embeddings (B, T, D), if kept.
-        features: Output of the feature layer as the model laid it out, if kept; see `as_maps`.
-        latent: The vector that the classifier reads, (B, D), if kept.
-        cost: Passes made so far.
-        layers: Maps of single layers by name, which a method may leave for the result: token scores (B, N), or
-            (B, K, ...) from a method that is called once for all targets.
-        diagnostics: What a method measured of its own result, by name: (B,), or (B, K) as above.
-        signed: Whether the scores are signed, where that depends on the options; None for what is registered.
-        chosen: Options that a method settled by itself, to be written into the result.
-        seed: The seed of random numbers that the user gave.
-        embeddings: How often the pass used the embedding of words, if 'input' is kept.
-        returned: What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
-    """
-
-    def __init__(self, anatomy: Anatomy, batch: Batch, logits: Tensor, progress: bool = False) -> None:
-        self.anatomy = anatomy
-        self.batch = batch
-        self.logits = logits
-        self.returned: Tensor | None = logits
-        self.progress = progress
-        self.blocks: list[BlockTrace] = []
-        self.outer: dict[str, Tensor] = {}
-        self.readout_row: Tensor | None = None
-        self.measure_readout: Callable[[], Tensor] | None = None
-        self.replay: Callable[..., Outcome] = _no_replay
-        self.rerun: Callable[..., Outcome] = _no_replay
-        self.embed: Callable[[Tensor], Tensor] = _no_replay
-        self.plain: Callable[[], AbstractContextManager[Trace]] = _no_second_pass
-        self.flow: RuledPass | None = None
-        self.embeddings = 0
-        self.seed = 0
-        self._done: dict[str, Any] = {}
-        self.sighting: Sighting | None = None
-        self.cost = {"forwards": 1, "backwards": 0}
+    def __init__(self, model: nn.Module, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Rules | None) -> None:
+        super().__init__(model, anatomy, batch, needs, rules)
+        self.progress = False  # whether progress bars are drawn
+        self.seed = 0  # the seed of random numbers that the user gave
+        self.cost = {"forwards": 1, "backwards": 0}  # passes made so far
+        # Maps of single layers by name: token scores (B, N), or (B, K, ...) from a method called once for all targets.
         self.layers: dict[str, Tensor] = {}
-        self.diagnostics: dict[str, Tensor] = {}
-        self.signed: bool | None = None
-        self.chosen: dict[str, Any] = {}
+        self.diagnostics: dict[str, Tensor] = {}  # what a method measured of its own result: (B,), or (B, K) as above
+        self.signed: bool | None = None  # whether scores are, where options decide it; None for what is registered
+        self.chosen: dict[str, Any] = {}  # options that a method settled by itself, to be written into the result
+        self._done: dict[str, Any] = {}
 
     def _outer(self, name: str) -> Tensor:
         if name not in self.outer:
@@ -132,14 +52,17 @@ class Trace:
 
     @property
     def input(self) -> Tensor:
+        """Pixels (B, C, H, W) or word embeddings (B, T, D), if kept."""
         return self._outer("input")
 
     @property
     def features(self) -> Tensor:
+        """Output of the feature layer as the model laid it out, if kept; see `as_maps`."""
         return self._outer("features")
 
     @property
     def latent(self) -> Tensor:
+        """The vector that the classifier reads, (B, D), if kept."""
         return as_vector(self._outer("latent"))
 
     @property
@@ -178,11 +101,49 @@ class Trace:
     @property
     def readout(self) -> Tensor:
         """The read-out vector `w`, (B, N): which tokens the head reads, non-negative, rows summing to 1."""
-        if self.readout_row is None and self.measure_readout is not None:
-            self.readout_row = self.measure_readout()
-        if self.readout_row is None:
+        if not self.needs.blocks or self.is_over:
             raise CaptureError("The read-out vector is known only to methods that keep something of the blocks.")
-        return self.readout_row
+        return self.once("readout", self._find_readout)
+
+    def _find_readout(self) -> Tensor:
+        """Of an unknown architecture, each final token's share in the gradient of the top score, by a further pass.
+
+        Of a model without a classifier, in that of the length of its latent vector.
+        """
+        if self.pool is not None:
+            return self.pool.probabilities().mean(1)[:, 0]
+        if self.anatomy.readout != "measured":
+            return readout_vector(self.anatomy, self.spatial, full(self.logits).dtype)
+        bare = self.anatomy.head is None and "latent" in self.keep
+        needs = Needs(keep={"block_output": "last"}, graph="block_output")
+        anatomy, needs = replace(self.anatomy, readout="mean"), needs.with_latent() if bare else needs
+        with self.sleep(), observe(self.model, anatomy, self.batch, needs) as trace:
+            tokens = trace.blocks[-1].site("block_output")
+            y = full(trace.latent).square().sum(1) if bare else trace.logits.amax(1)
+            (gradient,) = trace.gradient(y, tokens)
+            length: Tensor = full(gradient).norm(dim=-1)
+        self.cost["forwards"] += 1
+        total = length.sum(1, keepdim=True)
+        if not bool((total > 0).all()):
+            raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")
+        return length / total
+
+    @property
+    def embeddings(self) -> int:
+        """How often words were embedded: layers that share their weight, as encoder and decoder, are several uses."""
+        if not self.embedded:
+            return 0
+        tables = (m.weight for m in self.model.modules() if isinstance(m, nn.Embedding))
+        weight = getattr(self.anatomy.embedding, "weight", None)
+        return max(self.embedded, sum(table is weight for table in tables))
+
+    @contextmanager
+    def plain(self) -> Iterator[Trace]:
+        """A second pass of one under rules, with plain gradients."""
+        if self.flow is None or self.is_over:
+            raise CaptureError("Only a pass under rules has a second one without, while it is observed.")
+        with self.sleep(), observe(self.model, self.anatomy, self.batch, self.needs) as trace:
+            yield trace
 
     def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,).
@@ -230,8 +191,7 @@ class Trace:
     @property
     def outcome(self) -> Outcome:
         """Logits and latent of the observed pass, from which targets take their scores."""
-        latent = self.latent if "latent" in self.outer else None
-        return Outcome(self.logits, latent)
+        return Outcome(self.logits, self.latent if "latent" in self.outer else None)
 
     @property
     def read_rows(self) -> slice:
@@ -331,21 +291,59 @@ class Trace:
         return self.on_grid(scores)
 
     def clear(self) -> None:
-        """Let go of every tensor, so that the graph is freed even if the trace is still referred to."""
-        self.blocks.clear()
-        self.outer.clear()
-        self.layers.clear()
-        self.diagnostics.clear()
-        self._done.clear()
-        self.readout_row = self.sighting = self.measure_readout = self.returned = None
-        self.replay = self.rerun = self.embed = _no_replay
-        self.plain = _no_second_pass
-        self.logits = self.logits.detach()
+        super().clear()
+        for kept in (self.layers, self.diagnostics, self._done):
+            kept.clear()
 
 
-def _no_second_pass() -> AbstractContextManager[Trace]:
-    raise CaptureError("Only a pass under rules has a second one without, while it is observed.")
+@contextmanager
+def observe(
+    model: nn.Module,
+    anatomy: Anatomy,
+    batch: Batch,
+    needs: Needs,
+    rules: Rules | None = None,
+    progress: bool = False,
+    outputs: Outputs | None = "logits",
+) -> Iterator[Trace]:
+    """Run `model` once on `batch` and show what `needs` asks for.
 
+    Everything before the site where the graph starts runs without a graph. On leaving, also after an error, hooks
+    are gone and the model is as it was (see `untouched`).
 
-def _no_replay(*_: Any, **__: Any) -> Any:
-    raise CaptureError("The model can be run again only while it is observed, its tail only with 'block_input' kept.")
+    Args:
+        model: The unwrapped module.
+        anatomy: Where things are inside it.
+        batch: Checked inputs.
+        needs: What to keep, and where the graph starts.
+        rules: Relevance rules to apply in this pass (see `mhex.relevance`).
+        progress: Whether `Trace.track` draws progress bars.
+        outputs: What the model returns; None to recognise it. Of a model that returns probabilities, everything is
+            that of its logits, and the trace's anatomy has the `ending`.
+
+    Yields:
+        The trace. Its tensors are released when the context ends.
+    """
+    with model_failures(model, batch), ExitStack() as stack:
+        stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
+        if rules is None or rules.partial:  # other rules replace the gradients, and know layers by their tensors
+            straighten_norms(stack, model.modules())
+        first = stack.enter_context(ExitStack())
+        trace = Trace(model, anatomy, batch, needs, rules)
+        trace.run(first)
+        ending: Ending | None = None
+        # Heads give logits, whatever their host returns.
+        if outputs != "logits" and (trace.guest is None or bool(((trace.logits >= 0) & (trace.logits <= 1)).all())):
+            with trace.sleep():
+                ending = find_ending(model, batch, trace.logits, outputs, cost=trace.cost)
+        if ending is not None:
+            first.close()
+            passes = trace.cost["forwards"]
+            trace = Trace(model, replace(anatomy, ending=ending), batch, needs, rules)
+            trace.run(stack)
+            trace.cost["forwards"] += passes
+        if trace.flow is not None:
+            outcome = trace.outcome
+            trace.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
+        trace.progress = progress
+        yield trace

@@ -13,12 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.relevance.affine import affine, folded_norm
-from mhex.relevance.arithmetic import Sum, as_record, divides, handed, joined
-from mhex.relevance.elementwise import LayerNorm, cut, layer_norm_rule
-from mhex.relevance.flow import Composite, Flow, Rule, Shares
-from mhex.relevance.layers import Affine
-from mhex.relevance.node import Operation, divide, graph_operands, in_graph, used_once
+from mhex.relevance.affine import Affine, Shares, affine, folded_norm
+from mhex.relevance.flow import Composite, Flow, Operation, Rule, divide, graph_operands, in_graph, slopes, used_once
+from mhex.relevance.rules import LayerNorm, Sum, as_record, cut, divides, handed, joined, layer_norm_rule
 
 _LEAST = 1e-9
 _HIDDEN = torch.finfo(torch.float32).tiny  # what a mask leaves of a probability is smaller
@@ -55,45 +52,37 @@ def operation_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) 
         return NotImplemented
     inputs = [args[place] for place in places]
 
-    def constant(value: Any, absolute: bool) -> Any:
-        value = value.detach() if isinstance(value, Tensor) else value
-        return value.abs() if absolute and isinstance(value, Tensor) and value.is_floating_point() else value
-
-    def slopes(s: Tensor, absolute: bool) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            values = [constant(value, absolute) for value in args]
-            options = {name: constant(value, absolute) for name, value in kwargs.items()}
-            points = [values[place].requires_grad_() for place in places]
-            return torch.autograd.grad(operation(*values, **options), points, s)
+    def size(value: Any) -> Any:
+        return value.detach().abs() if isinstance(value, Tensor) and value.is_floating_point() else value
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-        s = _weights(carried, y)
-        triples = zip(inputs, slopes(s, False), slopes(s, True), strict=True)
-        return [mass_one(flow, x.detach() * plain + x.detach().abs() * sized, x) for x, plain, sized in triples]
+        s, sizes = _weights(carried, y), [size(value) for value in args]
+        options = {name: size(value) for name, value in kwargs.items()}
+        plain, sized = slopes(operation, args, kwargs, places, s), slopes(operation, sizes, options, places, s)
+        triples = zip(inputs, plain, sized, strict=True)
+        return [mass_one(flow, x.detach() * a + x.detach().abs() * b, x) for x, a, b in triples]
 
     return flow.node(lambda: operation(*args, **kwargs), back, *inputs)
 
 
 def scale_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
-    """Scaling by a constant: only positive outputs have relevance. Products of activations are as any operation."""
+    """Scaling by a constant; products of activations are as any operation."""
     places = graph_operands(*args)
     if kwargs or (1 in places and divides(operation)):
         return NotImplemented
     if len(places) == 2:
         return operation_rule(flow, operation, *args)
-    return _positive_outputs(flow, lambda: operation(*args), args[places[0]])
+    return positive_outputs(flow, operation, *args)
 
 
-def rms_norm_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The length is a constant, and the same for `|x|`: positive outputs have relevance, as after a scaling."""
-    return _positive_outputs(flow, lambda: operation(x, *args, **kwargs), x)
+def positive_outputs(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Tensor:
+    """Scaling by a constant, or by the length of `x`, which is that of `|x|` too: positive outputs have relevance."""
+    (x,) = in_graph(*args)
 
-
-def _positive_outputs(flow: Flow, compute: Operation, x: Tensor) -> Tensor:
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         return [mass_one(flow, y.clamp_min(0).mul_(_weights(carried, y)).sum_to_size(x.shape), x)]
 
-    return flow.node(compute, back, x)
+    return flow.node(lambda: operation(*args, **kwargs), back, x)
 
 
 def sum_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Tensor:
@@ -127,14 +116,10 @@ def absolute_layer_norm(flow: Flow, call: LayerNorm, carried: Tensor, y: Tensor)
 def activation_rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Element by element: `R` times `(x phi'(x) + |x| phi'(|x|)) / |phi(x)|`, kept for several passes."""
 
-    def times_slope(value: Tensor) -> Tensor:
-        with torch.enable_grad():
-            point = value.view_as(value).requires_grad_()
-            return torch.autograd.grad(operation(point, *args, **kwargs), point, value)[0]
-
     @cache
     def factor() -> Tensor:
-        return times_slope(x.detach()).add_(times_slope(x.detach().abs()))
+        plain, sized = (slopes(operation, (v, *args), kwargs, [0], v)[0] for v in (x.detach(), x.detach().abs()))
+        return plain.add_(sized)
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:
         return [mass_one(flow, _weights(carried, y).mul_(factor()), x)]
@@ -191,7 +176,7 @@ def absolute_rules() -> Composite:
         **dict.fromkeys(("gate", "length"), cut),
         "activation": activation_rule,
         "layer_norm": absolute_layer_norm,
-        "rms_norm": rms_norm_rule,
+        "rms_norm": positive_outputs,
         "batch_norm": folded_norm(operation_rule),
         "softmax": softmax_rule,
         "attention": attention_rule,

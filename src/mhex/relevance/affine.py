@@ -1,4 +1,4 @@
-"""Rules of linear layers and convolutions, a batch norm after them folded in.
+"""Linear layers and convolutions: what they compute, a batch norm after them folded in, and their rules.
 
 With `z_ij = x_i w_ij`, a rule says what `R_i` is. Contributions of one sign are taken by themselves: as a difference of
 others they would leave rounding where there are none.
@@ -7,18 +7,175 @@ others they would leave rounding where there are none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.capture.operations import Mark, Origin, is_from, mark
-from mhex.relevance.flow import Flow, Rule, Shares
-from mhex.relevance.layers import Affine, norm_settings, read_layer
-from mhex.relevance.node import divide
+from mhex.relevance.flow import Flow, Operation, Rule, divide, is_layer
 
+_SMALL = 1e-3  # a sum of contributions of one sign is rounding if it is smaller beside the other
 _LOOK = 64  # rows that are looked at first
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`y = W x + b`: a linear layer, or a convolution."""
+
+    x: Tensor
+    weight: Tensor  # like the bias, a copy where a batch norm is folded in
+    bias: Tensor | None = None
+    geometry: tuple[Any, ...] | None = None  # arguments of torch's convolution after the bias: stride, padding...
+    rounds: bool | None = field(default=None, init=False)  # whether `both_sums` has none; None if it was not asked
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`W x`, plus a bias if one is given."""
+        if self.geometry is None:
+            return F.linear(x, weight, bias)
+        return torch.convolution(x, weight, bias, *self.geometry)
+
+    def transposed(self, s: Tensor, weight: Tensor) -> Tensor:
+        """`W^T s`, of the shape of `x`."""
+        if self.geometry is None:
+            return s @ weight
+        needed = [True, False, False]  # gradients of x, weight and bias
+        back: Tensor = torch.ops.aten.convolution_backward(s, self.x, weight, None, *self.geometry, needed)[0]
+        return back
+
+    def magnitude(self, factor: float, offset: float) -> Tensor:
+        """`factor (sum_i |z_ij| + |b_j|) + offset`, of the shape of `y`; a new tensor."""
+        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+        return self.forward(self.x.abs(), self.weight.abs().mul_(factor), bias.abs().mul_(factor).add_(offset))
+
+    def both_sums(self, y: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Sums of the positive and of the negative contributions, from what the layer computed, bias included.
+
+        None where one of them is so small beside the other that it would be rounding.
+        """
+        sizes = self.forward(self.x.abs(), self.weight.abs())
+        plain, scale = y, sizes
+        if self.bias is not None:
+            bias = self.bias if self.geometry is None else self.bias.reshape(-1, *[1] * len(self.geometry[0]))
+            plain, scale = y - bias, sizes + bias.abs()
+        up, down = (sizes + plain).mul_(0.5), (plain - sizes).mul_(0.5)
+        if self.rounds is None:  # asked once in a pass, as a GPU has to answer
+            object.__setattr__(self, "rounds", bool((torch.minimum(up, -down) < _SMALL * scale).any()))
+        return None if self.rounds else (up, down)
+
+    def one_sign(self, positive: bool) -> Tensor:
+        """`sum_i z_ij` over the contributions of one sign, of the shape of `y`."""
+        up, down = self._signs(positive)
+        total = self.forward(self.x.clamp_min(0), up)
+        return total.add_(self.forward(self.x.clamp_max(0), down)) if self.both_signs else total
+
+    def one_sign_back(self, s: Tensor, positive: bool, times_x: bool = True) -> Tensor:
+        """`sum_j z_ij s_j` over the contributions of one sign, of the shape of `x`; or `w_ij` in place of `z_ij`."""
+        up, down = self._signs(positive)
+        total = self.transposed(s, up).mul_(self.x.clamp_min(0) if times_x else self.x > 0)
+        if not self.both_signs:
+            return total
+        return total.addcmul_(self.transposed(s, down), self.x.clamp_max(0) if times_x else (self.x < 0).to(s))
+
+    def _signs(self, positive: bool) -> tuple[Tensor, Tensor]:
+        """Weights that make contributions of one sign, of positive and of negative `x`."""
+        pair = self.weight.clamp_min(0), self.weight.clamp_max(0)
+        return pair if positive else pair[::-1]
+
+    @cached_property
+    def both_signs(self) -> bool:
+        """False if a convolution follows a ReLU. Linear layers are not looked at: a GPU would have to be waited for."""
+        return self.geometry is None or bool((self.x < 0).any())
+
+    def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
+        """`sum_j s_j b_j`, with one number for every sample and window or token."""
+        return (s @ bias)[..., None] if self.geometry is None else s.flatten(2).sum(2) @ bias
+
+    def narrowed(self, outputs: slice | Tensor) -> Affine:
+        """A linear layer with these of its outputs alone."""
+        return replace(self, weight=self.weight[outputs], bias=None if self.bias is None else self.bias[outputs])
+
+    def folded(self, scale: Tensor, shift: Tensor) -> Affine:
+        """`scale y + shift` as one layer."""
+        bias = shift if self.bias is None else self.bias * scale + shift
+        return replace(self, weight=self.weight * scale.reshape(-1, *[1] * (self.weight.dim() - 1)), bias=bias)
+
+
+def norm_settings(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor] | None:
+    """Factor and offset (C,) of a batch norm; None if it depends on the batch."""
+    if training or running_mean is None or running_var is None:
+        return None
+    scale = (running_var + eps).rsqrt()
+    scale = scale if weight is None else scale * weight
+    shift = -running_mean * scale
+    return scale.to(x.dtype), (shift if bias is None else shift + bias).to(x.dtype)
+
+
+def read_layer(operation: Operation, *args: Any, **kwargs: Any) -> Affine | None:
+    """The layer that a call computes; None if it has none of the known forms."""
+    if is_layer(operation, args):
+        return Affine(args[0], args[1].mT)
+    if operation is F.linear:
+        return Affine(*args, **kwargs)
+    if operation is torch.addmm:
+        return _addmm(*args, **kwargs)
+    return _convolution(*args, **kwargs)
+
+
+def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Affine | None:
+    if beta != 1 or alpha != 1 or input.dim() != 1 or input.requires_grad:
+        return None
+    return Affine(mat1, mat2.mT, input)
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Affine | None:
+    axes = weight.dim() - 2
+    if input.dim() != weight.dim():
+        return None  # without a batch axis
+    steps, holes = _per_axis(stride, axes), _per_axis(dilation, axes)
+    if padding == "valid":
+        padding = 0
+    elif padding == "same":
+        reach = [hole * (size - 1) for hole, size in zip(holes, weight.shape[2:], strict=True)]
+        if any(total % 2 for total in reach):
+            return None  # padded on one side more than on the other
+        padding = [total // 2 for total in reach]
+    return Affine(input, weight, bias, (steps, _per_axis(padding, axes), holes, False, [0] * axes, groups))
+
+
+def _per_axis(value: Any, axes: int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * axes if len(values) == 1 else values
+
+
+class Shares:
+    """A rule of affine layers."""
+
+    all_tokens: ClassVar[bool] = False  # True if it looks at all tokens of a sample to hand down the relevance of one
+
+    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
+        """What the backward pass carries to `x`, given what it carries to `y`; what the bias takes is noted."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -128,32 +285,26 @@ class Separate(Shares):
         return total
 
 
-def affine(shares: Shares, projection: Shares | None = None) -> Rule:
-    """Rule of `"linear"` and `"convolution"`; the first layer of a network has the composite's rule of the entrance.
+def affine(shares: Shares, projection: Shares | None = None, entrance: Shares | None = None) -> Rule:
+    """Rule of `"linear"` and `"convolution"`; None for special layers is the rule of the others.
 
-    `projection` is the rule of layers that project into attention or out of it; None for that of the others.
+    `projection` is that of layers that project into attention or out of it, `entrance` that of the network's first.
     """
 
-    def rule(flow: Flow, operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Any:
+    def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         layer = read_layer(operation, *args, **kwargs)
         if layer is None or layer.weight.requires_grad:
             return NotImplemented
-        usual = shares if flow.entered or flow.composite.entrance is None else flow.composite.entrance
+        usual = shares if flow.entered or entrance is None else entrance
         flow.entered = True
         output, after_attention = Mark(), is_from(layer.x, "attention")
 
         def choose() -> Shares:  # on the way back, when it is known where the output went
             return projection if projection is not None and (after_attention or output.projects) else usual
 
-        def fold(x: Tensor, settings: tuple[Tensor, Tensor], compute: Callable[[], Tensor]) -> Any:
-            # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
-            if layer.geometry is None and x.dim() != 2:
-                return NotImplemented
-            return _ruled(flow, layer.folded(*settings), choose, compute)
-
         y = _ruled(flow, layer, choose, lambda: operation(*args, **kwargs))
         mark(y, Origin(frozenset((output,))))
-        flow.folding = (y, fold)
+        flow.folding = (y, layer, choose)
         return y
 
     return rule
@@ -162,14 +313,14 @@ def affine(shares: Shares, projection: Shares | None = None) -> Rule:
 def folded_norm(alone: Rule) -> Rule:
     """Rule of `"batch_norm"`: folded into the layer before it; `alone` is the rule of one that follows no layer."""
 
-    def rule(flow: Flow, operation: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         settings = norm_settings(x, *args, **kwargs)
         if settings is None:
             return NotImplemented
-        if flow.folding is not None and flow.folding[0] is x:
-            folded = flow.folding[1](x, settings, lambda: operation(x, *args, **kwargs))
-            if folded is not NotImplemented:
-                return folded
+        output, layer, choose = flow.folding or (None, None, None)
+        # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
+        if output is x and (layer.geometry is not None or x.dim() == 2):
+            return _ruled(flow, layer.folded(*settings), choose, lambda: operation(x, *args, **kwargs))
         return alone(flow, operation, x, *args, **kwargs)
 
     return rule

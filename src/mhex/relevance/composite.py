@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from mhex.relevance import arithmetic, elementwise
-from mhex.relevance.affine import Epsilon, affine, folded_norm
-from mhex.relevance.flow import Composite, Rule, Shares
+from mhex.relevance import rules
+from mhex.relevance.affine import Epsilon, Shares, affine, folded_norm
+from mhex.relevance.flow import Composite, Rule
 
 EXACT = Epsilon(0.0)
 
@@ -28,23 +28,23 @@ def gradient_rules(
         projection: Rule of layers that project into attention or out of it; that of the others if None.
     """
     constant = attention == "constant"
-    rules: dict[str, Rule] = {
+    table: dict[str, Rule] = {
         "linear": affine(linear, projection),
         "convolution": affine(convolution or linear, projection),
-        "batch_norm": folded_norm(elementwise.affine_norm),
-        "layer_norm": elementwise.frozen_layer_norm,
-        "rms_norm": elementwise.frozen_rms_norm,
-        "group_norm": elementwise.frozen_group_norm,
-        "activation": elementwise.ratio_of_activation if activation == "identity" else _unchanged,
-        "softmax": elementwise.cut if constant else _unchanged,
-        "attention": arithmetic.constant_attention if constant else arithmetic.shared_attention,
-        "matmul": arithmetic.halved(0.0),
-        "concatenate": arithmetic.joined,
-        **dict.fromkeys(("gate", "length"), elementwise.cut),
-        **dict.fromkeys(("multiply", "divide"), arithmetic.scaled),
-        **dict.fromkeys(("add", "subtract"), arithmetic.plain_sum),
+        "batch_norm": folded_norm(rules.affine_norm),
+        "layer_norm": rules.frozen_layer_norm,
+        "rms_norm": rules.frozen_rms_norm,
+        "group_norm": rules.frozen_group_norm,
+        "activation": rules.ratio_of_activation if activation == "identity" else _unchanged,
+        "softmax": rules.cut if constant else _unchanged,
+        "attention": rules.constant_attention if constant else rules.shared_attention,
+        "matmul": rules.halved(0.0),
+        "concatenate": rules.joined,
+        **dict.fromkeys(("gate", "length"), rules.cut),
+        **dict.fromkeys(("multiply", "divide"), rules.scaled),
+        **dict.fromkeys(("add", "subtract"), rules.plain_sum),
     }
-    return Composite("gradient", rules)
+    return Composite("gradient", table)
 
 
 def relevance_rules(
@@ -64,26 +64,26 @@ def relevance_rules(
         floor: Least size of what sums and products are divided by, as a share of the sizes of their terms, in networks
             whose norms or softmax pass relevance on.
     """
-    split = (arithmetic.renormalised if residual == "renormalised" else arithmetic.by_ratio)(epsilon, floor)
+    split = (rules.renormalised if residual == "renormalised" else rules.by_ratio)(epsilon, floor)
     passing = ("activation", "layer_norm", "rms_norm", "group_norm", "softmax")
-    rules: dict[str, Rule] = {
-        **dict.fromkeys(("linear", "convolution"), affine(linear)),
-        **dict.fromkeys(passing, elementwise.passed),
-        **dict.fromkeys(("multiply", "divide", "negate"), arithmetic.scaled),
-        **dict.fromkeys(("add", "subtract"), arithmetic.summed(split)),
-        **dict.fromkeys(("gate", "length"), elementwise.cut),
-        "batch_norm": folded_norm(elementwise.passed),
-        "attention": arithmetic.halved_attention(epsilon, floor),
-        "matmul": arithmetic.halved(epsilon, floor),
-        "pool": arithmetic.by_share(epsilon, floor),
-        "concatenate": arithmetic.joined,
+    table: dict[str, Rule] = {
+        **dict.fromkeys(("linear", "convolution"), affine(linear, entrance=entrance)),
+        **dict.fromkeys(passing, rules.passed),
+        **dict.fromkeys(("multiply", "divide", "negate"), rules.scaled),
+        **dict.fromkeys(("add", "subtract"), rules.summed(split)),
+        **dict.fromkeys(("gate", "length"), rules.cut),
+        "batch_norm": folded_norm(rules.passed),
+        "attention": rules.halved_attention(epsilon, floor),
+        "matmul": rules.halved(epsilon, floor),
+        "pool": rules.by_share(epsilon, floor),
+        "concatenate": rules.joined,
     }
-    return Composite("relevance", rules, entrance)
+    return Composite("relevance", table)
 
 
 def guided_rules() -> Composite:
     """Guided backpropagation: every operation keeps its gradient but the ReLU."""
-    return Composite("gradient", {"activation": elementwise.guided, "bent": elementwise.guided}, partial=True)
+    return Composite("gradient", {"activation": rules.guided, "bent": rules.guided}, partial=True)
 
 
 def _unchanged(flow: Any, operation: Rule, *args: Any, **kwargs: Any) -> Any:

@@ -8,47 +8,46 @@ carries relevance itself, and every operation but the moving ones needs a rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from mhex.capture import full
 from mhex.capture.hooks import replace_forward
-from mhex.capture.operations import LINEAR, OPERATIONS, OUT_OF_PLACE, Function, follow, name_of_operation, writes
+from mhex.capture.operations import (
+    LINEAR,
+    OPERATIONS,
+    OUT_OF_PLACE,
+    Carry,
+    Function,
+    follow,
+    name_of_operation,
+    nodes_below,
+    tensors_in,
+    writes,
+)
 from mhex.errors import CaptureError, UnsupportedModelError
-from mhex.relevance.layers import Affine, is_layer
-from mhex.relevance.node import USES, Back, Node, any_in_graph, nodes_below, note_uses, overlap
 
 Rule = Callable[..., Any]
+Operation = Callable[..., Tensor]
+Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
+_USES = "_mhex_uses"  # an attribute of the tensors of a pass
 _PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
 _WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their GELUs may be made of small operations
-
-
-class Shares:
-    """A rule of affine layers."""
-
-    all_tokens: ClassVar[bool] = False  # True if it looks at all tokens of a sample to hand down the relevance of one
-
-    def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
-        """What the backward pass carries to `x`, given what it carries to `y`; what the bias takes is noted."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Composite:
     """A variant of relevance propagation."""
 
-    # What the backward pass carries: a modified `"gradient"`, or `"relevance"` itself.
-    flow: Literal["gradient", "relevance"]
-    # From the name of an operation to its rule, called as `rule(flow, operation, *args, **kwargs)` in place of the
-    # operation.
+    flow: Literal["gradient", "relevance"]  # what the backward pass carries
+    # By the name of an operation: called as `rule(flow, operation, *args, **kwargs)` in its place.
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    entrance: Shares | None = None  # rule of the first layer of the network, where it has one of its own
     partial: bool = False  # True if operations without a rule are meant to keep their gradient
 
     def begin(self, model: nn.Module, size: int) -> Flow:
@@ -63,25 +62,17 @@ class Composite:
 
 
 class Flow:
-    """One pass under a composite.
+    """One pass under a composite over `size` samples.
 
-    Args:
-        composite: The rules.
-        size: Number of samples B.
-        written_out: Activations that may be made of small operations.
-
-    Attributes:
-        relevance: Whether the backward pass carries relevance itself, or a gradient.
-        sequence_first: Whether tensors of three axes may be laid out (N, B, D).
-        turned, straightened: Whether they are, or are not, where the pass is now.
-        everywhere: Whether the backward pass has reached most tokens.
-        lost: What constants of the model have absorbed, (B,); None if nothing.
+    `written_out` are activations that may be made of small operations. Tensors of three axes may be laid out (N, B, D)
+    if `sequence_first`; `turned` and `straightened` say that they are, or are not, where the pass is now.
     """
 
     def __init__(self, composite: Composite, size: int, written_out: Sequence[nn.Module] = ()) -> None:
         self.composite, self.size, self.relevance = composite, size, composite.flow == "relevance"
-        self.sequence_first = self.turned = self.straightened = self.everywhere = False
-        self.lost: Tensor | None = None
+        self.sequence_first = self.turned = self.straightened = False
+        self.everywhere = False  # the backward pass has reached most tokens
+        self.lost: Tensor | None = None  # what constants of the model have absorbed, (B,); None if nothing
         self.unknown: Counter[str] = Counter()
         self.doubts: dict[Any, str] = {}  # operations without a rule, by their nodes of the graph
         self.passing: set[Any] = set()  # nodes of norms and softmax, which pass relevance on
@@ -90,8 +81,8 @@ class Flow:
         self.written_out = written_out
         self.entered = False  # the first layer of the network was met
         self.inside = False  # the pass is inside of an operation that is seen as one
-        # The output of the last layer, and what a batch norm that follows makes of it.
-        self.folding: tuple[Tensor, Callable[[Tensor, tuple[Tensor, Tensor], Callable[[], Tensor]], Any]] | None = None
+        # The output of the last layer, that layer and what chooses its rule, for a batch norm that follows.
+        self.folding: tuple[Tensor, Any, Callable[[], Any]] | None = None
         self.replaced: dict[int, tuple[Tensor, Tensor]] = {}  # tensors that the model believes it has written into
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
@@ -104,7 +95,7 @@ class Flow:
         note_uses(inputs)
         value: Tensor = Node.apply(self, compute, back, *inputs)
         if counted:
-            setattr(value, USES, 0)
+            setattr(value, _USES, 0)
         return value
 
     def incoming(self, carried: Tensor, value: Tensor) -> Tensor:
@@ -186,7 +177,7 @@ class Flow:
             args = tuple(map(self.current, args))
             kwargs = {name: self.current(value) for name, value in kwargs.items()}
         operation = OUT_OF_PLACE.get(function, function)
-        if not any_in_graph((*args, *kwargs.values())):
+        if not in_graph(*args, *kwargs.values()):
             result = function(*args, **kwargs)
             follow(name_of_operation(operation), args, result)
             return result
@@ -206,7 +197,7 @@ class Flow:
             args, kwargs = _by_position(args, kwargs)
         name = name_of_operation(OUT_OF_PLACE.get(function, function))
         rule = self.composite.rules.get(name)
-        if not any_in_graph(args):
+        if not in_graph(*args):
             return function(*args, **kwargs)
         self.met.add(name)
         return function(*args, **kwargs) if rule is None else rule(self, function, *args, **kwargs)
@@ -314,7 +305,7 @@ class Flow:
         self.folding = None
         self.uneven = "length" in self.met
         if self.doubts or self.passing:
-            reached = nodes_below(outputs)
+            reached = set(nodes_below(outputs))
             self.uneven |= not self.passing.isdisjoint(reached)
             unruled = [name for node, name in self.doubts.items() if node in reached]
             self.doubts.clear()
@@ -334,12 +325,7 @@ class Flow:
             )
 
     def propagate(
-        self,
-        y: Tensor,
-        sources: Sequence[Tensor | None],
-        tensors: tuple[Tensor, ...],
-        carry: Callable[[Tensor, Tensor, tuple[Tensor, ...]], Sequence[Tensor]],
-        signed: bool,
+        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Relevance of kept tensors, and the books of the first one.
 
@@ -347,12 +333,8 @@ class Flow:
         the score, `o dy/do`, scaled to mass 1: a class with 1, or -1 if its logit is negative, so that scores above 0
         speak for the class. Shares of both signs are handed down one after the other, because sums are renormalised.
 
-        Args:
-            y: One score per sample, (B,).
-            sources: What relevance may start from: the outputs, or for concepts the latent vector.
-            tensors: Kept tensors.
-            carry: One backward pass, from a tensor and what it starts with to each of several tensors.
-            signed: False to start with absolute shares.
+        `y` is one score per sample, (B,); `sources` are what relevance may start from: the outputs, or for concepts the
+        latent vector. `carry` hands what a tensor starts with to others. Without `signed`, shares are absolute.
         """
         source, start = _start(y, sources)
         self.settle()
@@ -364,7 +346,7 @@ class Flow:
         start = start / mass.where(mass > 0, 1.0)
         start = start if signed else start.abs()
         # One pass for samples whose shares have one sign, whichever it is; those with both take part in a second.
-        relevances, lost = [torch.zeros_like(full(tensor.detach())) for tensor in tensors], None
+        relevances, lost = [torch.zeros_like(full(tensor.detach())) for tensor in tensors], start.new_zeros(len(start))
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
@@ -376,8 +358,7 @@ class Flow:
             for relevance, more in zip(relevances, carried, strict=True):
                 relevance.add_(full(more) * _per_sample(sign, more))
             if (share := self.settle()) is not None:
-                share = share * sign.flatten()
-                lost = share if lost is None else lost + share
+                lost += share * sign.flatten()
         return relevances, _books(start, relevances[0], lost)
 
 
@@ -428,3 +409,80 @@ def _not_guided(name: str) -> UnsupportedModelError:
         f"Guided backpropagation cannot explain this model: {reason}; choose smoothgrad or integrated-gradients.",
         reason,
     )
+
+
+class Node(torch.autograd.Function):
+    """A value with another backward. Its first argument is the `Flow` of the pass."""
+
+    @staticmethod
+    def forward(ctx: Any, flow: Any, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
+        value = compute()
+        ctx.flow, ctx.back = flow, back
+        ctx.layout = flow.turned, flow.straightened
+        ctx.value = value.detach()  # a second tensor, so that the node does not hold itself
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *carried: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.flow.turned, ctx.flow.straightened = ctx.layout
+        return (None, None, None, *ctx.back(carried[0], ctx.value))
+
+
+def note_uses(inputs: Iterable[Any]) -> None:
+    """Count one more use of every result of a rule among the inputs of an operation."""
+    for x in tensors_in(inputs):
+        if (uses := getattr(x, _USES, None)) is not None:
+            setattr(x, _USES, uses + 1)
+
+
+def used_once(x: Tensor) -> bool:
+    """True for the result of a rule that only one operation reads; this is known after the forward pass."""
+    return getattr(x, _USES, None) == 1
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two views of one tensor have elements in common."""
+    places = torch.zeros(a.untyped_storage().nbytes() // a.element_size(), dtype=torch.bool)
+    places.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
+    return bool(places.as_strided(b.shape, b.stride(), b.storage_offset()).any())
+
+
+def graph_operands(*values: Any) -> list[int]:
+    """Positions of the operands that are in the graph."""
+    return [place for place, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+
+
+def in_graph(*values: Any) -> list[Tensor]:
+    """The tensors among values, and in lists among them, that are in the graph."""
+    return [tensor for tensor in tensors_in(values) if tensor.requires_grad]
+
+
+def slopes(
+    operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any], places: Sequence[int], s: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients of an operation with respect to the operands at some places, from that of its value."""
+    with torch.enable_grad():
+        points = {place: args[place].detach().requires_grad_() for place in places}
+        value = operation(*(points.get(place, operand) for place, operand in enumerate(args)), **kwargs)
+        return torch.autograd.grad(value, list(points.values()), s)
+
+
+def at_least(by: Tensor, size: Tensor, floor: float) -> Tensor:
+    """Divisors with absolute values of `floor * size` at least; their signs stay."""
+    return torch.copysign(torch.maximum(by.abs(), size * floor), by)
+
+
+def divide(number: Tensor, by: Tensor, epsilon: float) -> Tensor:
+    """`number / (by + epsilon sgn(by))` with `sgn(0) = 1`; without epsilon, 0 where the divisor is 0."""
+    if epsilon == 0:
+        return (number / by).masked_fill_(by == 0, 0.0)
+    stable = torch.copysign(by.new_tensor(epsilon), by).add_(by)
+    return torch.div(number, stable, out=stable)
+
+
+def is_layer(operation: Callable[..., Tensor], args: tuple[Any, ...]) -> bool:
+    """True of a matrix product that is a linear layer by another name: rows of the graph, times a constant matrix."""
+    if getattr(operation, "__name__", "") not in ("matmul", "__matmul__", "mm") or len(args) != 2:
+        return False
+    rows, matrix = args
+    return bool(rows.requires_grad and rows.dim() > 1 and not matrix.requires_grad and matrix.dim() == 2)

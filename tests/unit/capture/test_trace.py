@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import mhex
-from mhex.capture import Anatomy, AttentionRecord, Batch, Trace
+from mhex.capture import Anatomy, AttentionRecord, Batch, Needs, Trace
 from support.cases import METHODS
 from support.models import CLASSES, enliven
 
@@ -18,8 +18,8 @@ from support.models import CLASSES, enliven
 
 
 def trace(seed: int = 0, dtype: torch.dtype = torch.float32) -> Trace:
-    made = Trace(Anatomy("none", "image"), Batch("image"), torch.zeros(1, 2, dtype=dtype))
-    made.seed = seed
+    made = Trace(torch.nn.Identity(), Anatomy("none", "image"), Batch("image"), Needs(), None)
+    made.logits, made.seed = torch.zeros(1, 2, dtype=dtype), seed
     return made
 
 

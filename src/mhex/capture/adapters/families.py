@@ -1,11 +1,13 @@
 """Families of models that are known by their classes: Transformers and CNNs of timm, torchvision and Hugging Face.
 
-Each function gives the `Anatomy` of a model of its family, and None for other models.
+An adapter is a function from a model to its `Anatomy`, or None if the model is of another family. To add a family,
+write such a function and put it into `ADAPTERS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from mhex.capture.anatomy import (
     Anatomy,
     Block,
     FeatureLayer,
-    Projection,
+    Layout,
     Readout,
     first_of,
     is_a,
@@ -23,67 +25,84 @@ from mhex.capture.anatomy import (
     name_of,
 )
 
+Adapter = Callable[[nn.Module], Anatomy | None]
 _HF = "transformers.models"
-# package, class, name shown, where the last feature maps are (of a sequence, its last item)
-_CNNS = (
-    ("torchvision.models", "ResNet", "torchvision ResNet", "layer4"),
-    ("timm.models", "ResNet", "timm ResNet", "layer4"),
-    ("torchvision.models", "ConvNeXt", "torchvision ConvNeXt", "features"),
-    ("timm.models", "ConvNeXt", "timm ConvNeXt", "stages"),
-    ("torchvision.models", "EfficientNet", "torchvision EfficientNet", "features"),
-    ("timm.models", "EfficientNet", "timm EfficientNet", "bn2"),
+_CNN: tuple[Layout, str] = ("nchw", "it is a convolutional network without attention")
+_SWIN: tuple[Layout, str] = (
+    "nhwc",
+    "it attends within shifted windows, so its attention maps do not join into one over the image",
 )
-_HF_VISION: dict[str, Readout] = {
-    "ViTForImageClassification": "class",
-    "DeiTForImageClassification": "class",
+# Models of stages, for the CAM methods: package, class, name shown, where the last feature maps are (of a sequence, its
+# last item), their layout and why attention methods refuse it.
+_STAGED = (
+    ("torchvision.models", "ResNet", "torchvision ResNet", "layer4", *_CNN),
+    ("timm.models", "ResNet", "timm ResNet", "layer4", *_CNN),
+    ("torchvision.models", "ConvNeXt", "torchvision ConvNeXt", "features", *_CNN),
+    ("timm.models", "ConvNeXt", "timm ConvNeXt", "stages", *_CNN),
+    ("torchvision.models", "EfficientNet", "torchvision EfficientNet", "features", *_CNN),
+    ("timm.models", "EfficientNet", "timm EfficientNet", "bn2", *_CNN),
+    ("torchvision.models", "SwinTransformer", "torchvision Swin Transformer", "features", *_SWIN),
+    ("timm.models", "SwinTransformer", "timm Swin Transformer", "layers", *_SWIN),
+    ("timm.models", "SwinTransformerV2", "timm Swin Transformer", "layers", *_SWIN),
+)
+_HF_VISION = ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters")
+_HF_READOUTS: dict[str, Readout] = {  # where it is not the class token
     "DeiTForImageClassificationWithTeacher": "class+distilled",
     "Dinov2ForImageClassification": "class+mean",
     "Dinov2WithRegistersForImageClassification": "class+mean",
-    # Without a classifier, to be explained by concepts.
-    "ViTModel": "class",
-    "DeiTModel": "class",
-    "Dinov2Model": "class",
-    "Dinov2WithRegistersModel": "class",
 }
 _HF_TEXT = ("Bert", "Roberta", "DistilBert")
+# Modules of blocks by the names that they have had in several versions.
+_VISION_PARTS = {
+    "norm1": ("layernorm_before", "norm1"),
+    "attention_output": ("attention",),
+    "mlp_input": ("mlp", "intermediate"),
+    "mlp_output": ("mlp", "output"),
+    "key_projection": ("attention.k_proj", "attention.attention.key"),
+    "value_projection": ("attention.v_proj", "attention.attention.value"),
+    "output_projection": ("attention.o_proj", "attention.output.dense"),
+}
+_TEXT_PARTS = {
+    "attention_output": ("attention.output.dense", "attention.out_lin"),
+    "mlp_input": ("intermediate", "ffn"),
+    "mlp_output": ("output.dense", "ffn"),
+    "key_projection": ("attention.self.key", "attention.k_lin"),
+    "value_projection": ("attention.self.value", "attention.v_lin"),
+    "output_projection": ("attention.output.dense", "attention.out_lin"),
+}
+_TORCHVISION_PARTS = {
+    "norm1": ("ln_1",),
+    "attention_output": ("self_attention",),  # `out_proj` is never called as a module: only its weight is used
+    "mlp_input": ("mlp",),
+    "mlp_output": ("mlp",),
+    "output_projection": ("self_attention.out_proj",),
+}
 
 
-def cnn_anatomy(model: nn.Module) -> Anatomy | None:
-    """Convolutional classifiers."""
-    for package, name, family, stage in _CNNS:
+def known_anatomy(model: nn.Module) -> Anatomy | None:
+    """Anatomy of a model of a known family, read from its modules alone; None for other models."""
+    return next((anatomy for adapter in ADAPTERS if (anatomy := adapter(model)) is not None), None)
+
+
+def staged_anatomy(model: nn.Module) -> Anatomy | None:
+    """Convolutional classifiers, and Swin Transformers, whose feature maps have channels last."""
+    for package, name, family, stage, layout, no_attention in _STAGED:
         if is_a(model, package, name):
             layer, place = first_of(model, stage), stage
             if isinstance(layer, nn.Sequential):
                 *_, (number, layer) = layer.named_children()
                 place = f"{stage}.{number}"
+            size = getattr(getattr(model, "patch_embed", None), "img_size", None)
             return Anatomy(
                 family=family,
                 modality="image",
+                image_size=None if size is None else (int(size[0]), int(size[1])),
                 channels=_image_channels(model),
-                features=FeatureLayer(layer, "nchw", place),
+                features=FeatureLayer(layer, layout, place),
                 head=_classifier(model),
-                no_attention="it is a convolutional network without attention",
+                no_attention=no_attention,
             )
     return None
-
-
-def swin_anatomy(model: nn.Module) -> Anatomy | None:
-    """Swin Transformers of torchvision and timm, for the CAM methods. Their feature maps have channels last."""
-    is_timm = is_a(model, "timm.models", "SwinTransformer", "SwinTransformerV2")
-    if not is_timm and not is_a(model, "torchvision.models", "SwinTransformer"):
-        return None
-    stages = "layers" if is_timm else "features"
-    *_, (number, last) = first_of(model, stages).named_children()
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
-    return Anatomy(
-        family=f"{'timm' if is_timm else 'torchvision'} Swin Transformer",
-        modality="image",
-        image_size=None if size is None else (int(size[0]), int(size[1])),
-        channels=_image_channels(model),
-        features=FeatureLayer(last, "nhwc", f"{stages}.{number}"),
-        head=_classifier(model),
-        no_attention="it attends within shifted windows, so its attention maps do not join into one over the image",
-    )
 
 
 def _classifier(model: nn.Module) -> nn.Module | None:
@@ -108,22 +127,18 @@ def timm_anatomy(model: nn.Module) -> Anatomy | None:
     stock: Any = model
     # Blocks of several attentions side by side (ParallelThingsBlock) cannot be read one by one.
     several = any(isinstance(getattr(module, "attns", None), nn.ModuleList) for module in stock.blocks)
-    blocks = () if several else tuple(map(_timm_block, stock.blocks))
     embed = stock.patch_embed
     rows, columns = embed.feat_ratio(as_scalar=False)  # the patch size, or the stride of a convolutional stem
     image_size = None if getattr(stock, "dynamic_img_size", False) else getattr(embed, "img_size", None)
-    return Anatomy(
+    return _vision_transformer(
+        model,
+        () if several else tuple(map(_timm_block, stock.blocks)),
         family="timm Vision Transformer",
-        modality="image",
-        positions_in_tokens=True,
-        blocks=blocks,
         prefix_tokens=stock.num_prefix_tokens,
         readout=_timm_readout(stock),
         patch=(int(rows), int(columns)),
         pads_image=bool(getattr(embed, "dynamic_img_pad", False)),
         image_size=None if image_size is None else tuple(image_size),
-        channels=_image_channels(model),
-        features=_last_norm(model, blocks),
         head=stock.head,
         no_attention="its blocks attend several times side by side" if several else "",
     )
@@ -149,25 +164,23 @@ def _timm_block(module: nn.Module) -> Block:
     def lacks(*norms: str) -> bool:
         return all(isinstance(getattr(attention, name, nn.Identity()), nn.Identity) for name in norms)
 
-    key: Projection | None = None
-    value: Projection | None = None
-    output: Projection | None = None
+    projections: dict[str, Any] = {}
     if isinstance(qkv, nn.Linear) and isinstance(projection, nn.Linear):
         width = qkv.out_features // 3
-        key = linear_rows(qkv, width, 2 * width) if lacks("q_norm", "k_norm") else None
-        # A norm between attention and its output projection makes them another function than the two matrices.
-        value, output = (linear_rows(qkv, 2 * width), linear_rows(projection)) if lacks("norm") else (None, None)
+        if lacks("q_norm", "k_norm"):
+            projections["key_projection"] = linear_rows(qkv, width, 2 * width)
+        if lacks("norm"):  # between attention and its output projection it makes them another function than matrices
+            projections["value_projection"] = linear_rows(qkv, 2 * width)
+            projections["output_projection"] = linear_rows(projection)
     return Block(
         module=module,
         norm1=norm1 or getattr(module, "in_norm", None),  # blocks with attention and MLP side by side
         attention_output=attention,
         mlp_input=mlp,
         mlp_output=mlp,
-        key_projection=key,
-        value_projection=value,
-        output_projection=output,
         attention_scale=_scale(module, "ls1", "gamma"),
         mlp_scale=_scale(module, "ls2", "gamma"),
+        **projections,
     )
 
 
@@ -175,88 +188,50 @@ def torchvision_anatomy(model: nn.Module) -> Anatomy | None:
     """Torchvision's `VisionTransformer`."""
     if not is_a(model, "torchvision.models", "VisionTransformer"):
         return None
-    blocks = tuple(map(_torchvision_block, first_of(model, "encoder.layers").children()))
     stock: Any = model
-    return Anatomy(
+    return _vision_transformer(
+        model,
+        tuple(map(_torchvision_block, stock.encoder.layers)),
         family="torchvision Vision Transformer",
-        modality="image",
-        positions_in_tokens=True,
-        blocks=blocks,
         prefix_tokens=1,
         readout="class" if is_stock(model, "torchvision.", "forward") else "measured",
         patch=(stock.patch_size, stock.patch_size),
         image_size=(stock.image_size, stock.image_size),
-        channels=_image_channels(model),
-        features=_last_norm(model, blocks),
         head=first_of(model, "heads"),
     )
 
 
 def _torchvision_block(layer: nn.Module) -> Block:
     attention: Any = first_of(layer, "self_attention")
-
-    def packed(part: int) -> Projection:
-        """The projection of queries (0), keys (1) or values (2)."""
-
-        def read() -> tuple[Tensor, Tensor | None]:
-            weight, bias = attention.in_proj_weight, attention.in_proj_bias
-            return weight.detach().chunk(3)[part], None if bias is None else bias.detach().chunk(3)[part]
-
-        return read
-
-    return Block(
-        module=layer,
-        norm1=first_of(layer, "ln_1"),
-        attention_output=attention,  # `out_proj` is never called as a module: only its weight is used
-        mlp_input=first_of(layer, "mlp"),
-        mlp_output=first_of(layer, "mlp"),
-        key_projection=packed(1),
-        value_projection=packed(2),
-        output_projection=linear_rows(first_of(attention, "out_proj")),
+    width = attention.embed_dim
+    return replace(
+        _block(layer, _TORCHVISION_PARTS),
+        key_projection=linear_rows(attention, width, 2 * width, "in_proj_"),
+        value_projection=linear_rows(attention, 2 * width, None, "in_proj_"),
     )
 
 
 def vision_anatomy(model: nn.Module) -> Anatomy | None:
     """Hugging Face's ViT, DeiT (with and without teacher) and DINOv2 (with and without registers)."""
-    if not is_a(model, _HF, *_HF_VISION):
+    bare = is_a(model, _HF, *(f"{name}Model" for name in _HF_VISION))  # to be explained by concepts
+    if not bare and not is_a(model, _HF, *(f"{name}ForImageClassification" for name in _HF_VISION), *_HF_READOUTS):
         return None
-    readout = next(readout for name, readout in _HF_VISION.items() if is_a(model, _HF, name))
-    # DINOv2 fits its position embeddings to any image.
-    interpolates = is_a(model, _HF, *(name for name in _HF_VISION if name.startswith("Dinov2")))
-    bare = is_a(model, _HF, *(name for name in _HF_VISION if name.endswith("Model")))
+    readout: Readout = next((readout for name, readout in _HF_READOUTS.items() if is_a(model, _HF, name)), "class")
     backbone = model if bare else first_of(model, "vit", "deit", "dinov2", "dinov2_with_registers")
-    blocks = tuple(map(_vision_block, first_of(backbone, "layers", "encoder.layer", "encoder.layers").children()))
+    layers = first_of(backbone, "layers", "encoder.layer", "encoder.layers").children()
     embeddings = first_of(backbone, "embeddings")
     learned = (getattr(embeddings, name, None) for name in ("cls_token", "distillation_token", "register_tokens"))
     config: Any = model.config
-    return Anatomy(
+    return _vision_transformer(
+        model,
+        tuple(_block(layer, _VISION_PARTS) for layer in layers),
         family=f"Hugging Face {type(model).__name__}",
-        modality="image",
-        positions_in_tokens=True,
-        blocks=blocks,
         prefix_tokens=sum(tokens.shape[1] for tokens in learned if isinstance(tokens, Tensor)),
         readout=readout if is_stock(model, "transformers.", "forward") else "measured",
         patch=_pair(config.patch_size),
-        image_size=None if interpolates else _pair(config.image_size),
-        channels=config.num_channels,
-        features=_last_norm(model, blocks),
+        # DINOv2 fits its position embeddings to any image.
+        image_size=None if is_a(backbone, _HF, "Dinov2Model", "Dinov2WithRegistersModel") else _pair(config.image_size),
         head=None if bare else first_of(model, "classifier", "cls_classifier"),
-    )
-
-
-def _vision_block(layer: nn.Module) -> Block:
-    attention = first_of(layer, "attention")
-    return Block(
-        module=layer,
-        norm1=first_of(layer, "layernorm_before", "norm1"),
-        attention_output=attention,
-        mlp_input=first_of(layer, "mlp", "intermediate"),
-        mlp_output=first_of(layer, "mlp", "output"),
-        key_projection=linear_rows(first_of(attention, "k_proj", "attention.key")),
-        value_projection=linear_rows(first_of(attention, "v_proj", "attention.value")),
-        output_projection=linear_rows(first_of(attention, "o_proj", "output.dense")),
-        attention_scale=_scale(layer, "layer_scale1", "lambda1"),
-        mlp_scale=_scale(layer, "layer_scale2", "lambda1"),
     )
 
 
@@ -271,7 +246,7 @@ def text_anatomy(model: nn.Module) -> Anatomy | None:
     return Anatomy(
         family=f"Hugging Face {type(model).__name__}",
         modality="text",
-        blocks=tuple(map(_text_block, layers.children())),
+        blocks=tuple(_block(layer, _TEXT_PARTS) for layer in layers.children()),
         prefix_tokens=1,
         readout="class" if is_stock(model, "transformers.", "forward") else "measured",
         embedding=stock.get_input_embeddings(),
@@ -280,23 +255,26 @@ def text_anatomy(model: nn.Module) -> Anatomy | None:
     )
 
 
-def _text_block(layer: nn.Module) -> Block:
-    output = first_of(layer, "attention.output.dense", "attention.out_lin")
-    return Block(
-        module=layer,
-        attention_output=output,
-        mlp_input=first_of(layer, "intermediate", "ffn"),
-        mlp_output=first_of(layer, "output.dense", "ffn"),
-        key_projection=linear_rows(first_of(layer, "attention.self.key", "attention.k_lin")),
-        value_projection=linear_rows(first_of(layer, "attention.self.value", "attention.v_lin")),
-        output_projection=linear_rows(output),
-    )
+def _block(layer: nn.Module, names: Mapping[str, Sequence[str]]) -> Block:
+    """A block whose modules, and linear layers of its projections, are found by their names."""
+    parts: dict[str, Any] = {part: first_of(layer, *options) for part, options in names.items()}
+    parts |= {part: linear_rows(linear) for part, linear in parts.items() if part.endswith("projection")}
+    parts["attention_scale"] = _scale(layer, "layer_scale1", "lambda1")
+    parts["mlp_scale"] = _scale(layer, "layer_scale2", "lambda1")
+    return Block(layer, **parts)
 
 
-def _last_norm(model: nn.Module, blocks: Sequence[Block]) -> FeatureLayer | None:
-    """The norm before the last attention, which CAM methods read."""
+def _vision_transformer(model: nn.Module, blocks: tuple[Block, ...], **facts: Any) -> Anatomy:
+    """A Vision Transformer; the norm before its last attention is what CAM methods read."""
     norm = blocks[-1].norm1 if blocks else None
-    return None if norm is None else FeatureLayer(norm, "tokens", name_of(model, norm))
+    return Anatomy(
+        modality="image",
+        positions_in_tokens=True,
+        blocks=blocks,
+        channels=_image_channels(model),
+        features=None if norm is None else FeatureLayer(norm, "tokens", name_of(model, norm)),
+        **facts,
+    )
 
 
 def _scale(layer: nn.Module, name: str, factor: str) -> Tensor | None:
@@ -306,3 +284,6 @@ def _scale(layer: nn.Module, name: str, factor: str) -> Tensor | None:
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+ADAPTERS: tuple[Adapter, ...] = (timm_anatomy, vision_anatomy, text_anatomy, torchvision_anatomy, staged_anatomy)

@@ -1,4 +1,4 @@
-"""Any other model: one forward pass of the first sample is watched to see where its features and attention are."""
+"""Any model: one of no known family is watched in a forward pass to see where its features and attention are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, layout_of, name_of
+from mhex.capture.adapters.families import known_anatomy
+from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, guests, layout_of, name_of
 from mhex.capture.batch import Batch
 from mhex.capture.guard import model_failures, name_of_class, untouched
 from mhex.capture.hooks import FunctionTap
@@ -20,15 +21,36 @@ from mhex.errors import ArgumentError, UnsupportedModelError
 
 Call = tuple[nn.Module, int]  # a module, and which of its calls
 _PROJECTIONS = (nn.Linear, nn.MultiheadAttention)
-
-
 # Modules whose outputs of four axes are feature maps. Dropout and LayerNorm are not among them: Transformers use them
 # on attention matrices and heads, which have four axes too.
 _SPATIAL = (
     nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d,
     nn.AdaptiveMaxPool2d, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish,
 )  # fmt: skip
+# Modules of activations other than ReLU; those of Hugging Face have names of their own.
+_SMOOTH = {
+    *("GELU", "SiLU", "ELU", "SELU", "CELU", "LeakyReLU", "PReLU", "Mish", "Softplus", "Hardswish", "Tanh", "GLU"),
+    *("LSTM", "GRU", "LSTMCell", "GRUCell", "PytorchGELUTanh", "GELUTanh"),
+    *("GELUActivation", "NewGELUActivation", "FastGELUActivation", "QuickGELUActivation"),
+}
+_QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 _LATENT = "Expected a latent vector that a last linear layer reads, but "
+
+
+def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
+    """Anatomy of any unwrapped model; one of an unknown family is watched in a forward pass of the first sample.
+
+    Unless `attention` will be read, an unknown model keeps its own kernel in that pass.
+    """
+    anatomy = known_anatomy(model) or generic_anatomy(model, batch, attention)
+    if anatomy.modality != batch.modality:
+        raise ArgumentError(
+            f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
+        )
+    modules = list(model.modules())
+    names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised}
+    first: dict[str, Any] = {part: next(filter(None, map(name, modules)), "") for part, name in names.items()}
+    return replace(anatomy, heads=len(guests(modules)), **first)
 
 
 def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
@@ -86,9 +108,7 @@ class _Probe:
     """
 
     def __init__(self, model: nn.Module, batch: Batch, attention: bool) -> None:
-        self.model = model
-        self.attention = attention
-        self.batch = batch.first()
+        self.model, self.attention, self.batch = model, attention, batch.first()
         self.running: list[nn.Module] = []
         self.calls: dict[nn.Module, int] = {}
         self.inputs: dict[Call, Tensor] = {}  # of numbered modules and their calls
@@ -245,8 +265,7 @@ class _Probe:
             return False
         if any(tuple(self.outputs[call].shape[:2]) not in ((1, tokens), (tokens, 1)) for call in calls):
             return False
-        pairs = itertools.pairwise(calls)
-        return all(self.inputs[after].equal(self.outputs[before]) for before, after in pairs)
+        return all(self.inputs[after].equal(self.outputs[before]) for before, after in itertools.pairwise(calls))
 
     def patches(self, first_block: nn.Module) -> tuple[int, tuple[int, int] | None]:
         """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together.
@@ -269,3 +288,24 @@ class _Probe:
         before, after = (probe.inputs[first_block, 1].flatten(0, 1) for probe in (self, second))
         moved = (before != after).any(-1).nonzero()[:, 0].tolist()
         return (prefix, (height, width)) if moved == [prefix, prefix + count - 1] else (0, None)
+
+
+def _smooth(module: nn.Module) -> str:
+    """Name of an activation other than ReLU; empty for other modules."""
+    if isinstance(module, nn.TransformerEncoderLayer):  # it keeps a function
+        name = getattr(module.activation, "__name__", "")
+        return "" if name == "relu" else name
+    name = type(module).__name__
+    return name if name in _SMOOTH else ""
+
+
+def _scripted(module: nn.Module) -> str:
+    """Name of a module of TorchScript; empty for other modules."""
+    return name_of_class(module) if isinstance(module, torch.jit.ScriptModule) else ""
+
+
+def _quantised(module: nn.Module) -> str:
+    """Name of a layer that computes in whole numbers; empty for other modules, and for tables of such numbers."""
+    kind = type(module)
+    integer = kind.__module__.startswith(_QUANTISED) and "Embedding" not in kind.__name__
+    return f"quantised layer {kind.__name__}" if integer else ""
