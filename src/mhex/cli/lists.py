@@ -115,8 +115,8 @@ def build(
     The same command goes on where a broken run stopped. Most recipes want a GPU; models of texts do without.
     """
     with busy("Loading the training"):
-        from mhex.lab.train.run import build as build_model
         from mhex.lab.train.loop import Pace
+        from mhex.lab.train.run import build as build_model
         from mhex.zoo.residents import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")
     if smoke:  # no name must load the models of a trial
