@@ -205,7 +205,7 @@ def write_heads(folder: Path) -> None:
 def load_heads(folder: Path) -> Any:
     """As `mhex.attach` does, but for the model, whose forward pass is traced and rewritten."""
     settings, _, state = read_heads(folder / "heads.safetensors")
-    heads = Heads(settings, 0, channels_last=[], branch_first=[], mask_places={})
+    heads = Heads(settings)
     heads.restore(state)
     return heads.named_blocks()
 

@@ -111,7 +111,13 @@ def attach(
                     "new heads without weights=."
                 )
         junctions = named(seen, settings.junctions)
-        _check_widths(junctions, settings, weights)
+        widths = dict(zip(settings.junctions, settings.channels, strict=True))
+        for junction in junctions:
+            if junction.meeting.channels != widths[junction.name]:
+                raise ArgumentError(
+                    f"The heads in {weights} were made for {widths[junction.name]} channels at {junction.name}, but "
+                    f"this model has {junction.meeting.channels}: it is another architecture."
+                )
         if where is not None and {j.name for j in placed(seen, where)} != set(settings.junctions):
             raise ArgumentError(
                 f"The heads in {weights} belong to {some_of([j.name for j in junctions])}, but where={where!r} came; "
@@ -119,14 +125,9 @@ def attach(
             )
     anatomy = known_anatomy(model)
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    prefix_tokens = 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens
     with torch.device("meta") if like.is_meta else nullcontext():  # nothing to draw for a model without weights
-        heads = Heads(
-            settings,
-            0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens,
-            channels_last=[j.name for j in junctions if j.meeting.channels_last],
-            branch_first=[j.name for j in junctions if j.meeting.branch_first],
-            mask_places=mask_arguments(model),
-        )
+        heads = Heads(settings, prefix_tokens, junctions, mask_arguments(model))
     for name, value in extras.items():
         setattr(heads, name, value)
     heads.to(like.device, wide_dtype(like)).train(model.training)
@@ -159,14 +160,3 @@ def _new_settings(num_classes: int, junctions: Sequence[Junction], options: Mapp
             raise unknown_name(name, str(options[name]), get_args(kind))
     names, widths = tuple(j.name for j in junctions), tuple(j.meeting.channels for j in junctions)
     return Settings(num_classes, names, widths, **options)
-
-
-def _check_widths(junctions: list[Junction], settings: Settings, weights: Any) -> None:
-    widths = dict(zip(settings.junctions, settings.channels, strict=True))
-    for junction in junctions:
-        width = widths[junction.name]
-        if junction.meeting.channels != width:
-            raise ArgumentError(
-                f"The heads in {weights} were made for {width} channels at {junction.name}, but this model has "
-                f"{junction.meeting.channels}: it is another architecture."
-            )

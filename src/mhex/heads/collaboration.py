@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mhex._files import writing
 from mhex._progress import track
 from mhex.capture import full
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, check_count, unknown_name, warn
@@ -46,8 +45,14 @@ class _Drawing:
         """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
         from mhex.viz import save_figure
 
-        with writing(path, "choose another path"):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(
+                f"Expected a path in a folder that can be made, but {path.parent} cannot: {error.strerror or error}; "
+                "choose another path."
+            ) from error
         return save_figure(self.show(), path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, warn
 from mhex.heads.block import Coupling, ExplainerBlock, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.call_record import Call, CallRecord, HeadReading, in_order
 from mhex.heads.losses import check_labels
-from mhex.heads.wiring.residual import unit_of
+from mhex.heads.wiring.residual import Junction, unit_of
 
 Source = Literal["classifier", "last_head", "sum"]
 PREFIX = GUEST  # name of the heads inside their host, and prefix of their keys
@@ -69,17 +69,15 @@ def checked_classes(value: Any) -> int:
 class Heads(nn.Module):
     """The blocks of one host, and what they share.
 
-    `prefix_tokens` stand before the patches of a vision Transformer. At the junctions in `channels_last`, maps are
-    (B, H, W, C); at those in `branch_first`, the host adds the shortcut to the branch. `mask_places` are arguments of
-    the host that say which tokens are padding, from `mask_arguments`.
+    `prefix_tokens` stand before the patches of a vision Transformer. `junctions` say how tensors lie in memory.
+    `mask_places` are arguments of the host that say which tokens are padding, from `mask_arguments`.
     """
 
     def __init__(
         self,
         settings: Settings,
         prefix_tokens: int = 0,
-        channels_last: Collection[str] = (),
-        branch_first: Collection[str] = (),
+        junctions: Sequence[Junction] = (),
         mask_places: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
@@ -93,6 +91,8 @@ class Heads(nn.Module):
         self.joined = True  # whether the host's own classifier was a term of that loss
         self.source: Source | None = None  # what predicts; None decides by what there is
         self.frozen: tuple[str, ...] | None = None  # host parameters that `freeze_host` froze
+        channels_last = {junction.name for junction in junctions if junction.meeting.channels_last}
+        branch_first = {junction.name for junction in junctions if junction.meeting.branch_first}
         choices = settings.num_classes, settings.preset, settings.coupling, settings.gate_target, settings.relu
         self.blocks = nn.ModuleList(
             ExplainerBlock(width, *choices, name in channels_last, name in branch_first)

@@ -232,13 +232,12 @@ def _block_map(
         return _contract(rows, output, axis)
     if activation == "relu_sum":
         return _contract(rows, F.relu(x + r), axis)
-    if activation == "sum":
-        return _contract(rows, x, axis) + _contract(rows, r, axis)
     # The gate does not vary over positions: it is moved to the weights, and the gated tensor is never made.
-    gated = rows * seen.gate[:, None]
-    if block.gate_target == "sum":
-        return _contract(gated, x, axis) + _contract(gated, r, axis)
-    return _contract(gated, x, axis) if activation == "gated" else _contract(gated, x, axis) + _contract(rows, r, axis)
+    gated = rows if activation == "sum" else rows * seen.gate[:, None]
+    by_shortcut = _contract(gated, x, axis)
+    if activation == "gated" and block.gate_target == "shortcut":
+        return by_shortcut
+    return by_shortcut + _contract(gated if block.gate_target == "sum" else rows, r, axis)
 
 
 def _contract(rows: Tensor, tensor: Tensor, axis: int) -> Tensor:
