@@ -71,9 +71,8 @@ class BlockTrace:
         return probabilities
 
     def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
-        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
-        return z_gradient.to(dtype) @ self.attention_record.values().to(dtype).mT
+        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
+        return self.attention_record.gradient(z_gradient)
 
 
 class ObservedPass:
