@@ -49,6 +49,11 @@ class AttentionRecord:
             return probabilities
         return probabilities.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
 
+    def gradient(self, z_gradient: Tensor) -> Tensor:
+        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from dy/dz, (B, H, N, d), or some rows of both."""
+        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
+        return z_gradient.to(dtype) @ self.values().to(dtype).mT
+
     def keys(self) -> Tensor:
         """`k` of every query head, (B, H, N, d), without a graph."""
         return _per_head(self.key, self.query.shape[1]).detach()

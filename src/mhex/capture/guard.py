@@ -189,11 +189,11 @@ def _swapped(objects: Sequence[object], name: str, value: Any, of_instance: bool
         before = [(owner, owner.__dict__.get(name, value)) for owner in objects]
     else:
         before = [(owner, getattr(owner, name, value)) for owner in objects]
-    before = [(owner, old) for owner, old in before if old != value]
+    before = [(owner, previous) for owner, previous in before if previous != value]
     try:
         for owner, _ in before:
             setattr(owner, name, value)
         yield
     finally:
-        for owner, old in before:
-            setattr(owner, name, old)
+        for owner, previous in before:
+            setattr(owner, name, previous)

@@ -71,9 +71,8 @@ class BlockTrace:
         return probabilities
 
     def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
-        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
-        return z_gradient.to(dtype) @ self.attention_record.values().to(dtype).mT
+        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
+        return self.attention_record.gradient(z_gradient)
 
 
 class ObservedPass:
@@ -404,7 +403,7 @@ class ObservedPass:
             if drop is None:
                 return self._forward(batch)
             # The module of the first block may stand for others too.
-            hook_each(stack, [self.anatomy.blocks[0].module], _at_use(1, partial(self._without, drop)))
+            hook_each(stack, [self.anatomy.blocks[0].module], _at_use(1, partial(self._drop_token, drop)))
             try:
                 return self._forward(batch)
             except RuntimeError as error:
@@ -417,7 +416,7 @@ class ObservedPass:
                     reason,
                 ) from error
 
-    def _without(self, drop: Tensor, x: Tensor) -> Tensor:
+    def _drop_token(self, drop: Tensor, x: Tensor) -> Tensor:
         """The residual stream without a token of each row, (M,)."""
         tokens = self._turned(x)
         remaining = torch.arange(tokens.shape[1], device=tokens.device) != drop[:, None]

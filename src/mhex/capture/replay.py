@@ -117,13 +117,13 @@ def logits_of(model: nn.Module, batch: Batch, ending: Ending | None = None) -> T
         row = (number == count).nonzero()[:, 0]
         part = replace(batch.variants(batch.pixels[row], row), patches=None)
         with ExitStack() as stack:
-            hook_each(stack, [anatomy.blocks[0].module], before=partial(_shortened, anatomy, batch.patches[row]))
+            hook_each(stack, [anatomy.blocks[0].module], before=partial(_shorten_tokens, anatomy, batch.patches[row]))
             parts.append(logits_of(model, part, ending))
         rows.append(row)
     return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
-def _shortened(anatomy: Anatomy, patches: Tensor, tokens: Tensor) -> Tensor:
+def _shorten_tokens(anatomy: Anatomy, patches: Tensor, tokens: Tensor) -> Tensor:
     """What enters the first block of a plain Vision Transformer, with these patches alone after the prefix tokens.
 
     Their positions have been added by then, and stay theirs. `patches` is bool (B, P), with as many in each row.

@@ -109,7 +109,7 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
             for parameter in parameters:
                 if parameter.requires_grad:
                     react = partial(_wait, id(parameter)) if parameter.is_cpu else lost.set
-                    _before_gradient(stack, parameter, react)
+                    _hook_gradient(stack, parameter, react)
             _wait_for_calls({*map(id, modules), *map(id, parameters)})
         yield
     if lost.is_set():
@@ -217,7 +217,7 @@ def _wait_to_run(module: nn.Module, args: tuple[Any, ...]) -> None:
         _wait(id(module))
 
 
-def _before_gradient(stack: ExitStack, parameter: nn.Parameter, react: Callable[[], None]) -> None:
+def _hook_gradient(stack: ExitStack, parameter: nn.Parameter, react: Callable[[], None]) -> None:
     """Call a function before a gradient is added to that of a parameter, for the time of `stack`."""
     if parameter._backward_hooks is None:
         stack.callback(setattr, parameter, "_backward_hooks", None)

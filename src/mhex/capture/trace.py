@@ -292,8 +292,8 @@ class Trace(ObservedPass):
 
     def clear(self) -> None:
         super().clear()
-        for kept in (self.layers, self.diagnostics, self._done):
-            kept.clear()
+        for results in (self.layers, self.diagnostics, self._done):
+            results.clear()
 
 
 @contextmanager

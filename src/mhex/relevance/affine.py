@@ -317,10 +317,11 @@ def folded_norm(alone: Rule) -> Rule:
         settings = norm_settings(x, *args, **kwargs)
         if settings is None:
             return NotImplemented
-        output, layer, choose = flow.folding or (None, None, None)
-        # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
-        if output is x and (layer.geometry is not None or x.dim() == 2):
-            return _ruled(flow, layer.folded(*settings), choose, lambda: operation(x, *args, **kwargs))
+        if flow.folding is not None and flow.folding[0] is x:
+            _, layer, choose = flow.folding
+            # Of tokens, a linear layer has its channels on the last axis, and the norm those on the second.
+            if layer.geometry is not None or x.dim() == 2:
+                return _ruled(flow, layer.folded(*settings), choose, lambda: operation(x, *args, **kwargs))
         return alone(flow, operation, x, *args, **kwargs)
 
     return rule

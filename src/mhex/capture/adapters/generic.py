@@ -49,8 +49,8 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
         )
     modules = list(model.modules())
     names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised}
-    first: dict[str, Any] = {part: next(filter(None, map(name, modules)), "") for part, name in names.items()}
-    return replace(anatomy, heads=len(guests(modules)), **first)
+    traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in names.items()}
+    return replace(anatomy, heads=len(guests(modules)), **traits)
 
 
 def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
