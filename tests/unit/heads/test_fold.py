@@ -11,7 +11,7 @@ from mhex.errors import ArgumentError, CaptureError
 from mhex.heads import Heads
 from mhex.heads.predictors import watched
 from support.hosts import CLASSES
-from support.with_heads import HOSTS, called, close, enliven_gates, inputs, marked, part, run, with_heads
+from support.with_heads import HOSTS, called, close, enliven_gates, inputs, part, run, with_heads
 
 SOURCES = ("classifier", "last_head", "sum")
 
@@ -25,7 +25,7 @@ def added(folded):
     return sum(p.numel() for name, p in folded.named_parameters() if "mhex_gate" in name)
 
 
-@pytest.mark.parametrize("name", marked(*HOSTS))
+@pytest.mark.parametrize("name", HOSTS)
 @pytest.mark.slow
 def test_predictions(name):
     scaffold, x = with_heads(name), inputs(name)

@@ -7,17 +7,16 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import mhex
 from mhex.errors import CaptureError
 from mhex.heads.heads import heads_of
-from support.hosts import CLASSES, host, inputs, run, stir
+from support.hosts import attached, inputs, run, stir
 
 LABELS = torch.tensor([0, 1, 2])
 
 
 def scaffolded(name="timm_resnet18", seed=5, **options):
-    model = host(name, torch.float64)
-    return model, stir(mhex.attach(model, CLASSES, preset="paper", **options), seed)
+    scaffold = stir(attached(name, dtype=torch.float64, preset="paper", **options), seed)
+    return scaffold.model, scaffold
 
 
 def test_two_models():
