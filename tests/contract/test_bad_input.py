@@ -15,7 +15,7 @@ import mhex
 from mhex.errors import MhexError, UnsupportedModelError
 from support.cases import METHODS, named_methods, serving
 from support.models import CLASSES, FAMILIES, LONGEST_TEXT, VOCABULARY, Family, PlainViT, enliven
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 NAMES = ["tabby cat", "tiger cat", "beagle", "pug", "magpie", "robin", "goldfish"]
 ATTENTION = [name for name, method in METHODS.items() if method.needs.blocks]

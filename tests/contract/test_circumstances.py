@@ -28,7 +28,7 @@ from support.cases import (
 )
 from support.formulas_classics import plus_plus, principal
 from support.models import CLASSES, FAMILIES, Family, PlainCNN, PlainViT, call, enliven, with_heads
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 
 @cases(CORE, cover=True)

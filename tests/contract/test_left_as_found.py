@@ -15,7 +15,7 @@ from mhex.errors import MhexError
 from mhex.registry import Method
 from support.cases import CORE, PERTURBING, cases, explain, one_per_family
 from support.models import FAMILIES, Family, call
-from support.state import Snapshot, in_use
+from support.snapshot import Snapshot, in_use
 
 
 class Boom(Exception):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import mhex
 from support.cases import METHODS, assert_same, explain, native_grid, pairs
-from support.models import LENGTHS, Family, call
-from support.state import Snapshot, in_use
+from support.models import CLASSES, LENGTHS, Family, call
+from support.snapshot import Snapshot, in_use
 
 COUNT, TARGETS = 5, [0, 3]
 
@@ -110,6 +110,25 @@ def test_scores_have_the_shape_of_the_input(observed: Observed) -> None:
         assert float(silent.abs().max()) == 0
     assert float(explanation.special.masked_fill(special, 0).abs().max()) == 0, "only special tokens are reported apart"
     assert (float(explanation.special.abs().max()) > 0) == (method != "shap"), "shap never hides them"
+
+
+def test_the_result_holds_what_belongs_to_it(observed: Observed) -> None:
+    method, family, one, two = METHODS[observed.method], observed.family, observed.predicted, observed.several
+    assert (one.method, one.modality, one.signed) == (method.name, family.modality, method.signed)
+    assert two.scores.shape == (COUNT, 2, *one.scores.shape[1:])
+    assert one.scores.dtype == two.scores.dtype == torch.float64
+    assert one.logits.shape == one.probabilities.shape == (COUNT, CLASSES)
+    assert torch.allclose(one.probabilities.sum(1), torch.ones(COUNT, dtype=torch.float64))
+    assert one.cost["forwards"] >= 1
+    assert one.cost["seconds"] > 0
+    assert one.size == family.size
+    if family.size is None:
+        assert one.scores.shape == one.special.shape == (COUNT, max(LENGTHS))
+        assert torch.equal(one.map(), one.scores)
+    else:
+        assert one.map().shape == (COUNT, *family.size)
+        assert two.normalized(size=(10, 12)).shape == (COUNT, 2, 10, 12)
+        assert one.special is None
 
 
 def test_class_specific_or_not(observed: Observed) -> None:

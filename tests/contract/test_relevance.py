@@ -12,8 +12,8 @@ import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexError, UnsupportedModelError
 from support.cases import METHODS, assert_same
 from support.models import CLASSES, FAMILIES, call, enliven
-from support.state import Snapshot
-from support.tiny import Tiny, TinyBlock, pictures, tiny
+from support.snapshot import Snapshot
+from support.tiny_models import Tiny, TinyBlock, pictures, tiny
 
 RULED = tuple(name for name, method in METHODS.items() if method.rules is not None)
 ON_CNN = ("lrp", "conservative-lrp", "attnlrp", "abslrp", "guided-backprop")

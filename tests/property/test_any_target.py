@@ -12,7 +12,7 @@ from torch import Tensor
 
 import mhex
 from mhex.targets import ResolvedTarget, resolve_target
-from support.anything import COUNTS, answer, anything, scalars, search
+from support.argument_values import COUNTS, answer, anything, scalars, search
 from support.models import CLASSES, FAMILIES
 
 BATCH, COUNT = 2, 5

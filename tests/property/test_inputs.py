@@ -19,7 +19,7 @@ import mhex
 from mhex.errors import MhexError
 from mhex.inputs.preprocess import Preprocess
 from support.models import CLASSES, FAMILIES
-from support.tiny_text import PIECES, SPECIAL, WORDS, bert, tokenizer
+from support.tiny_bert import PIECES, SPECIAL, WORDS, bert, tokenizer
 
 HEIGHT, WIDTH = FAMILIES["plain_cnn"].size
 MODELS = {

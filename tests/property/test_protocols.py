@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mhex.metrics.registry import all_metrics
 from mhex.perturb.references import WORDS
-from support.anything import COUNTS, answer, anything, search
-from support.curved import image_case, text_case
+from support.argument_values import COUNTS, answer, anything, search
+from support.nonlinear_models import image_case, text_case
 
 METRICS = all_metrics()
 EDGES = (-1, 0, 1, 2, 3, 10, 0.5, -0.5, 1e-300, 1e300, float("nan"), float("inf"), 10**9, 10**30, "x", "", None, True)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import mhex
 from mhex.errors import ArgumentError
+from support.block_internals import look, run_on
 from support.cases import assert_same, explain
 from support.formulas import View, view
 from support.formulas_tokens import gauss, gradients, integrated, products
-from support.insides import look, run_on
 from support.models import CLASSES, FAMILIES, Family, PlainBlock, PlainViT, enliven
 
 CLASS_TOKEN = (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mhex.relevance import AlphaBeta, Epsilon, Gamma, absolute_rules, gradient_rules, relevance_rules
 from mhex.relevance.layers import Affine
-from support.ruled import LAYER_VARIANTS, PROJECTIONS, VARIANTS, Function, agree, handed_down
+from support.rule_comparison import LAYER_VARIANTS, PROJECTIONS, VARIANTS, Function, agree, handed_down
 
 DOUBLE = {"dtype": torch.float64}
 

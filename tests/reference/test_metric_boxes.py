@@ -11,7 +11,7 @@ from mhex.metrics.box_sensitivity import BoxProtocol, BoxSensitivity, box_area, 
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.stats.correlation import correlation, mean_ranks, rank_correlation
-from support.fixtures_metrics import additive
+from support.additive_models import additive
 
 
 class Curved(nn.Module):

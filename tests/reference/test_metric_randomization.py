@@ -23,8 +23,8 @@ from mhex.metrics.randomization import (
 from mhex.metrics.road import ROAD
 from mhex.metrics.saco import SaCo
 from mhex.perturb import Subject
-from support.curved import Curved, images, input_x_gradient
 from support.hosts import HOSTS
+from support.nonlinear_models import Curved, images, input_x_gradient
 
 
 def kept(model):

@@ -17,7 +17,7 @@ from mhex.metrics.case import Case
 from mhex.metrics.comprehensiveness import Comprehensiveness
 from mhex.metrics.token_f1 import TokenF1
 from mhex.perturb import PerturbationSweep, Subject, text_units
-from support.tiny_text import bert, tokenizer
+from support.tiny_bert import bert, tokenizer
 
 # As the tokenizer has it: a good - bad ( sea ##side ) film , play ##ing . long plot
 TEXT = "a good-bad  (seaside) film, playing.\nlong plot"

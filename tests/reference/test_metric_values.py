@@ -14,7 +14,7 @@ from mhex.metrics.insertion import insertion
 from mhex.metrics.log_odds import LogOdds, log_odds
 from mhex.metrics.perturbation_auc import perturbation_auc
 from mhex.perturb import PerturbationSweep, Subject, area
-from support.fixtures_metrics import bin4, fix10, lin4, sweep_of, two4
+from support.additive_models import bin4, fix10, lin4, sweep_of, two4
 
 
 def near(value, wanted, tolerance=1e-6):

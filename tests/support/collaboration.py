@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import mhex
 from support.hosts import copied
+from support.learnable_heads import Unit
 from support.models import call, enliven
-from support.probes import Unit
 
 CLASSES = 5
 

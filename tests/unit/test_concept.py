@@ -12,8 +12,8 @@ from mhex import Concept
 from mhex.capture import Outcome
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, UnsupportedModelError
 from support.models import FAMILIES, call
-from support.state import Snapshot
-from support.zoo_standins import write_bert
+from support.snapshot import Snapshot
+from support.zoo_models import write_bert
 
 # Where the latent vector can be seen from outside: the module that it enters, all tokens or one vector.
 READERS = {

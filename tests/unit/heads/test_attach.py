@@ -11,7 +11,7 @@ from torch import nn
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 from support.hosts import CLASSES, HOSTS, MAIN, attached, host, inputs, run, stir
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from support.with_heads import called, close, inputs, part, run
+from support.hosts_with_heads import called, close, inputs, part, run
 
 CASES = [("tv_resnet", "last_head"), ("hf_bert", "sum"), ("timm_vit", "classifier")]
 MORE = [("timm_convnext", "sum"), ("hf_vit", "last_head"), ("hf_bert", "classifier"), ("timm_resnet", "last_head")]

@@ -11,7 +11,7 @@ from mhex.errors import ArgumentError, CaptureError
 from mhex.heads import Heads
 from mhex.heads.predictors import watched
 from support.hosts import CLASSES
-from support.with_heads import HOSTS, called, close, enliven_gates, inputs, part, run, with_heads
+from support.hosts_with_heads import HOSTS, called, close, enliven_gates, inputs, part, run, with_heads
 
 SOURCES = ("classifier", "last_head", "sum")
 

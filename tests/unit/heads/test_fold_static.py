@@ -7,7 +7,7 @@ from torch import nn
 from mhex.errors import ArgumentError
 from mhex.heads.fold import FoldedBlock
 from mhex.heads.predictors import watched
-from support.with_heads import close, inputs, part, run, with_heads
+from support.hosts_with_heads import close, inputs, part, run, with_heads
 
 
 def gates(scaffold, x):

@@ -8,7 +8,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
-from support.with_heads import host, inputs, part, run, with_heads
+from support.hosts_with_heads import host, inputs, part, run, with_heads
 
 LABELS = torch.tensor([0, 3, 1, 6])
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
-from support.with_heads import RESNETS, host, inputs, run, with_heads
+from support.hosts_with_heads import RESNETS, host, inputs, run, with_heads
 
 HOSTS = (*RESNETS, "hf_bert", "timm_vit", "hf_vit", "timm_convnext")
 

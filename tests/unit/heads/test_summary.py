@@ -9,7 +9,7 @@ import transformers
 
 import mhex
 from mhex.errors import MhexWarning
-from support.with_heads import with_heads
+from support.hosts_with_heads import with_heads
 
 pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")
 RESNETS = [

@@ -277,8 +277,8 @@ def test_class_discrimination_of_a_map_that_knows_no_class(model: Small, data: A
 
 def test_texts() -> None:
     """Words and tokens are judged by protocols of their own, and padding changes nothing."""
-    from support.tiny_text import bert
-    from support.tiny_text import tokenizer as make_tokenizer
+    from support.tiny_bert import bert
+    from support.tiny_bert import tokenizer as make_tokenizer
 
     model, tokenizer = bert(), make_tokenizer()
     texts = ["the movie was good", "a bad bad film", "good"]

@@ -14,7 +14,7 @@ from mhex.errors import ArgumentError, unknown_name
 from mhex.metrics import get_metric
 from mhex.stats.comparison import paired
 from mhex.stats.paired_tests import exchange, sign_flip
-from support.fixtures_report import counts, report_of
+from support.reports import counts, report_of
 
 NAN = math.nan
 

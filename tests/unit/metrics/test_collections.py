@@ -7,7 +7,7 @@ from torchmetrics import MetricCollection
 from mhex.metrics.deletion import Deletion
 from mhex.metrics.fidelity import Fidelity
 from mhex.metrics.insertion import Insertion
-from support.filled import ZERO, filled, results, same
+from support.metric_results import ZERO, filled, results, same
 
 
 class Some(Fidelity):

@@ -13,7 +13,7 @@ from mhex.heads.predictors import watched
 from mhex.heads.wiring.channels import Channels
 from mhex.heads.wiring.residual import survey
 from support.hosts import HOSTS
-from support.units import CLASSES, WIDTH, Net, Unit, images
+from support.residual_units import CLASSES, WIDTH, Net, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 LAST = {"timm_vit", "tv_vit", "hf_vit", "hf_dinov2", "hf_bert", "hf_roberta", "hf_distilbert"}
