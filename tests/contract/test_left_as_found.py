@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import resource
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -155,15 +154,6 @@ def test_gradients_of_the_user_are_kept(method: str, family: Family) -> None:
     got = [p.grad for p in model.parameters() if p.grad is not None]
     assert len(got) == len(wanted) > 0
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """Objects that exist already are set aside, so that looking for new ones does not walk the whole heap."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def live_tensors() -> int:

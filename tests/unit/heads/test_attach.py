@@ -142,7 +142,7 @@ def test_placements(name, where, expected):
 
 @pytest.mark.parametrize("name", HERE)
 def test_names_are_in_order_of_execution(name):
-    scaffold = attached(name)
+    scaffold = attached(name, preset="paper")
     run(scaffold.model, inputs(name))
     assert tuple(scaffold.head_logits) == scaffold.names
 
@@ -159,7 +159,7 @@ def test_default_gate_target(name, expected):
 @pytest.mark.parametrize("name", ["hf_bert", "timm_vit", "tv_resnet18"])
 def test_what_the_gate_multiplies(name, target):
     """With `W1 = 0` and the published gate, g is one half everywhere."""
-    scaffold = attached(name, dtype=torch.float64, preset="paper", gate_target=target)
+    scaffold = attached(name, dtype=torch.float64, preset="paper", gate_target=target, where="first1")
     model, batch = scaffold.model, inputs(name, dtype=torch.float64)
     torch.nn.init.zeros_(scaffold.heads.blocks[0].w1.weight)
     from mhex.heads.predictors import watched
@@ -394,8 +394,10 @@ def test_loss_after_a_failed_forward_pass():
 
 
 def test_large_heads_are_warned_about():
+    with torch.device("meta"):
+        model = torchvision.models.resnet50(num_classes=9)
     with pytest.warns(MhexWarning, match="downsample"):
-        mhex.attach(torchvision.models.resnet50(num_classes=9), 9)
+        mhex.attach(model, 9)
 
 
 def test_no_heads_no_scaffold():
