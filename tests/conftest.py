@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+# Their asserts count under `python -O` too, as those of tests do.
+pytest.register_assert_rewrite("support", "cli_helpers", "train_helpers")
 # The models are tiny: threads cost more than they give, and several test processes share the machine.
 torch.set_num_threads(1)
 # shap compiles its loops when it is first used, which takes longer than all its tests.

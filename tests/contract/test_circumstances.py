@@ -32,7 +32,7 @@ from support.snapshot import Snapshot
 
 
 @cases(CORE, cover=True)
-def test_frozen_parameters(method: str, family: Family) -> None:
+def test_frozen_parameters_change_nothing(method: str, family: Family) -> None:
     model, inputs = family.fresh(), family.inputs(2)
     model.requires_grad_(False)
     assert_same(explain(model, inputs, method).scores, explain(family.model(), inputs, method).scores, method)
@@ -40,7 +40,7 @@ def test_frozen_parameters(method: str, family: Family) -> None:
 
 
 @one_per_family()
-def test_train_mode(method: str, family: Family) -> None:
+def test_models_in_train_mode_are_explained_in_evaluation_mode(method: str, family: Family) -> None:
     """Explained in evaluation mode, whatever the mode before; statistics of batch norm do not move."""
     model, inputs = family.fresh(), family.inputs(3)
     for module in model.modules():
@@ -144,7 +144,7 @@ STEADY: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("_plain_kernels")
 @cases(CORE)
 @pytest.mark.slow
-def test_bfloat16_weights(method: str, family: Family) -> None:
+def test_bfloat16_weights_give_maps_like_those_of_float32(method: str, family: Family) -> None:
     model = family.fresh(torch.float32).to(torch.bfloat16)
     # The float32 model has the same rounded weights, so only the arithmetic differs.
     exact = family.fresh(torch.float32).to(torch.bfloat16).float()
@@ -258,7 +258,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @one_per_family(CORE)
-def test_wrapped_models(method: str, family: Family, wrapper: str) -> None:
+def test_compiled_and_parallel_wrappers_change_nothing(method: str, family: Family, wrapper: str) -> None:
     wrapped = WRAPPERS[wrapper](family.fresh())
     wrapped.train()
     before = Snapshot(wrapped)
@@ -275,7 +275,7 @@ def test_wrapped_models(method: str, family: Family, wrapper: str) -> None:
         *((name, "used_before") for name in ("timm_vit", "plain_cnn")),  # compiles in earnest, which takes seconds
     ],
 )
-def test_compiled_inside(name: str, how: str) -> None:
+def test_models_compiled_inside_are_explained_alike(name: str, how: str) -> None:
     family = FAMILIES[name]
     method = "input-x-gradient" if name == "plain_cnn" else "gae"
     model, inputs = family.fresh(), family.inputs(2)
@@ -304,7 +304,7 @@ def _somewhere_inside(model: nn.Module) -> tuple[nn.Module, str]:
 
 
 @pytest.mark.parametrize("name", ["timm_vit", "timm_registers", "timm_swin", "hf_vit", "hf_bert", "hf_dinov2"])
-def test_activation_checkpointing(name: str) -> None:
+def test_activation_checkpointing_changes_nothing(name: str) -> None:
     family = FAMILIES[name]
     method = "input-x-gradient" if name == "timm_swin" else "gae"
     model, inputs = family.fresh(), family.inputs(2)
@@ -357,7 +357,7 @@ KINDS_OF_PASS = ("gae", "gradcam", "input-x-gradient", "lrp", "cdam-smooth", "oc
 
 
 @cases(["plain_cnn", "plain_vit"], cover=True)
-def test_what_models_return(method: str, family: Family) -> None:
+def test_scores_are_found_in_whatever_models_return(method: str, family: Family) -> None:
     inputs = family.inputs(2)
     wanted = explain(family.model(), inputs, method)
     outputs = list(OUTPUTS.values())
@@ -419,7 +419,7 @@ def test_hooks_of_the_user_take_part() -> None:
 
 @cases(CORE)
 @pytest.mark.slow
-def test_threads(method: str, family: Family) -> None:
+def test_threads_explain_models_of_their_own(method: str, family: Family) -> None:
     """Two threads explain two models at the same time; nothing is shared between them."""
     models, inputs = [family.fresh() for _ in range(2)], family.inputs(2)
     wanted = explain(family.model(), inputs, method).scores
@@ -430,7 +430,7 @@ def test_threads(method: str, family: Family) -> None:
         assert_same(got, wanted, method)
 
 
-def test_parametrised_weights() -> None:
+def test_parametrised_weights_change_nothing() -> None:
     model = enliven(PlainViT()).double().eval()
     inputs = FAMILIES["plain_vit"].inputs(2)
     wanted = explain(model, inputs, "gae").scores

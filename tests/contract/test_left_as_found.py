@@ -42,7 +42,7 @@ def last_to_run(model: nn.Module, inputs: Any) -> nn.Module:
 
 
 @cases(CORE, cover=True)
-def test_after_a_call(method: str, family: Family) -> None:
+def test_nothing_changes_by_a_call(method: str, family: Family) -> None:
     model = lived_in(family, torch.float32)
     inputs = family.inputs(2, torch.float32)
     explain(model, inputs, method)  # what a model makes lazily on its first call is its own affair

@@ -45,7 +45,7 @@ def wanted(target: Any, names: list[str] | None) -> list[int] | None:
 
 
 @COUNTS
-def test_targets(factor: int) -> None:
+def test_any_target_is_explained_or_refused(factor: int) -> None:
     def body(case: tuple[Any, Any, Any, int]) -> None:
         target, names, task, columns = case
         if callable(target):

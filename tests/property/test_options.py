@@ -75,7 +75,7 @@ def check(method: str, option: str, family: str, value: Any, **more: Any) -> Non
 
 @COUNTS
 @pytest.mark.parametrize(("method", "option"), OPTIONS, ids=["-".join(pair) for pair in OPTIONS])
-def test_options(method: str, option: str, factor: int) -> None:
+def test_any_value_of_an_option_is_used_or_refused(method: str, option: str, factor: int) -> None:
     family = ELSEWHERE.get(method, "timm_vit")
     search(lambda value: check(method, option, family, value), values_for(method, option), 6 * factor)
 

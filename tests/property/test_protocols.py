@@ -39,7 +39,7 @@ def changes(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any]]:
 
 @COUNTS
 @pytest.mark.parametrize("name", METRICS)
-def test_protocols(name: str, factor: int) -> None:
+def test_any_part_of_a_protocol_is_used_or_refused(name: str, factor: int) -> None:
     def body(case: tuple[str, dict[str, Any]]) -> None:
         preset, changed = case
         metric = answer(METRICS[name].metric, preset, **changed)
@@ -53,7 +53,7 @@ def test_protocols(name: str, factor: int) -> None:
 
 @COUNTS
 @pytest.mark.parametrize("name", METRICS)
-def test_numbers(name: str, factor: int) -> None:
+def test_any_accepted_protocol_gives_numbers(name: str, factor: int) -> None:
     """Of a small example, with parts that are accepted."""
 
     def body(case: tuple[str, dict[str, Any]]) -> None:
@@ -82,7 +82,7 @@ def much(protocol: Any) -> bool:
 
 
 @COUNTS
-def test_intervals(factor: int) -> None:
+def test_any_setting_of_intervals_is_used_or_refused(factor: int) -> None:
     """What all metrics are given beside their protocol."""
     part = st.sampled_from(["preset", "confidence", "resamples", "bootstrap_seed", "interval"])
     value = st.one_of(st.sampled_from([*EDGES, "bca", "percentile", "wilson"]), anything)

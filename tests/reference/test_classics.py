@@ -454,7 +454,7 @@ def test_hiding_does_not_depend_on_the_batch_size(method: str, family: Any) -> N
 
 
 @pytest.mark.parametrize("method", ["smoothgrad", "rise"])
-def test_seeds(method: str) -> None:
+def test_a_seed_repeats_and_another_one_differs(method: str) -> None:
     first, again, other = (explain(VIT.model(), VIT.inputs(1), method, seed=seed).scores for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert float((first - other).abs().max()) > 1e-4 * float(first.abs().max())

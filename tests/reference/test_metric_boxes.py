@@ -152,7 +152,7 @@ def test_each_size_has_draws_of_its_own():
     assert not few <= more
 
 
-def test_sizes():
+def test_sides_of_boxes_are_those_of_the_papers():
     assert BoxProtocol().sides(224, 224)[1] == (26, 53, 80, 107, 134, 161, 188, 215)
     assert BoxProtocol(sizes=4).sides(12, 12)[1] == (1, 2, 3)  # 100 places of the largest
     paper = BoxSensitivity("cdam").protocol

@@ -139,7 +139,7 @@ def test_constant_maps_are_counted():
     assert math.isfinite(found["value"])
 
 
-def test_stages():
+def test_fewer_stages_are_some_of_all_stages():
     model, x = Curved(), images()
     again = input_x_gradient(model)
     maps = again(x, torch.zeros(3).long())

@@ -180,7 +180,7 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str):
+def test_rationales_are_read_in_every_form(form: str):
     assert marked_words(FORMS[form], "sample 0", TEXT) == [3, 4, 5]
     (batch,) = in_samples([{"text": TEXT, "rationale": FORMS[form]}, {"text": TEXT, "rationale": None}], 2)
     assert batch.rationale == [[3, 4, 5], []]

@@ -209,6 +209,6 @@ def test_shares_refuse():
         Comprehensiveness(reference="delete").of(Case(Subject(bert(), TEXTS, tokenizer=tokenizer()), scores_of(TEXTS)))
 
 
-def test_directions():
+def test_higher_comprehensiveness_and_lower_sufficiency_are_better():
     assert Comprehensiveness().higher_is_better is True
     assert Sufficiency().higher_is_better is False

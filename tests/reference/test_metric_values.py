@@ -34,13 +34,13 @@ def test_insertion_is_removal_of_the_least_read_backwards():
     assert torch.equal(insertion(result), area(result.curve("lif")))
 
 
-def test_aopc():
+def test_aopc_of_an_additive_model():
     result = sweep_of(bin4(), 4)
     near(aopc(result), [0.191185])
     near(aopc(result, first=False), [0.238982])
 
 
-def test_log_odds():
+def test_log_odds_of_an_additive_model():
     result = sweep_of(bin4(), 4)
     near(log_odds(result), [-0.245599])
     near(log_odds(result, first=False), [-0.306999])

@@ -73,7 +73,7 @@ def test_methods_that_serve_a_family(family: Family) -> None:
 
 
 @every_family
-def test_anatomy(family: Family) -> None:
+def test_what_is_read_off_a_model_is_what_was_built_into_it(family: Family) -> None:
     """What the library reads off a model is what was built into it."""
     model = family.model()
     batch = prepare(model, family.inputs(2)).batch

@@ -42,7 +42,7 @@ def broadcast(g, shape):
 @pytest.mark.parametrize("target", ["shortcut", "sum"])
 @pytest.mark.parametrize("preset", ["paper", "identity", "probe"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_equations(shape, preset, target):
+def test_a_block_computes_the_published_equations(shape, preset, target):
     block, x, r = made(shape, preset=preset, gate_target=target)
     nn.init.normal_(block.w1.weight)
     joined, seen = block(x, r)

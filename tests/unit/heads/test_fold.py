@@ -27,7 +27,7 @@ def added(folded):
 
 @pytest.mark.parametrize("name", HOSTS)
 @pytest.mark.slow
-def test_predictions(name):
+def test_a_folded_model_predicts_the_same_from_every_source(name):
     scaffold, x = with_heads(name), inputs(name)
     state = copy.deepcopy(scaffold.model.state_dict())
     before = run(scaffold.model, x)
@@ -96,7 +96,7 @@ def test_every_kind_of_block(coupling, preset, gate_target, relu):
 
 
 @pytest.mark.parametrize("where", ["attention+mlp", "first2"])
-def test_placements(where):
+def test_folding_works_for_other_placements(where):
     for name, source in (("timm_vit", "last_head"), ("hf_bert", "sum")):
         scaffold, x = called(name, where=where), inputs(name)
         scaffold.predict_from = source

@@ -19,7 +19,7 @@ def scaffolded(name="timm_resnet18", seed=5, **options):
     return scaffold.model, scaffold
 
 
-def test_two_models():
+def test_two_models_record_their_own_scores():
     (one, first), (two, second) = scaffolded(seed=5), scaffolded(seed=6)
     batch = inputs("timm_resnet18", dtype=torch.float64)
     run(one, batch)
@@ -47,7 +47,7 @@ def test_one_model_inside_another():
     assert all(torch.equal(a, second.head_logits[k]) for k, a in mixed[1].items())
 
 
-def test_threads():
+def test_threads_record_their_own_scores():
     model, scaffold = scaffolded()
     batches = [torch.randn(2, 3, 32, 32, dtype=torch.float64) for _ in range(4)]
     wanted = []

@@ -193,7 +193,7 @@ def test_reports_are_saved_and_joined(model: Small, data: Any, tmp_path: Any) ->
     assert joined.only(methods=["layercam"]).methods == ["layercam"]
 
 
-def test_tables(model: Small, data: Any) -> None:
+def test_a_report_prints_tables_with_its_samples_and_settings(model: Small, data: Any) -> None:
     report = mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS[:2])
     text = report.table(width=200)
     assert f"{DELETION} ↓" in text

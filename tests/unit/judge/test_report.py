@@ -139,7 +139,7 @@ def test_first_outputs_are_those_of_all() -> None:
 # Ranks
 
 
-def test_ranks() -> None:
+def test_methods_are_ranked_in_the_direction_of_the_metric() -> None:
     values = three()
     report = report_of({"deletion": values, "insertion": values, "segmentation": {"gae": counts(40)}})
     found = report.ranks("deletion")  # lower is better

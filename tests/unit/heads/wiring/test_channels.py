@@ -20,7 +20,7 @@ LAST = {"timm_vit", "tv_vit", "hf_vit", "hf_dinov2", "hf_bert", "hf_roberta", "h
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_hosts(name):
+def test_the_axis_of_channels_is_found_in_every_host(name):
     with torch.device("meta"):
         model = HOSTS[name]()
     assert {j.meeting.channels_last for j in survey(model).junctions} == {name in LAST}

@@ -90,7 +90,7 @@ def test_a_folded_model(name, way, source):
     assert torch.equal(run(way(twin), batch), run(folded, batch))
 
 
-def test_a_scaffold():
+def test_a_scaffold_can_be_pickled():
     model, scaffold, batch = with_heads("timm_vit", where="attention+mlp")
     wanted = run(model, batch)
     twin = pickled(scaffold)

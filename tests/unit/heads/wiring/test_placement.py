@@ -160,7 +160,7 @@ def gpt2(implementation):
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_gpt2(implementation):
+def test_heads_fit_both_connections_of_gpt2(implementation):
     model = gpt2(implementation)
     assert survey(model).left_out == {}  # its attention cannot be traced, and is a part of a unit
     ids = torch.randint(3, 50, (2, 6))
