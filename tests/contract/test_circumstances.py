@@ -142,7 +142,7 @@ STEADY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.usefixtures("_plain_kernels")
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_bfloat16_weights_give_maps_like_those_of_float32(method: str, family: Family) -> None:
     model = family.fresh(torch.float32).to(torch.bfloat16)
@@ -203,7 +203,7 @@ def test_modes_of_the_caller_change_nothing(method: str, family: Family) -> None
         assert_same(got.scores, wanted.scores, method, 1e-4)
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_inputs_made_under_inference_mode(method: str, family: Family) -> None:
     """Such tensors cannot enter a graph; here they also have another dtype than the weights."""
@@ -417,7 +417,7 @@ def test_hooks_of_the_user_take_part() -> None:
     assert float((e.scores - explain(family.model(), inputs, "gae").scores).abs().max()) > 1e-6
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_threads_explain_models_of_their_own(method: str, family: Family) -> None:
     """Two threads explain two models at the same time; nothing is shared between them."""

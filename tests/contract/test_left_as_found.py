@@ -80,7 +80,7 @@ def test_after_an_error_in_the_forward_pass(method: str, family: Family) -> None
     assert failing > 1, "the hook never ran"
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_after_a_target_that_is_found_wrong_after_the_pass(method: str, family: Family) -> None:
     model, inputs = lived_in(family), family.inputs(2)
@@ -182,14 +182,14 @@ def test_memory_does_not_grow(name: str) -> None:
 
 
 @pytest.mark.slow
-@cases(CORE)
+@cases(CORE, cover=True)
 def test_memory_does_not_grow_for_any_method(method: str, family: Family) -> None:
     tensors, megabytes = grows(method, family, 200)
     assert tensors == 0
     assert megabytes < 30
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_nothing_is_left_in_cycles(method: str, family: Family) -> None:
     """Tensors are freed when the call returns, not when the garbage collector happens to run."""

@@ -139,8 +139,8 @@ def cases(
     Args:
         families: Names; all if None.
         where: Which pairs.
-        cover: Whether only as many pairs as show every method and every family once are in the default run. It is for
-            properties that depend on the method or on the family, not on their combination; the other pairs are slow.
+        cover: Whether to take only as many of the usual pairs as show every method and every family once: for
+            properties that depend on the method or on the family, not on their combination.
     """
     parameters = [
         pytest.param(*parameter.values[0], id=parameter.id, marks=parameter.marks)
@@ -148,10 +148,7 @@ def cases(
     ]
     if cover:
         chosen = _cover([parameter.values for parameter in parameters if not parameter.marks])
-        parameters = [
-            parameter if parameter.values in chosen else pytest.param(*parameter.values, id=parameter.id, marks=SLOW)
-            for parameter in parameters
-        ]
+        parameters = [parameter for parameter in parameters if parameter.values in chosen]
     return pytest.mark.parametrize(("method", "family"), parameters)
 
 
