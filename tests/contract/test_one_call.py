@@ -142,11 +142,12 @@ def test_class_specific_or_not(observed: Observed) -> None:
         assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("index", [1, 4])
-def test_batch_equals_singles(observed: Observed, index: int) -> None:
+def test_batch_equals_singles(observed: Observed) -> None:
+    """The last sample; of texts also the shortest, which has most padding in the batch."""
     family = observed.family
-    alone = explain(family.model(), family.sample(observed.inputs, index), observed.method)
-    assert int(alone.target[0]) == int(observed.predicted.target[index])
-    scores = observed.predicted.scores[index : index + 1]
-    scores = scores if family.modality == "image" else scores[..., : LENGTHS[index]]
-    assert_same(scores, alone.scores, observed.method)
+    for index in (4,) if family.modality == "image" else (1, 4):
+        alone = explain(family.model(), family.sample(observed.inputs, index), observed.method)
+        assert int(alone.target[0]) == int(observed.predicted.target[index])
+        scores = observed.predicted.scores[index : index + 1]
+        scores = scores if family.modality == "image" else scores[..., : LENGTHS[index]]
+        assert_same(scores, alone.scores, observed.method)

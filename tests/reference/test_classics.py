@@ -430,6 +430,9 @@ def test_masks_of_rise(options: dict[str, Any]) -> None:
     for k, share in enumerate((lambda m: m.mean(), lambda m: m[3, 40])):
         wanted = sum(share(m) * m for m in masks) / sum(masks).clamp_min(1e-300)
         assert_same(got.scores[0, k], wanted, "rise", 1e-6)
+
+
+def test_masks_of_rise_show_the_chosen_share() -> None:
     share = float(torch.stack([rise_mask(k, (70, 70), p=0.3) for k in range(400)]).mean())
     assert abs(share - 0.3) < 0.01
 
