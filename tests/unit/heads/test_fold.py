@@ -93,7 +93,7 @@ def test_every_kind_of_block(coupling, preset, gate_target, relu):
     scaffold.heads.decay = 0.6
     for block in scaffold.heads.blocks:
         block.intercept = torch.randn(7, dtype=torch.float64)
-    for source in SOURCES:
+    for source in SOURCES if preset == "paper" else ("sum",):  # which every head and the classifier are part of
         scaffold.predict_from = source
         assert close(run(scaffold.fold(), x), scaffold.predict(x), 1e-12)
 
