@@ -1,6 +1,7 @@
 # make demo    explain photos and texts with trained models; writes out/demo/index.html
 # make test    the whole default test run
 # make slow    the longer tests
+# make optimized   the unit tests under python -O, which drops asserts: checks of arguments must not be asserts
 # make lint    ruff and mypy
 # make speed   each method's cost beside its budget and its peers
 # make speed-metrics   what a sweep costs beside its forward passes, and beside Quantus
@@ -9,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow lint speed speed-metrics docs clean
+.PHONY: demo test slow optimized lint speed speed-metrics docs clean
 
 .venv/pip:
 	$(PYTHON) -m venv .venv
@@ -28,12 +29,17 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 demo: .venv/demo
 	$(BIN)/mhex demo
 
-# One thread for each of the workers: they share the cores.
+# One thread for each of the workers: they share the cores. Files stay whole, because their tests share models and calls.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	$(PYTEST) -m "not slow"
 
 slow: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+	$(PYTEST) -m slow
+
+optimized: .venv/dev
+	PYTHONOPTIMIZE=1 $(PYTEST) -m "not slow" tests/unit
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+# Their asserts count under `python -O` too, as those of tests do.
+pytest.register_assert_rewrite("support", "cli_helpers", "train_helpers")
 # The models are tiny: threads cost more than they give, and several test processes share the machine.
 torch.set_num_threads(1)
 # shap compiles its loops when it is first used, which takes longer than all its tests.
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+# What is imported and collected stays until the end: the garbage collector need not walk it again and again.
+gc.disable()
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +31,13 @@ def _known_random_state() -> Iterator[None]:
 def _no_models_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What somebody built on this machine decides nothing."""
     monkeypatch.setenv("MHEX_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
+
+
+def pytest_collection_finish() -> None:
+    """Set everything that exists by now aside from the garbage collector, and let it run."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

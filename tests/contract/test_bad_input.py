@@ -15,7 +15,7 @@ import mhex
 from mhex.errors import MhexError, UnsupportedModelError
 from support.cases import METHODS, named_methods, serving
 from support.models import CLASSES, FAMILIES, LONGEST_TEXT, VOCABULARY, Family, PlainViT, enliven
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 NAMES = ["tabby cat", "tiger cat", "beagle", "pug", "magpie", "robin", "goldfish"]
 ATTENTION = [name for name, method in METHODS.items() if method.needs.blocks]
@@ -48,13 +48,13 @@ def check_refused(model: nn.Module, inputs: Any, *words: str, method: Any = "inp
 
 
 @by_name(IMAGE_FAMILIES)
-def test_empty_batch(family: Family) -> None:
+def test_empty_batches_of_images_are_refused(family: Family) -> None:
     check_refused(family.model(), torch.zeros(0, 3, *family.size), "at least one sample")
     check_refused(family.model(), [], "at least one sample")
 
 
 @by_name(SOME)
-def test_wrong_rank(family: Family) -> None:
+def test_images_without_four_axes_are_refused(family: Family) -> None:
     check_refused(family.model(), torch.zeros(3, *family.size), "(batch, channels, height, width)", "x[None]")
     check_refused(family.model(), torch.zeros(1, 1, 3, *family.size), "(batch, channels, height, width)")
     check_refused(family.model(), torch.zeros(4, 5), "(batch, channels, height, width)")
@@ -81,7 +81,7 @@ def test_image_that_is_no_whole_number_of_patches(family: Family) -> None:
 
 @by_name(SOME)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_not_finite(family: Family, value: float) -> None:
+def test_images_that_are_not_finite_are_refused(family: Family, value: float) -> None:
     images = family.inputs(2)
     images[1, 2, 3, 4] = value
     check_refused(family.model(), images, "finite", "NaN")
@@ -89,7 +89,7 @@ def test_not_finite(family: Family, value: float) -> None:
 
 @by_name(SOME)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
-def test_whole_numbers(family: Family, dtype: torch.dtype) -> None:
+def test_images_of_whole_numbers_are_refused(family: Family, dtype: torch.dtype) -> None:
     check_refused(family.model(), torch.ones(2, 3, *family.size).to(dtype), "floating-point", "preprocess")
 
 
@@ -230,7 +230,7 @@ def test_class_out_of_range(family: Family, target: Any) -> None:
         pytest.param(lambda logits: logits[:, 0] * float("nan"), id="function_nan"),
     ],
 )
-def test_malformed_target(family: Family, target: Any) -> None:
+def test_malformed_targets_are_refused(family: Family, target: Any) -> None:
     check_refused(family.model(), family.inputs(2), target=target)
 
 
@@ -282,7 +282,7 @@ def test_too_many_tokens() -> None:
         check_refused(model, images, str(most), "145", method=method)
 
 
-def test_unknown_method() -> None:
+def test_unknown_methods_are_refused() -> None:
     family = FAMILIES["timm_vit"]
     assert "'gae'" in check_refused(family.model(), family.inputs(1), method="GAE ")
     assert "'rollout'" in check_refused(family.model(), family.inputs(1), method="roll-out")
@@ -291,7 +291,7 @@ def test_unknown_method() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_unknown_option(method: str) -> None:
+def test_unknown_options_are_refused(method: str) -> None:
     name = next(n for n in FAMILIES if method in serving(n))
     check_refused(FAMILIES[name].model(), FAMILIES[name].inputs(1), "frobnicate", method, method=method, frobnicate=3)
 
@@ -304,7 +304,7 @@ def test_start_block_outside_of_the_model(method: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if "layer" in METHODS[m].options])
-def test_wrong_layer(method: str) -> None:
+def test_layers_that_do_not_exist_or_are_no_maps_are_refused(method: str) -> None:
     family = FAMILIES["tv_resnet"]
     message = check_refused(family.model(), family.inputs(1), "layer5", method=method, layer="layer5")
     assert "'layer4'" in message

@@ -70,7 +70,7 @@ def test_ways_to_name_a_class_agree(method: str, family: Family) -> None:
     assert_same(explain(model, inputs, method, target="top2").scores[:, 0], predicted.scores, method)
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_one_class_per_sample(method: str, family: Family) -> None:
     model, inputs = family.model(), family.inputs(3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import resource
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from mhex.errors import MhexError
 from mhex.registry import Method
 from support.cases import CORE, PERTURBING, cases, explain, one_per_family
 from support.models import FAMILIES, Family, call
-from support.state import Snapshot, in_use
+from support.snapshot import Snapshot, in_use
 
 
 class Boom(Exception):
@@ -43,7 +42,7 @@ def last_to_run(model: nn.Module, inputs: Any) -> nn.Module:
 
 
 @cases(CORE, cover=True)
-def test_after_a_call(method: str, family: Family) -> None:
+def test_nothing_changes_by_a_call(method: str, family: Family) -> None:
     model = lived_in(family, torch.float32)
     inputs = family.inputs(2, torch.float32)
     explain(model, inputs, method)  # what a model makes lazily on its first call is its own affair
@@ -81,7 +80,7 @@ def test_after_an_error_in_the_forward_pass(method: str, family: Family) -> None
     assert failing > 1, "the hook never ran"
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_after_a_target_that_is_found_wrong_after_the_pass(method: str, family: Family) -> None:
     model, inputs = lived_in(family), family.inputs(2)
@@ -157,15 +156,6 @@ def test_gradients_of_the_user_are_kept(method: str, family: Family) -> None:
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """Objects that exist already are set aside, so that looking for new ones does not walk the whole heap."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def live_tensors() -> int:
     gc.collect()
     return sum(isinstance(thing, Tensor) for thing in gc.get_objects())
@@ -192,14 +182,14 @@ def test_memory_does_not_grow(name: str) -> None:
 
 
 @pytest.mark.slow
-@cases(CORE)
+@cases(CORE, cover=True)
 def test_memory_does_not_grow_for_any_method(method: str, family: Family) -> None:
     tensors, megabytes = grows(method, family, 200)
     assert tensors == 0
     assert megabytes < 30
 
 
-@cases(CORE)
+@cases(CORE, cover=True)
 @pytest.mark.slow
 def test_nothing_is_left_in_cycles(method: str, family: Family) -> None:
     """Tensors are freed when the call returns, not when the garbage collector happens to run."""

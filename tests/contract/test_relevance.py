@@ -12,8 +12,8 @@ import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexError, UnsupportedModelError
 from support.cases import METHODS, assert_same
 from support.models import CLASSES, FAMILIES, call, enliven
-from support.state import Snapshot
-from support.tiny import Tiny, TinyBlock, pictures, tiny
+from support.snapshot import Snapshot
+from support.tiny_models import Tiny, TinyBlock, pictures, tiny
 
 RULED = tuple(name for name, method in METHODS.items() if method.rules is not None)
 ON_CNN = ("lrp", "conservative-lrp", "attnlrp", "abslrp", "guided-backprop")
@@ -226,7 +226,7 @@ def test_what_a_hook_returns_is_a_part_of_the_model(method: str) -> None:
         ("transformer-attribution", {"epsilon": 0.01}),
     ],
 )
-def test_strict(method: str, options: dict[str, Any]) -> None:
+def test_strict_raises_beyond_the_largest_gap_alone(method: str, options: dict[str, Any]) -> None:
     """Raises beyond `max_gap`, not below it, and not at all unless asked to."""
     model, inputs = FAMILIES["timm_vit"].model(), FAMILIES["timm_vit"].inputs(2)
     gap = float(mhex.explain(model, inputs, method, target=2, **options).diagnostics["conservation_gap"].max())

@@ -18,7 +18,7 @@ from mhex.capture.threads import Shared, turn
 from mhex.errors import CaptureError
 from support.cases import assert_same, explain
 from support.models import FAMILIES
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 METHODS = {"timm_vit": ("gae", "cdam", "attnlrp"), "timm_resnet": ("gradcam", "lrp", "input-x-gradient")}
 SOON = 0.05  # seconds in which a thread that does not wait has long begun

@@ -73,9 +73,9 @@ from mhex.zoo.files import fill, pack, read_weights
 from mhex.zoo.residents import load_resident
 from support.collaboration import Net
 from support.suites import suite_dict, write_models
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 from support.training import recipe_dict
-from support.zoo_standins import write_bert, write_hf_vit, write_resident
+from support.zoo_models import write_bert, write_hf_vit, write_resident
 
 FEW, MANY = 100, 10_000
 # Of readers that take more than two milliseconds, since they check recipes or tables, and of those that take more than

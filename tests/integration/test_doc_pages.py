@@ -21,7 +21,7 @@ from mhex.bundle import Bundle
 from mhex.inputs.preprocess import Preprocess
 from support.models import enliven
 from support.suites import write_pets
-from support.zoo_standins import write_zoo
+from support.zoo_models import write_zoo
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,7 +15,7 @@ import mhex
 from mhex.bundle import Bundle
 from mhex.metrics import list_metrics
 from support.models import enliven
-from support.tiny_text import bert, tokenizer
+from support.tiny_bert import bert, tokenizer
 
 pytestmark = pytest.mark.slow  # some twenty seconds
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import mhex
 from mhex.targets import ResolvedTarget, resolve_target
-from support.anything import COUNTS, answer, anything, scalars, search
+from support.argument_values import COUNTS, answer, anything, scalars, search
 from support.models import CLASSES, FAMILIES
 
 BATCH, COUNT = 2, 5
@@ -45,7 +45,7 @@ def wanted(target: Any, names: list[str] | None) -> list[int] | None:
 
 
 @COUNTS
-def test_targets(factor: int) -> None:
+def test_any_target_is_explained_or_refused(factor: int) -> None:
     def body(case: tuple[Any, Any, Any, int]) -> None:
         target, names, task, columns = case
         if callable(target):

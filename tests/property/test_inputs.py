@@ -19,7 +19,7 @@ import mhex
 from mhex.errors import MhexError
 from mhex.inputs.preprocess import Preprocess
 from support.models import CLASSES, FAMILIES
-from support.tiny_text import PIECES, SPECIAL, WORDS, bert, tokenizer
+from support.tiny_bert import PIECES, SPECIAL, WORDS, bert, tokenizer
 
 HEIGHT, WIDTH = FAMILIES["plain_cnn"].size
 MODELS = {
@@ -124,7 +124,7 @@ def tensors(draw: Any, forms: Mapping[str, Callable[[Tensor], Any]] = FORMS) -> 
 
 @COUNTS
 @pytest.mark.parametrize("name", MODELS)
-def test_tensors(name: str, factor: int) -> None:
+def test_any_tensor_as_input_is_explained_or_refused(name: str, factor: int) -> None:
     def body(x: Any) -> None:
         shape = (x.shape[0], *x.shape[2:]) if isinstance(x, Tensor) and not x.is_nested and x.dim() == 4 else None
         check_explained(MODELS[name], x, shape)
@@ -149,7 +149,7 @@ def test_dictionaries_of_images(factor: int) -> None:
 
 
 @COUNTS
-def test_other_things(factor: int) -> None:
+def test_any_object_as_input_is_explained_or_refused(factor: int) -> None:
     things = st.one_of(
         st.sampled_from(ODD), st.lists(st.sampled_from(ODD), max_size=3), st.lists(tensors(), max_size=2)
     )
@@ -180,7 +180,7 @@ def photos(draw: Any) -> Image.Image:
 
 
 @COUNTS
-def test_photos(factor: int) -> None:
+def test_any_photo_is_explained_or_refused(factor: int) -> None:
     def body(batch: list[Any]) -> None:
         shape = (len(batch), HEIGHT, WIDTH)
         check_explained(MODELS["cnn32"], batch, shape, preprocess=SQUASH)
@@ -208,7 +208,7 @@ TEXTS = st.one_of(
 
 @COUNTS
 @pytest.mark.filterwarnings("ignore:Texts of up to")
-def test_texts(factor: int) -> None:
+def test_any_text_as_input_is_explained_or_refused(factor: int) -> None:
     def body(batch: Any) -> None:
         explanation = answer(mhex.explain, bert(), batch, "input-x-gradient", tokenizer=tokenizer())
         if explanation is not None:
@@ -234,7 +234,7 @@ OTHERS = ["labels", "output_attentions", "return_dict", "past_key_values", "enco
 
 
 @COUNTS
-def test_token_ids(factor: int) -> None:
+def test_any_token_ids_are_explained_or_refused(factor: int) -> None:
     def body(changes: dict[Any, Any]) -> None:
         problem = bert().config.problem_type
         check_explained(bert(), {"input_ids": IDS, "attention_mask": MASK, **changes})

@@ -13,8 +13,8 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from support.anything import COUNTS, answer, anything, search
-from support.cases import METHODS, QUICK_TEXTS, explain
+from support.argument_values import COUNTS, answer, anything, search
+from support.cases import METHODS, explain
 from support.models import FAMILIES
 
 SECONDS = 20  # for a call that takes a fraction of a second otherwise
@@ -22,7 +22,7 @@ ELSEWHERE = {"guided-backprop": "plain_cnn", "mhex": "timm_vit_heads"}  # what t
 # Numbers that say how much work there is: those between are work, and no fault.
 MANY = {"n", "steps", "max_evals", "grid"}
 OPTIONS = [(name, option) for name, method in METHODS.items() for option in method.options]
-TEXTS = [(name, option) for name, option in OPTIONS if name in QUICK_TEXTS]
+TEXTS = [(name, option) for name, option in OPTIONS if "fill" in METHODS[name].options]
 EDGES = (-1, 0, 1, 2, 0.5, -0.5, 1e-300, 1e300, float("nan"), float("inf"), float("-inf"), 10**9, 10**30, "x", "", None)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -76,7 +76,7 @@ def check(method: str, option: str, family: str, value: Any, **more: Any) -> Non
 
 @COUNTS
 @pytest.mark.parametrize(("method", "option"), OPTIONS, ids=["-".join(pair) for pair in OPTIONS])
-def test_options(method: str, option: str, factor: int) -> None:
+def test_any_value_of_an_option_is_used_or_refused(method: str, option: str, factor: int) -> None:
     family = ELSEWHERE.get(method, "timm_vit")
     search(lambda value: check(method, option, family, value), values_for(method, option), 6 * factor)
 

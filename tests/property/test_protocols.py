@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mhex.metrics.registry import all_metrics
 from mhex.perturb.references import WORDS
-from support.anything import COUNTS, answer, anything, search
-from support.curved import image_case, text_case
+from support.argument_values import COUNTS, answer, anything, search
+from support.nonlinear_models import image_case, text_case
 
 METRICS = all_metrics()
 EDGES = (-1, 0, 1, 2, 3, 10, 0.5, -0.5, 1e-300, 1e300, float("nan"), float("inf"), 10**9, 10**30, "x", "", None, True)
@@ -39,7 +39,7 @@ def changes(draw: st.DrawFn, name: str) -> tuple[str, dict[str, Any]]:
 
 @COUNTS
 @pytest.mark.parametrize("name", METRICS)
-def test_protocols(name: str, factor: int) -> None:
+def test_any_part_of_a_protocol_is_used_or_refused(name: str, factor: int) -> None:
     def body(case: tuple[str, dict[str, Any]]) -> None:
         preset, changed = case
         metric = answer(METRICS[name].metric, preset, **changed)
@@ -53,7 +53,7 @@ def test_protocols(name: str, factor: int) -> None:
 
 @COUNTS
 @pytest.mark.parametrize("name", METRICS)
-def test_numbers(name: str, factor: int) -> None:
+def test_any_accepted_protocol_gives_numbers(name: str, factor: int) -> None:
     """Of a small example, with parts that are accepted."""
 
     def body(case: tuple[str, dict[str, Any]]) -> None:
@@ -82,7 +82,7 @@ def much(protocol: Any) -> bool:
 
 
 @COUNTS
-def test_intervals(factor: int) -> None:
+def test_any_setting_of_intervals_is_used_or_refused(factor: int) -> None:
     """What all metrics are given beside their protocol."""
     part = st.sampled_from(["preset", "confidence", "resamples", "bootstrap_seed", "interval"])
     value = st.one_of(st.sampled_from([*EDGES, "bca", "percentile", "wilson"]), anything)

@@ -17,7 +17,7 @@ from mhex.relevance import Composite
 from mhex.relevance.rules import passed
 from support.formulas import written_out_attention
 from support.models import FAMILIES, Family, call, enliven
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 TRANSFORMERS = [f for f in FAMILIES.values() if f.blocks]
 REPLAYED = [

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import mhex
 from mhex.errors import ArgumentError
+from support.block_internals import look, run_on
 from support.cases import assert_same, explain
 from support.formulas import View, view
 from support.formulas_tokens import gauss, gradients, integrated, products
-from support.insides import look, run_on
 from support.models import CLASSES, FAMILIES, Family, PlainBlock, PlainViT, enliven
 
 CLASS_TOKEN = (
@@ -156,7 +156,7 @@ def test_what_is_not_attended_to_scores_zero(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["cdam", "cdam-smooth", "cdam-integrated"])
 @pytest.mark.parametrize("name", ["timm_vit", "timm_avg", "hf_bert", "plain_vit"])
-def test_site(method: str, name: str) -> None:
+def test_scores_at_both_sites_against_the_definition(method: str, name: str) -> None:
     v = seen(name)
     inputs = v.family.sample(v.family.inputs(3), 0)
     inside = look(v)
@@ -312,7 +312,7 @@ def latent(model: Any, logits_of: Any) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
-def test_concept(similarity: str) -> None:
+def test_scores_of_a_concept_against_the_definition(similarity: str) -> None:
     family: Family = FAMILIES["timm_vit"]
     model, images = family.model(), family.inputs(5)
     with torch.no_grad():

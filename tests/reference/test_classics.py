@@ -430,6 +430,9 @@ def test_masks_of_rise(options: dict[str, Any]) -> None:
     for k, share in enumerate((lambda m: m.mean(), lambda m: m[3, 40])):
         wanted = sum(share(m) * m for m in masks) / sum(masks).clamp_min(1e-300)
         assert_same(got.scores[0, k], wanted, "rise", 1e-6)
+
+
+def test_masks_of_rise_show_the_chosen_share() -> None:
     share = float(torch.stack([rise_mask(k, (70, 70), p=0.3) for k in range(400)]).mean())
     assert abs(share - 0.3) < 0.01
 
@@ -454,7 +457,7 @@ def test_hiding_does_not_depend_on_the_batch_size(method: str, family: Any) -> N
 
 
 @pytest.mark.parametrize("method", ["smoothgrad", "rise"])
-def test_seeds(method: str) -> None:
+def test_a_seed_repeats_and_another_one_differs(method: str) -> None:
     first, again, other = (explain(VIT.model(), VIT.inputs(1), method, seed=seed).scores for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert float((first - other).abs().max()) > 1e-4 * float(first.abs().max())

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torchvision
 import transformers
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
 from mhex.heads.predictors import watched
 from support.collaboration import CLASSES, Net, calm, matrix_cosine, matrix_cosines, matrix_gradients, with_heads
@@ -47,8 +48,8 @@ def vit() -> nn.Module:
 
 
 HOSTS: dict[str, Any] = {
-    "torchvision resnet18": lambda: torchvision.models.resnet18(num_classes=CLASSES),
-    "timm resnet18": lambda: timm.create_model("resnet18", num_classes=CLASSES),
+    "torchvision resnet": lambda: torchvision.models.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=CLASSES),
+    "timm resnet18": lambda: timm.create_model("resnet18", num_classes=CLASSES, channels=(64, 16, 24, 32)),
     "timm vit": vit,
     "hf bert": bert,
 }
@@ -72,8 +73,8 @@ def by_hand(w1: list[Tensor], image: Tensor, label: Tensor, net: Net, w2: list[T
 
 
 def test_cosines_against_vmap_of_grad_by_hand() -> None:
-    net = Net()
-    scaffold = with_heads(net)
+    scaffold = with_heads(Net())
+    net = scaffold.model
     w1 = [b.w1.weight.detach().clone() for b in scaffold.heads.blocks]
     w2 = [b.w2.weight.detach().clone() for b in scaffold.heads.blocks]
     x, y = images(4, 8), torch.tensor([0, 4, 2, 2])

@@ -10,7 +10,7 @@ from mhex.metrics.deletion import Deletion
 from mhex.metrics.saco import GroupProtocol
 from mhex.perturb import PerturbationSweep, Subject, counts
 from support.models import FAMILIES, call
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 COUNT, STEPS = 3, 5
 

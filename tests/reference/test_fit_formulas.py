@@ -6,7 +6,7 @@ import torch
 from mhex.heads.fit.logistic import STRENGTHS as LOGISTIC_STRENGTHS
 from mhex.heads.fit.logistic import LogisticProblem, Options, fit_logistic, fitted_scale
 from mhex.heads.fit.ridge import STRENGTHS, Moments, fit_ridge, held_out_errors, solve
-from support.probes import features, pictures, probe
+from support.learnable_heads import features, pictures, probe
 
 
 def rows(count=60, channels=9, classes=4, seed=0, binary=False, rare=False):

@@ -13,7 +13,7 @@ import mhex
 from mhex.relevance import gradient_rules
 from support.cases import assert_same
 from support.models import CLASSES, FAMILIES, PlainViT, enliven
-from support.ruled import handed_down
+from support.rule_comparison import handed_down
 from support.rules_abslrp import absolute_neuron, absolute_rules, scaled_dense
 from support.rules_lrp import (
     Neuron,
@@ -29,7 +29,7 @@ from support.rules_lrp import (
     gradient_rules as second_gradient_rules,
 )
 from support.tape import Rule, Tape
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 CONSTANT = ("gate", "softmax")
 

@@ -22,7 +22,7 @@ from support.rules_lrp import dense, epsilon_neuron, layer_of, over, terms_of
 from support.rules_lrp import gradient_rules as second_gradient_rules
 from support.rules_lrp import relevance_rules as second_relevance_rules
 from support.tape import Call, Rule, Tape
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 TRANSFORMERS = [name for name, family in FAMILIES.items() if family.blocks and not family.heads]
 ALL = [name for name, family in FAMILIES.items() if not family.heads]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mhex.relevance import AlphaBeta, Epsilon, Gamma, absolute_rules, gradient_rules, relevance_rules
 from mhex.relevance.affine import Affine
-from support.ruled import LAYER_VARIANTS, PROJECTIONS, VARIANTS, Function, agree, handed_down
+from support.rule_comparison import LAYER_VARIANTS, PROJECTIONS, VARIANTS, Function, agree, handed_down
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -69,7 +69,7 @@ LAYERS: dict[str, tuple[Function, Tensor]] = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers(name: str) -> None:
+def test_rules_of_layers_against_dense_matrices(name: str) -> None:
     agree(*LAYERS[name], LAYER_VARIANTS, 1e-9)
 
 
@@ -164,7 +164,7 @@ OPERATIONS: dict[str, tuple[Function, Tensor]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations(name: str) -> None:
+def test_rules_of_operations_against_second_formulas(name: str) -> None:
     agree(*OPERATIONS[name], VARIANTS, 1e-9)
 
 

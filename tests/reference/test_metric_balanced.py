@@ -11,8 +11,8 @@ from mhex.metrics import Case, get_metric
 from mhex.metrics.balanced import BalancedProtocol, runner_up
 from mhex.perturb import PerturbationSweep, Subject
 from mhex.stats.correlation import rank_correlation
-from support.tiny import pictures, tiny
-from support.tiny_text import bert, tokenizer
+from support.tiny_bert import bert, tokenizer
+from support.tiny_models import pictures, tiny
 
 
 def made(method: str, **changes):

@@ -11,7 +11,7 @@ from mhex.metrics.box_sensitivity import BoxProtocol, BoxSensitivity, box_area, 
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.stats.correlation import correlation, mean_ranks, rank_correlation
-from support.fixtures_metrics import additive
+from support.additive_models import additive
 
 
 class Curved(nn.Module):
@@ -152,7 +152,7 @@ def test_each_size_has_draws_of_its_own():
     assert not few <= more
 
 
-def test_sizes():
+def test_sides_of_boxes_are_those_of_the_papers():
     assert BoxProtocol().sides(224, 224)[1] == (26, 53, 80, 107, 134, 161, 188, 215)
     assert BoxProtocol(sizes=4).sides(12, 12)[1] == (1, 2, 3)  # 100 places of the largest
     paper = BoxSensitivity("cdam").protocol

@@ -9,7 +9,7 @@ from mhex.metrics.case import Case
 from mhex.metrics.class_discrimination import ClassDiscrimination, class_discrimination
 from mhex.metrics.fidelity import fidelity
 from mhex.perturb import PerturbationSweep, Subject
-from support.fixtures_metrics import additive, two4
+from support.additive_models import additive, two4
 
 
 def pair_of(subject, maps, first, second):

@@ -10,8 +10,8 @@ from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
 from mhex.metrics.compactness import Compactness, compactness, entropy, gini
 from mhex.perturb import Subject
-from support.located import computed, near, random_case
-from support.tiny_text import TEXTS, bert, scores_of, tokenizer
+from support.maps_and_masks import computed, near, random_case
+from support.tiny_bert import TEXTS, bert, scores_of, tokenizer
 
 
 def test_compactness():

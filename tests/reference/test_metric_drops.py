@@ -12,8 +12,8 @@ from mhex.metrics.effective_average_drop import EffectiveAverageDrop, area_weigh
 from mhex.metrics.increase_in_confidence import IncreaseInConfidence, increase_in_confidence
 from mhex.metrics.soft_average_drop import SoftAverageDrop, soft_average_drop
 from mhex.perturb import MaskedPass, Subject, minmax
-from support.fixtures_metrics import Additive, bin4
-from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
+from support.additive_models import Additive, bin4
+from support.tiny_bert import TEXTS, ask, bert, scores_of, tokenizer
 
 FIRST = torch.tensor([0])
 

@@ -7,7 +7,7 @@ from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
 from mhex.metrics.saco import GroupProtocol, GroupResult, SaCo, saco
 from mhex.perturb import Subject
-from support.fixtures_metrics import Additive, bin4, fix10
+from support.additive_models import Additive, bin4, fix10
 from support.hosts import HOSTS
 
 

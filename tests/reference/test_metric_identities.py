@@ -12,8 +12,8 @@ from mhex.metrics.fidelity import fidelity
 from mhex.metrics.insertion import insertion
 from mhex.metrics.registry import get_metric
 from mhex.perturb import MaskedPass, PerturbationSweep, Subject, area, counts, ranks
-from support.fixtures_metrics import Additive
-from support.tiny import pictures, tiny
+from support.additive_models import Additive
+from support.tiny_models import pictures, tiny
 
 NAMES = (
     "aopc",

@@ -6,8 +6,8 @@ import torch
 from mhex.metrics.case import Case
 from mhex.metrics.infidelity import Infidelity, NoiseProtocol, infidelity, squared_errors
 from mhex.perturb import Subject
-from support.curved import Curved, gradient, images
-from support.fixtures_metrics import Additive, lin4
+from support.additive_models import Additive, lin4
+from support.nonlinear_models import Curved, gradient, images
 
 
 @pytest.mark.parametrize(("factor", "raw", "free"), [(1.0, 0.0, 0.0), (0.0, 0.3, 1.0), (2.0, 0.3, 0.0)])

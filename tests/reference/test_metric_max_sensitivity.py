@@ -9,8 +9,8 @@ from mhex.errors import ArgumentError, MhexWarning
 from mhex.metrics.case import Case
 from mhex.metrics.max_sensitivity import MaxSensitivity, NeighbourProtocol, max_sensitivity
 from mhex.perturb import Subject
-from support.curved import Curved, Normalised, gradient, images, input_x_gradient
-from support.fixtures_metrics import Additive
+from support.additive_models import Additive
+from support.nonlinear_models import Curved, Normalised, gradient, images, input_x_gradient
 
 
 def test_gradients_of_linear_models_never_change():

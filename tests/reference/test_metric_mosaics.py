@@ -8,7 +8,7 @@ from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
 from mhex.metrics.grid_pointing_game import GridPointingGame, grid_pointing_game, mosaics
 from mhex.perturb import Subject
-from support.located import computed, near
+from support.maps_and_masks import computed, near
 
 
 def test_mass_in_the_right_cell_alone_is_one():

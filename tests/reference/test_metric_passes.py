@@ -11,7 +11,7 @@ from mhex.metrics.curve import CurveMetric
 from mhex.metrics.deletion import deletion
 from mhex.metrics.registry import all_metrics, get_metric
 from mhex.perturb import PerturbationSweep, Subject
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 COUNT = 3
 

@@ -11,7 +11,7 @@ from mhex.metrics.compactness import Compactness
 from mhex.metrics.energy_pointing_game import EnergyPointingGame, energy_pointing_game
 from mhex.metrics.pointing_game import PointingGame, pointing_game
 from mhex.metrics.segmentation import Segmentation
-from support.located import LEFT, MAP, OBJECT, computed, near, one_of, random_case
+from support.maps_and_masks import LEFT, MAP, OBJECT, computed, near, one_of, random_case
 
 
 def test_pointing_game():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mhex.metrics.segmentation import average_precision, segmentation
-from support.located import large, near, random_case
+from support.maps_and_masks import large, near, random_case
 
 
 @pytest.mark.parametrize("kind", ["different", "tied", "left out"])

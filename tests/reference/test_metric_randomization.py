@@ -23,8 +23,8 @@ from mhex.metrics.randomization import (
 from mhex.metrics.road import ROAD
 from mhex.metrics.saco import SaCo
 from mhex.perturb import Subject
-from support.curved import Curved, images, input_x_gradient
 from support.hosts import HOSTS
+from support.nonlinear_models import Curved, images, input_x_gradient
 
 
 def kept(model):
@@ -139,7 +139,7 @@ def test_constant_maps_are_counted():
     assert math.isfinite(found["value"])
 
 
-def test_stages():
+def test_fewer_stages_are_some_of_all_stages():
     model, x = Curved(), images()
     again = input_x_gradient(model)
     maps = again(x, torch.zeros(3).long())

@@ -17,7 +17,7 @@ from mhex.metrics.case import Case
 from mhex.metrics.comprehensiveness import Comprehensiveness
 from mhex.metrics.token_f1 import TokenF1
 from mhex.perturb import PerturbationSweep, Subject, text_units
-from support.tiny_text import bert, tokenizer
+from support.tiny_bert import bert, tokenizer
 
 # As the tokenizer has it: a good - bad ( sea ##side ) film , play ##ing . long plot
 TEXT = "a good-bad  (seaside) film, playing.\nlong plot"
@@ -180,7 +180,7 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str):
+def test_rationales_are_read_in_every_form(form: str):
     assert marked_words(FORMS[form], "sample 0", TEXT) == [3, 4, 5]
     (batch,) = in_samples([{"text": TEXT, "rationale": FORMS[form]}, {"text": TEXT, "rationale": None}], 2)
     assert batch.rationale == [[3, 4, 5], []]

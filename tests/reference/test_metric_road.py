@@ -15,7 +15,7 @@ from mhex.metrics.case import Case
 from mhex.metrics.road import ROAD, road
 from mhex.perturb import PerturbationSweep, Subject, imputed
 from mhex.perturb import references as imputation
-from support.fixtures_metrics import Additive, fix10, sweep_of
+from support.additive_models import Additive, fix10, sweep_of
 
 
 def centre_kept(side, share):

@@ -6,8 +6,8 @@ import torch
 from mhex.metrics.case import Case
 from mhex.metrics.segmentation import Segmentation, segmentation
 from mhex.perturb import Subject
-from support.fixtures_metrics import bin4
-from support.located import MAP, OBJECT, computed, large, near, random_case
+from support.additive_models import bin4
+from support.maps_and_masks import MAP, OBJECT, computed, large, near, random_case
 
 
 def test_segmentation_at_the_mean():

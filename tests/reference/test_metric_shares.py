@@ -11,8 +11,8 @@ from mhex.metrics.case import Case
 from mhex.metrics.comprehensiveness import Comprehensiveness, ShareProtocol, comprehensiveness
 from mhex.metrics.sufficiency import Sufficiency, sufficiency
 from mhex.perturb import PerturbationSweep, Subject, counts
-from support.fixtures_metrics import Additive, bin4, fix10
-from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
+from support.additive_models import Additive, bin4, fix10
+from support.tiny_bert import TEXTS, ask, bert, scores_of, tokenizer
 
 
 def near(value, wanted, tolerance=1e-6):
@@ -209,6 +209,6 @@ def test_shares_refuse():
         Comprehensiveness(reference="delete").of(Case(Subject(bert(), TEXTS, tokenizer=tokenizer()), scores_of(TEXTS)))
 
 
-def test_directions():
+def test_higher_comprehensiveness_and_lower_sufficiency_are_better():
     assert Comprehensiveness().higher_is_better is True
     assert Sufficiency().higher_is_better is False

@@ -9,7 +9,7 @@ from mhex.errors import ArgumentError
 from mhex.metrics.case import Case
 from mhex.metrics.token_f1 import TokenF1, WordScores, recall_bound, token_f1
 from mhex.perturb import Subject
-from support.tiny_text import TEXTS, bert, scores_of, tokenizer
+from support.tiny_bert import TEXTS, bert, scores_of, tokenizer
 
 
 def near(value, wanted, tolerance=1e-6):

@@ -14,7 +14,7 @@ from mhex.metrics.insertion import insertion
 from mhex.metrics.log_odds import LogOdds, log_odds
 from mhex.metrics.perturbation_auc import perturbation_auc
 from mhex.perturb import PerturbationSweep, Subject, area
-from support.fixtures_metrics import bin4, fix10, lin4, sweep_of, two4
+from support.additive_models import bin4, fix10, lin4, sweep_of, two4
 
 
 def near(value, wanted, tolerance=1e-6):
@@ -34,13 +34,13 @@ def test_insertion_is_removal_of_the_least_read_backwards():
     assert torch.equal(insertion(result), area(result.curve("lif")))
 
 
-def test_aopc():
+def test_aopc_of_an_additive_model():
     result = sweep_of(bin4(), 4)
     near(aopc(result), [0.191185])
     near(aopc(result, first=False), [0.238982])
 
 
-def test_log_odds():
+def test_log_odds_of_an_additive_model():
     result = sweep_of(bin4(), 4)
     near(log_odds(result), [-0.245599])
     near(log_odds(result, first=False), [-0.306999])

@@ -11,8 +11,8 @@ from mhex.metrics.case import Case
 from mhex.metrics.insertion import Insertion
 from mhex.metrics.registry import get_metric
 from mhex.perturb import PerturbationSweep, Subject, area, counts, gaussian_blur, ranks, reference
-from support.fixtures_metrics import Additive, bin4
-from support.tiny_text import TEXTS, ask, bert, scores_of, tokenizer
+from support.additive_models import Additive, bin4
+from support.tiny_bert import TEXTS, ask, bert, scores_of, tokenizer
 
 
 def randn(*shape, seed=0):

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from mhex.capture import Needs, find_anatomy, observe
 from mhex.errors import ArgumentError, UnsupportedModelError
 from mhex.inputs import prepare
+from support.block_internals import FAMILY_NAMES, look
 from support.cases import METHODS, assert_same, explain, serving
 from support.formulas import View, view
 from support.formulas_tokens import agcam_blocks, gradients, gradtoken_heads, products, tokentm_scores
-from support.insides import FAMILY_NAMES, look
 from support.models import CLASSES, FAMILIES, Family, PlainBlock, PlainViT, enliven
 
 

@@ -130,7 +130,7 @@ def test_batch_size_changes_nothing() -> None:
         assert_same(part, whole, "vit-cx", 1e-11)
 
 
-def test_seed() -> None:
+def test_a_seed_repeats_and_decides_the_noise_alone() -> None:
     first, again, other = (scores(max_masks=4, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert float((first - other).abs().max()) > 1e-4 * float(first.max())

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 import mhex
-from mhex.capture import find_anatomy
+from mhex.capture import Anatomy, find_anatomy
 from mhex.inputs import prepare
 from mhex.methods import all_methods
 from mhex.registry import Method
+from mhex.relevance import Composite
 from support.models import FAMILIES, Family
 
 METHODS: dict[str, Method] = all_methods()
@@ -39,44 +40,24 @@ CORE = (
 )
 # On models with heads, beside the method that reads them: one of every kind of the others.
 BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
-# Methods that see a model in the same way as others do: on families beyond these they are run by `-m slow`.
-# Those of many passes cost most.
-AGAIN = ("smoothgrad", "integrated-gradients", "occlusion", "rise", "shap", "scorecam")  # run the whole model again
-_MANY_PASSES = ("timm_vit", "hf_bert", "plain_vit_shared")
-_ELSEWHERE_SLOW: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("agcam", "attcat", "cdam", "gradtoken", "tokentm"), (*_MANY_PASSES, "hf_dinov2", "tv_vit")),
-    **dict.fromkeys(("cdam-integrated", "cdam-smooth", "vit-cx"), _MANY_PASSES),
-    **dict.fromkeys(AGAIN, ("timm_vit", "hf_bert", "plain_cnn")),
-    **dict.fromkeys(("lrp", "abslrp"), ("timm_vit", "hf_bert", "plain_cnn", "tv_resnet")),
-    **dict.fromkeys(("attnlrp", "conservative-lrp"), ("timm_vit", "hf_bert", "plain_cnn", "timm_swin")),
-    **dict.fromkeys(("partial-lrp", "transformer-attribution"), ("timm_vit", "hf_bert", "plain_vit_shared")),
-    "guided-backprop": ("tv_resnet", "plain_cnn"),
-    **dict.fromkeys(("gradcam++", "eigencam", "scorecam"), ("timm_vit", "timm_swin", "plain_cnn")),
-}
-# Methods that ask for probabilities where there are some; their maps are of the image, or of the text.
+# One or two methods for everything that a family can show. In the default run these alone meet every family: the
+# others see a model in the same way, and meet a few families each.
+EVERYWHERE = (
+    *("attention", "rollout", "attention-flow", "attention-gradcam", "gae", "gradcam", "layercam"),
+    *("input-x-gradient", "mhex"),
+)
+# Methods that explain the probability of a class, not its score; the registry does not say so.
 SHARES = ("vit-cx", "rise", "shap")
 # Methods without a gradient, which run changed inputs.
-PERTURBING = (*SHARES, "occlusion", "scorecam")
-# Guided backpropagation is defined for ReLU alone, which a method learns in the pass: it refuses all other families.
+PERTURBING = tuple(name for name, m in METHODS.items() if m.target == "scores" and not m.takes_gradients)
+# Families whose activations are ReLU alone, which a method of ReLU networks learns in the pass: it refuses the others.
 RELU_FAMILIES = ("tv_resnet", "timm_resnet", "plain_cnn", "encoder_vit", "tv_resnet_heads", "plain_cnn_heads")
-# Methods whose backward pass carries relevance itself.
-RELEVANCE = ("lrp", "partial-lrp", "transformer-attribution", "abslrp")
 TEXTS = tuple(name for name, family in FAMILIES.items() if family.modality == "text")
 
-# Options that make a method cheap enough to be called thousands of times; empty means its defaults.
-QUICK: dict[str, dict[str, Any]] = {
-    "cdam-smooth": {"n": 3},
-    "cdam-integrated": {"steps": 4},
-    "vit-cx": {"max_masks": 3, "batch_size": 4},
-    "scorecam": {"max_channels": 4},
-    "smoothgrad": {"n": 2},
-    "integrated-gradients": {"steps": 3},
-    "rise": {"n": 6},
-    "shap": {"max_evals": 12},
-}
-# The same for images, and for texts without a tokenizer that would name the mask token.
-QUICK_IMAGES: dict[str, dict[str, Any]] = {"occlusion": {"patch": 16}}
-QUICK_TEXTS: dict[str, dict[str, Any]] = {name: {"fill": 3} for name in ("occlusion", "rise", "shap")}
+# For options that count passes: enough that a mistake shows, and few enough to be called thousands of times.
+FEW = {"n": 4, "steps": 3, "max_masks": 3, "max_channels": 4, "max_evals": 12}
+# Texts without a tokenizer have no mask token, so methods that hide words are given one.
+HIDDEN_WORD = {"fill": 3}
 
 SLOW = [pytest.mark.slow]
 # Methods whose result is rounded by definition: the size of a step, times the edges that a cut can cross.
@@ -84,17 +65,46 @@ COARSE = {"attention-flow": 5e-5}
 
 
 @functools.cache
+def anatomy_of(family: str) -> Anatomy:
+    """What the library finds in the model of a family."""
+    model = FAMILIES[family].model()
+    return find_anatomy(model, prepare(model, FAMILIES[family].inputs(1)).batch)
+
+
+def _carries_relevance(method: Method) -> bool:
+    rules = None if method.rules is None else method.rules(method.options, anatomy_of("timm_vit"))
+    return isinstance(rules, Composite) and rules.flow == "relevance"
+
+
+# Methods whose backward pass carries relevance itself.
+RELEVANCE = tuple(name for name, method in METHODS.items() if _carries_relevance(method))
+
+
+@functools.cache
 def serving(family: str) -> tuple[str, ...]:
     """Names of the methods that do not refuse the family."""
-    model = FAMILIES[family].model()
-    anatomy = find_anatomy(model, prepare(model, FAMILIES[family].inputs(1)).batch)
-    refused = () if family in RELU_FAMILIES else ("guided-backprop",)
-    return tuple(name for name, method in METHODS.items() if not method.refusal(anatomy) and name not in refused)
+    return tuple(
+        name
+        for name, method in METHODS.items()
+        if not method.refusal(anatomy_of(family)) and (family in RELU_FAMILIES or not method.relu)
+    )
 
 
 def usual(method: str, family: str) -> bool:
     """Whether a method is run on a family in the default run."""
-    return family in _ELSEWHERE_SLOW.get(method, FAMILIES)
+    return method in EVERYWHERE or family in _some_families(METHODS[method])
+
+
+def _some_families(method: Method) -> tuple[str, ...]:
+    """Families on which a method is run by default that sees a model as others do; those of many passes cost most."""
+    if method.relu:
+        return ("tv_resnet", "plain_cnn")
+    if "features" in method.needs.keep:
+        return ("timm_vit", "timm_swin", "plain_cnn")
+    if not method.needs.blocks:
+        return ("timm_vit", "hf_bert", "plain_cnn", *(("tv_resnet", "timm_swin") if method.rules else ()))
+    once = method.target == "score" and method.rules is None
+    return ("timm_vit", "hf_bert", "plain_vit_shared", *(("hf_dinov2", "tv_vit") if once else ()))
 
 
 def pairs(
@@ -129,8 +139,8 @@ def cases(
     Args:
         families: Names; all if None.
         where: Which pairs.
-        cover: Whether only as many pairs as show every method and every family once are in the default run. It is for
-            properties that depend on the method or on the family, not on their combination; the other pairs are slow.
+        cover: Whether to take only as many of the usual pairs as show every method and every family once: for
+            properties that depend on the method or on the family, not on their combination.
     """
     parameters = [
         pytest.param(*parameter.values[0], id=parameter.id, marks=parameter.marks)
@@ -138,10 +148,7 @@ def cases(
     ]
     if cover:
         chosen = _cover([parameter.values for parameter in parameters if not parameter.marks])
-        parameters = [
-            parameter if parameter.values in chosen else pytest.param(*parameter.values, id=parameter.id, marks=SLOW)
-            for parameter in parameters
-        ]
+        parameters = [parameter for parameter in parameters if parameter.values in chosen]
     return pytest.mark.parametrize(("method", "family"), parameters)
 
 
@@ -173,7 +180,15 @@ def quick(method: str, inputs: Any) -> dict[str, Any]:
     """Options that make a method cheap on these inputs."""
     first = inputs[0] if isinstance(inputs, list) else inputs
     text = isinstance(first, str) or (isinstance(inputs, Mapping) and "pixel_values" not in inputs)
-    return {**QUICK.get(method, {}), **(QUICK_TEXTS if text else QUICK_IMAGES).get(method, {})}
+    if method not in METHODS:  # to be refused
+        return {}
+    options = METHODS[method].quick.get("text" if text else "image", {})
+    few = {
+        name: value
+        for name, value in {**FEW, **(HIDDEN_WORD if text else {})}.items()
+        if name in METHODS[method].options
+    }
+    return {**options, **few}
 
 
 def named_methods(message: str) -> tuple[set[str], set[str]]:
@@ -192,8 +207,7 @@ def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], b
         blocks: Grid of the patches, if there are blocks.
     """
     needs = METHODS[method].needs
-    if method == "occlusion":  # windows that fill the image
-        window = QUICK_IMAGES[method]["patch"]
+    if window := METHODS[method].quick.get("image", {}).get("patch"):  # windows that fill the image
         return size if size[0] % window or size[1] % window else (size[0] // window, size[1] // window)
     if "features" in needs.keep:
         return features

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mhex
+from support.hosts import copied
+from support.learnable_heads import Unit
 from support.models import call, enliven
-from support.probes import Unit
 
 CLASSES = 5
 
@@ -30,7 +31,12 @@ class Net(nn.Module):
 
 def with_heads(model: nn.Module, classes: int = CLASSES, **settings: Any) -> mhex.Scaffold:
     """Heads on a model, all with lively weights in float64; batch norms have seen something."""
-    scaffold = mhex.attach(model, classes, **{"preset": "paper", **settings})
+    settings = {"preset": "paper", **settings}
+    if type(model) is Net:
+        scaffold = copied(lambda: model, (Net, len(model.units), model.head.out_features), classes, **settings)
+        model = scaffold.model
+    else:
+        scaffold = mhex.attach(model, classes, **settings)
     enliven(model)
     generator = torch.Generator().manual_seed(3)
     for module in model.modules():

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from support.cases import QUICK, QUICK_IMAGES, QUICK_TEXTS
+from support.cases import FEW, HIDDEN_WORD, METHODS
 from support.formulas import View, _on_grid, feature_maps, formula, stretch
 from support.formulas_tokens import drawn
 from support.models import call
 
-HIDDEN = QUICK_TEXTS["rise"]["fill"]  # the token that stands for a hidden one
+HIDDEN = HIDDEN_WORD["fill"]  # the token that stands for a hidden one
 
 
 def embeddings(v: View) -> Tensor:
@@ -43,7 +43,7 @@ def added_up(v: View, scores: Tensor) -> Tensor:
 @formula("smoothgrad")
 def smoothgrad(v: View, target: int) -> Tensor:
     x = v.inputs[0] if v.family.size is not None else embeddings(v)
-    n = QUICK["smoothgrad"]["n"]
+    n = FEW["n"]
     level = 0.15 * (max(x.flatten().tolist()) - min(x.flatten().tolist()))
     total = sum(gradient_at(v, target, x + level * drawn(r, *x.shape)) for r in range(n)) / n
     return added_up(v, total if v.family.size is not None else total * x)
@@ -52,7 +52,7 @@ def smoothgrad(v: View, target: int) -> Tensor:
 @formula("integrated-gradients")
 def integrated_gradients(v: View, target: int) -> Tensor:
     """From zero, by the three nodes of Gauss and Legendre, which are known by heart."""
-    assert QUICK["integrated-gradients"]["steps"] == 3
+    assert FEW["steps"] == 3
     x = v.inputs[0] if v.family.size is not None else embeddings(v)
     outer = math.sqrt(3 / 5)
     rule = [((1 - outer) / 2, 5 / 18), (1 / 2, 8 / 18), ((1 + outer) / 2, 5 / 18)]
@@ -98,7 +98,7 @@ def plain_scores(v: View, inputs: Any) -> Tensor:
 
 @formula("scorecam")
 def scorecam(v: View, target: int) -> Tensor:
-    return scorecam_of(v, target, QUICK["scorecam"]["max_channels"])
+    return scorecam_of(v, target, FEW["max_channels"])
 
 
 def scorecam_of(v: View, target: int, most: int | None) -> Tensor:
@@ -124,7 +124,7 @@ def occlusion(v: View, target: int) -> Tensor:
             changed[0, i] = HIDDEN
             lost[i] = whole - plain_scores(v, {**v.inputs, "input_ids": changed})[target]
         return _on_grid(v, lost)
-    window, (height, width) = QUICK_IMAGES["occlusion"]["patch"], v.family.size
+    window, (height, width) = METHODS["occlusion"].quick["image"]["patch"], v.family.size
     total, cover = torch.zeros(height, width, dtype=whole.dtype), torch.zeros(height, width)
     for top, left in product(range(0, height, window), range(0, width, window)):
         changed = v.inputs.clone()
@@ -153,7 +153,7 @@ def rise_mask(k: int, size: tuple[int, int], grid: int = 7, p: float = 0.5, seed
 def rise(v: View, target: int) -> Tensor:
     weighted: Any = 0.0
     cover: Any = 0.0
-    for k in range(QUICK["rise"]["n"]):
+    for k in range(FEW["n"]):
         if v.family.size is not None:
             mask = rise_mask(k, v.family.size)
             seen = v.inputs * mask
@@ -198,7 +198,7 @@ def halves(places: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[t
 @formula("shap")
 def shap(v: View, target: int) -> Tensor:
     """Twelve evaluations are the whole, nothing, two halves, and quarters in the four contexts of the halves."""
-    assert QUICK["shap"]["max_evals"] == 12
+    assert FEW["max_evals"] == 12
     if v.family.size is not None:
         height, width = v.family.size
         places = list(product(range(height), range(width)))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from support.block_internals import look
 from support.formulas import View, _on_grid, formula
-from support.insides import look
 from support.models import call
 from support.rules_abslrp import absolute_rules
 from support.rules_lrp import gradient_rules, relevance_rules, route, split

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from support.cases import QUICK
+from support.block_internals import FAMILY_NAMES, Inside, block_modules, look, run_on, weights_of
+from support.cases import FEW
 from support.formulas import View, _on_grid, formula, stretch
-from support.insides import FAMILY_NAMES, Inside, block_modules, look, run_on, weights_of
 from support.models import call
 
 
@@ -50,7 +50,7 @@ def drawn(step: int, *shape: int, seed: int = 0) -> Tensor:
 
 @formula("cdam-smooth")
 def cdam_smooth(v: View, target: int) -> Tensor:
-    site, n = cdam_site(v), QUICK["cdam-smooth"]["n"]
+    site, n = cdam_site(v), FEW["n"]
     inside = look(v)
     tokens = (inside.stream if site == "block_input" else inside.tokens)[-1].detach()
     entries = tokens.flatten()
@@ -83,7 +83,7 @@ def gauss(steps: int) -> tuple[list[float], list[float]]:
 
 @formula("cdam-integrated")
 def cdam_integrated(v: View, target: int) -> Tensor:
-    return _on_grid(v, integrated(v, target, *gauss(QUICK["cdam-integrated"]["steps"])))
+    return _on_grid(v, integrated(v, target, *gauss(FEW["steps"])))
 
 
 # --- GradToken -------------------------------------------------------------------------------------------------------
@@ -311,4 +311,4 @@ def vit_cx_scores(
 
 @formula("vit-cx")
 def vit_cx(v: View, target: int) -> Tensor:
-    return vit_cx_scores(v, target, most=QUICK["vit-cx"]["max_masks"]).clamp_min(0)
+    return vit_cx_scores(v, target, most=FEW["max_masks"]).clamp_min(0)

@@ -1,8 +1,14 @@
-"""Small stock hosts for the heads, and inputs for them. Every host has four classes unless told otherwise."""
+"""Small stock hosts for the heads, with and without them, and inputs. Every host has four classes.
+
+Attaching traces and rewrites every residual unit, which takes about a second for a ResNet; a copy of a model that has
+its heads takes milliseconds. So tests of anything but attaching itself take a copy from `attached`.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +17,9 @@ import torch
 import torchvision
 import transformers
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
+import mhex
 from support.models import call, enliven
 
 CLASSES = 4
@@ -70,18 +78,36 @@ def _convnext() -> nn.Module:
     return torchvision.models.ConvNeXt([setting(8, 12, 1), setting(12, None, 2)], num_classes=CLASSES)
 
 
+def _timm(name: str, **options: Any) -> nn.Module:
+    model: nn.Module = timm.create_model(name, num_classes=CLASSES, **options)
+    return model
+
+
+def _resnet(block: type[BasicBlock] | type[Bottleneck], depths: list[int]) -> nn.Module:
+    """torchvision's ResNet with narrow stages, which the library itself has no option for."""
+    model = ResNet(block, depths, num_classes=CLASSES)
+    width = model.inplanes = 16
+    model.conv1, model.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+    planes = 16 if block is BasicBlock else 8
+    for stage, depth in enumerate(depths, 1):
+        setattr(model, f"layer{stage}", model._make_layer(block, planes, depth, 1 if stage == 1 else 2))
+        planes += 8
+    model.fc = nn.Linear(model.inplanes, CLASSES)
+    return model
+
+
 HOSTS: dict[str, Callable[[], nn.Module]] = {
-    "tv_resnet18": lambda: torchvision.models.resnet18(num_classes=CLASSES),
-    "tv_resnet50": lambda: torchvision.models.resnet50(num_classes=CLASSES, width_per_group=16),
-    "timm_resnet18": lambda: timm.create_model("resnet18", num_classes=CLASSES),
-    "timm_resnet50": lambda: timm.create_model("resnet50", num_classes=CLASSES, channels=(8, 8, 16, 16)),
-    "timm_resnet18d": lambda: timm.create_model("resnet18d", num_classes=CLASSES, drop_path_rate=0.2),
-    "timm_seresnet": lambda: timm.create_model("seresnet18", num_classes=CLASSES),
+    "tv_resnet18": lambda: _resnet(BasicBlock, [2, 2, 2, 2]),
+    "tv_resnet50": lambda: _resnet(Bottleneck, [3, 4, 6, 3]),
+    "tv_bottlenecks": lambda: _resnet(Bottleneck, [2, 1, 2, 1]),  # units of a ResNet-50, and few of them
+    "timm_resnet18": lambda: _timm("resnet18", channels=(64, 16, 24, 32)),
+    "timm_resnet50": lambda: _timm("resnet50", channels=(8, 8, 16, 16)),
+    "timm_bottlenecks": lambda: _timm("resnet50", channels=(8, 8, 16, 16), layers=(2, 1, 2, 1)),
+    "timm_resnet18d": lambda: _timm("resnet18d", channels=(64, 16, 24, 32), drop_path_rate=0.2),
+    "timm_seresnet": lambda: _timm("seresnet18", channels=(64, 16, 24, 32)),
     "tv_convnext": _convnext,
-    "timm_convnext": lambda: timm.create_model("convnext_atto", num_classes=CLASSES, dims=(8, 8, 12, 12)),
-    "timm_vit": lambda: timm.create_model(
-        "vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2, num_classes=CLASSES
-    ),
+    "timm_convnext": lambda: _timm("convnext_atto", dims=(8, 8, 12, 12)),
+    "timm_vit": lambda: _timm("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=16, depth=4, num_heads=2),
     "tv_vit": lambda: torchvision.models.VisionTransformer(32, 8, 3, 2, 16, 24, num_classes=CLASSES),
     "hf_vit": lambda: _vision("ViT"),
     "hf_dinov2": lambda: _vision("Dinov2"),
@@ -93,23 +119,45 @@ HOSTS: dict[str, Callable[[], nn.Module]] = {
 }
 TEXTS = ("hf_bert", "hf_roberta", "hf_distilbert")
 # What the invariants of the method are checked on.
-MAIN = ("tv_resnet18", "timm_resnet18", "tv_resnet50", "timm_resnet50", "hf_bert", "timm_vit")
+MAIN = ("tv_resnet18", "timm_resnet18", "tv_bottlenecks", "timm_bottlenecks", "hf_bert", "timm_vit")
+_COPIED: dict[Any, nn.Module] = {}
 
 
 @functools.cache
-def _state(name: str) -> dict[str, Tensor]:
+def _built(name: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return enliven(HOSTS[name]()).state_dict()
+        return enliven(HOSTS[name]()).eval()
 
 
 def host(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A fresh host in evaluation mode with lively random weights, the same every time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = HOSTS[name]()
-    model.load_state_dict(_state(name))
-    return model.to(dtype).eval()
+    """A host of one's own in evaluation mode with lively random weights, the same every time."""
+    return copy.deepcopy(_built(name)).to(dtype)
+
+
+def attached(name: str, classes: int = CLASSES, dtype: torch.dtype = torch.float32, **options: Any) -> mhex.Scaffold:
+    """Heads on a host of one's own, as `mhex.attach` gives them with these options."""
+    scaffold = copied(lambda: host(name), name, classes, **options)
+    scaffold.model.to(dtype)
+    return scaffold
+
+
+def copied(build: Callable[[], nn.Module], name: Any, classes: int, **options: Any) -> mhex.Scaffold:
+    """Heads on a model of one's own: it is a copy of one that was attached to once.
+
+    Args:
+        build: Makes the model.
+        name: Tells models apart that `build` makes.
+        classes: As for `mhex.attach`.
+        **options: As for `mhex.attach`.
+    """
+    key = (name, classes, *sorted((option, repr(value)) for option, value in options.items()))
+    if key not in _COPIED:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            torch.manual_seed(0)
+            warnings.simplefilter("ignore", mhex.errors.MhexWarning)  # heads larger than their host are fine here
+            _COPIED[key] = mhex.attach(build(), classes, **options).model
+    return mhex.Scaffold(copy.deepcopy(_COPIED[key]))
 
 
 def inputs(name: str, count: int = 3, dtype: torch.dtype = torch.float32) -> Any:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import yaml
 from PIL import Image
 
-from support.zoo_standins import write_resident
+from support.zoo_models import write_resident
 
 ZERO = {"reference": "zero", "steps": 4}
 SUITE: dict[str, Any] = {

@@ -12,8 +12,8 @@ from mhex import Concept
 from mhex.capture import Outcome
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, UnsupportedModelError
 from support.models import FAMILIES, call
-from support.state import Snapshot
-from support.zoo_standins import write_bert
+from support.snapshot import Snapshot
+from support.zoo_models import write_bert
 
 # Where the latent vector can be seen from outside: the module that it enters, all tokens or one vector.
 READERS = {
@@ -74,7 +74,7 @@ def test_making_one_leaves_the_model_as_it_was(name):
     before.check()
 
 
-def test_loaders():
+def test_concepts_are_made_from_loaders_of_every_kind():
     family = FAMILIES["timm_vit"]
     model, x = family.model(), family.inputs(5)
     wanted = Concept.from_examples(model, x).latent
@@ -113,7 +113,7 @@ def test_photos_and_bundles():
     assert Concept.from_examples(bundle, photos).latent.allclose(got.latent)
 
 
-def test_strings(tmp_path):
+def test_concepts_of_texts_do_not_depend_on_padding(tmp_path):
     bundle = mhex.load(f"hf:{write_bert(tmp_path / 'bert')}")
     texts = ["a fine film", "dull .", "a dull dull film"]
     tokens = bundle.tokenizer(texts, padding=True, return_tensors="pt")
@@ -206,7 +206,7 @@ def test_examples_that_are_none(inputs, options, words):
         Concept.from_examples(FAMILIES["timm_vit"].model(), inputs, **options)
 
 
-def test_no_model():
+def test_a_name_is_no_model_for_a_concept():
     with pytest.raises(ArgumentTypeError, match=r"torch\.nn\.Module"):
         Concept.from_examples("zoo:pets-vit", torch.rand(1, 3, 32, 48))
 

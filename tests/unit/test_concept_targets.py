@@ -13,7 +13,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError
 from mhex.registry import Method
 from support.cases import METHODS, assert_same, cases, explain, serving
 from support.models import CLASSES, FAMILIES, Family
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 SCORE_METHODS = [name for name, method in METHODS.items() if method.target != "class"]
 # Families with their classifier's weights, as rows of a linear layer that reads the latent vector.

@@ -196,7 +196,7 @@ def test_long_texts_are_cut_with_a_warning():
 
 def test_fast_tokenizers_say_what_was_cut_also_beside_whole_texts_and_in_dictionaries():
     from mhex.errors import MhexWarning
-    from support.tiny_text import bert, tokenizer
+    from support.tiny_bert import bert, tokenizer
 
     texts = ["bad plot", "good film " * 30]
     with pytest.warns(MhexWarning, match="of up to 62 tokens were cut to 40") as told:

@@ -16,8 +16,8 @@ import torch
 import mhex
 from mhex import _files
 from mhex.errors import ArgumentError
-from support.raced import run as raced
-from support.tiny import pictures, tiny
+from support.method_races import run as raced
+from support.tiny_models import pictures, tiny
 
 SOURCE = Path(_files.__file__).parent
 WRITES = {"save_file", "write_table", "savefig", "save_pretrained", "to_csv", "copy", "copyfile", "savez", "dump"}

@@ -1,5 +1,6 @@
-"""`import mhex` is light."""
+"""`import mhex` is light, and its names come when they are asked for."""
 
+import json
 import subprocess
 import sys
 
@@ -7,24 +8,35 @@ import pytest
 
 HEAVY = ["timm", "transformers", "torchvision", "matplotlib", "scipy", "PIL", "typer", "rich", "pyarrow", "accelerate",
          "safetensors", "torchmetrics", "pydantic", "yaml"]  # fmt: skip
+PROGRAM = f"""
+import json, sys, mhex
+answers = {{"torch at first": "torch" in sys.modules, "error": mhex.MhexError.__name__}}
+import torch
+before = set(sys.modules)
+mhex.list_methods(), mhex.explain
+answers["heavy"] = [m for m in {HEAVY} if m in sys.modules and m not in before]
+answers["functions"] = [f.__name__ for f in (mhex.tuning.tune_sigma, mhex.viz.scatter, mhex.data.load_pets)]
+print(json.dumps(answers))
+"""
 
 
-def test_import_loads_torch_and_numpy_only():
-    lines = (
-        "import sys, torch",
-        "before = set(sys.modules)",
-        "import mhex",
-        "mhex.list_methods(), mhex.explain",
-        f"print([m for m in {HEAVY} if m in sys.modules and m not in before])",
-    )
-    result = subprocess.run([sys.executable, "-c", "; ".join(lines)], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+@pytest.fixture(scope="module")
+def answers():
+    """What a process of its own says that begins with `import mhex`."""
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    return json.loads(result.stdout)
 
 
-def test_torch_is_loaded_on_first_use():
-    code = "import sys, mhex; print('torch' in sys.modules, mhex.MhexError.__name__)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["False", "MhexError"]
+def test_torch_is_loaded_on_first_use(answers):
+    assert (answers["torch at first"], answers["error"]) == (False, "MhexError")
+
+
+def test_import_loads_torch_and_numpy_only(answers):
+    assert answers["heavy"] == []
+
+
+def test_rooms_come_with_the_package(answers):
+    assert answers["functions"] == ["tune_sigma", "scatter", "load_pets"]
 
 
 def test_every_public_name_exists():
@@ -35,10 +47,3 @@ def test_every_public_name_exists():
     assert callable(mhex.explain)
     with pytest.raises(AttributeError, match="no attribute 'explian'"):
         mhex.explian  # noqa: B018
-
-
-def test_rooms_come_with_the_package():
-    functions = ("mhex.tuning.tune_sigma", "mhex.viz.scatter", "mhex.data.load_pets")
-    code = f"import mhex; print({', '.join(f'{name}.__name__' for name in functions)})"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["tune_sigma", "scatter", "load_pets"]

@@ -7,7 +7,7 @@ from mhex._printable import one_line, printable
 from mhex.heads.fit import BlockFit, FitReport
 from mhex.heads.summary import BlockSummary, Summary
 from mhex.recommend.answer import RankedMethod, Recommendation
-from support.fixtures_report import report_of
+from support.reports import report_of
 
 TITLE = "\x1b]0;title\x07"  # sets the title of a terminal's window
 

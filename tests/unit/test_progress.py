@@ -13,8 +13,8 @@ from rich.console import Console
 
 import mhex
 from mhex import _progress
-from support.raced import run as raced
-from support.tiny import pictures, tiny
+from support.method_races import run as raced
+from support.tiny_models import pictures, tiny
 
 
 class Screen(StringIO):

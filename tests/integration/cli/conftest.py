@@ -12,14 +12,14 @@ from typer.testing import CliRunner, Result
 
 @pytest.fixture(scope="session")
 def zoo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from support.zoo_standins import write_zoo
+    from support.zoo_models import write_zoo
 
     return write_zoo(tmp_path_factory.mktemp("zoo"))
 
 
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from support.zoo_standins import write_bert
+    from support.zoo_models import write_bert
 
     return write_bert(tmp_path_factory.mktemp("hf") / "bert")
 

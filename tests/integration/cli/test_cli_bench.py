@@ -160,7 +160,7 @@ def test_packaged_suites_are_listed(run: Run) -> None:
         assert words in result.stdout
 
 
-def test_mistakes(run: Run, suite: Path) -> None:
+def test_mistakes_of_the_command_are_told_in_one_sentence(run: Run, suite: Path) -> None:
     assert "Expected a suite" in one_sentence(run("bench"))
     assert "--page-folder takes the pages" in one_sentence(run("bench", suite, "cdam", "--page", "a.md"))
     assert "Expected --no-tables without pages" in one_sentence(run("bench", suite, "--no-tables", "--page", "a.md"))

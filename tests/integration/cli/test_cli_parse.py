@@ -192,7 +192,7 @@ def test_options_that_cannot_be(made_up: str, pair: str, words: str) -> None:
         parse_options([pair], ["gae", made_up])
 
 
-def test_devices() -> None:
+def test_devices_that_do_not_exist_are_refused() -> None:
     assert check_device("cpu") == "cpu"
     for device in ("gpu", "cuda:99", "cuda:x"):
         with pytest.raises(ArgumentError, match=device):

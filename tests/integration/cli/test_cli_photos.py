@@ -32,7 +32,7 @@ def _two_colours() -> Image.Image:
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "gif", "tif", "ppm"])
-def test_formats(tmp_path: Path, suffix: str) -> None:
+def test_photos_of_every_format_are_opened(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
     _two_colours().save(path)
     photo = open_photo(path)
@@ -98,7 +98,7 @@ def test_missing_folder_and_empty(tmp_path: Path) -> None:
         open_photo(tmp_path / "empty.png")
 
 
-def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_photos_without_permission_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -123,7 +123,7 @@ def test_postscript_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "gif", "tif"])
-def test_cut_off(tmp_path: Path, suffix: str) -> None:
+def test_photos_that_are_cut_off_are_refused(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)

@@ -6,7 +6,7 @@ import pytest
 from cli_helpers import Run, one_sentence
 
 import mhex
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
-"""Per family: which methods serve it, and the shape of everything an explanation holds."""
+"""Per family: which methods serve it, what the library finds in it, and the names of its classes."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from mhex.capture import find_anatomy, known_anatomy
 from mhex.inputs import prepare
-from support.cases import AGAIN, METHODS, assert_same, explain, serving, usual
-from support.models import CLASSES, FAMILIES, LENGTHS, Family, call
+from support.cases import METHODS, explain, serving
+from support.models import CLASSES, FAMILIES, Family
 
 ATTENTION = {"attention", "rollout", "attention-flow", "attention-gradcam", "gae"}
 ATTENTION |= {"agcam", "attcat", "cdam", "cdam-integrated", "cdam-smooth", "gradtoken"}
@@ -74,7 +73,7 @@ def test_methods_that_serve_a_family(family: Family) -> None:
 
 
 @every_family
-def test_anatomy(family: Family) -> None:
+def test_what_is_read_off_a_model_is_what_was_built_into_it(family: Family) -> None:
     """What the library reads off a model is what was built into it."""
     model = family.model()
     batch = prepare(model, family.inputs(2)).batch
@@ -95,39 +94,6 @@ def test_anatomy(family: Family) -> None:
         assert anatomy.features is None
     if family.size is not None:
         assert anatomy.channels == 3
-
-
-@every_family
-@pytest.mark.slow
-def test_shapes(family: Family) -> None:
-    count = 3
-    inputs = family.inputs(count)
-    with torch.no_grad():
-        logits = call(family.model(), inputs)
-    for name in serving(family.name):
-        if name in AGAIN and not usual(name, family.name):
-            continue  # long, and in the slow contract tests
-        one = explain(family.model(), inputs, name, target=1)
-        two = explain(family.model(), inputs, name, target=[1, 0])
-        assert two.scores.shape == (count, 2, *one.scores.shape[1:])
-        # Classes that share a matrix product may be rounded differently than one alone.
-        assert_same(two.scores[:, 0], one.scores, name, 0 if METHODS[name].target == "score" else 1e-12)
-        assert one.scores.dtype == torch.float64
-        assert one.logits.shape == one.probabilities.shape == logits.shape == (count, CLASSES)
-        assert torch.allclose(one.probabilities.sum(1), torch.ones(count, dtype=torch.float64))
-        assert one.target.tolist() == [1] * count
-        assert (one.method, one.modality, one.signed) == (name, family.modality, METHODS[name].signed)
-        assert one.cost["forwards"] >= 1
-        assert one.cost["seconds"] > 0
-        if family.size is None:
-            assert one.scores.shape == one.special.shape == (count, max(LENGTHS[:count]))
-            assert one.size is None
-            assert torch.equal(one.map(), one.scores)
-        else:
-            assert one.size == family.size
-            assert one.map().shape == (count, *family.size)
-            assert two.normalized(size=(10, 12)).shape == (count, 2, 10, 12)
-            assert one.special is None
 
 
 @every_family

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, UnsupportedModelError
 from support.cases import METHODS, explain, named_methods
 from support.models import FAMILIES, PlainCNN, enliven
-from support.world import LSTM, WORLD
+from support.stock_models import LSTM, STOCK_MODELS
 
 WORDS = 60
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -311,12 +311,12 @@ class Root(nn.Module):
 def test_guided_backprop_is_not_for_recurrent_networks() -> None:
     """Their tanh and sigmoid are inside of one operation, which no rule sees."""
     with pytest.raises(UnsupportedModelError, match="ReLU networks, and this one uses LSTM"):
-        explain(LSTM().eval(), WORLD["torch:lstm"].inputs(2), "guided-backprop")
+        explain(LSTM().eval(), STOCK_MODELS["torch:lstm"].inputs(2), "guided-backprop")
 
 
 def test_embeddings_laid_out_otherwise_are_refused() -> None:
     """XLNet embeds (tokens, batch), also where one sample makes the two look alike."""
-    xlnet = WORLD["transformers:xlnet"]
+    xlnet = STOCK_MODELS["transformers:xlnet"]
     for count in (1, 3):
         for method in ("input-x-gradient", "integrated-gradients", "smoothgrad", "conservative-lrp"):
             with pytest.raises(UnsupportedModelError, match=r"word embeddings \(batch, tokens, width\)"):

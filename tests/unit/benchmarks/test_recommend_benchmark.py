@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.judge import store
-from support.fixtures_report import report_of
+from support.reports import report_of
 
 N = 20
 
@@ -125,7 +125,7 @@ def test_both_parts_run_alone_and_go_on(
     import mhex
     import recommend as script
     from mhex.bundle import as_bundle
-    from support.tiny import pictures, tiny
+    from support.tiny_models import pictures, tiny
 
     photos = list(pictures(8))
     entry = type("Entry", (), {"items": lambda self: photos})()

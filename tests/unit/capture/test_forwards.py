@@ -11,7 +11,7 @@ from torch import nn
 import mhex
 from mhex.errors import UnsupportedModelError
 from mhex.heads.wiring.residual import survey
-from support.units import CLASSES, WIDTH, Net, Unit, images
+from support.residual_units import CLASSES, WIDTH, Net, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 

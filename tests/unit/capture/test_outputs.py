@@ -26,7 +26,7 @@ SCORES = torch.rand(3, 4)
     ],
     ids=["tensor", "tuple", "loss first", "logits", "out", "other name", "object", "named tuple"],
 )
-def test_found(output):
+def test_logits_are_found_in_what_models_return(output):
     assert read_logits(output) is SCORES
 
 

@@ -13,7 +13,7 @@ from mhex.capture import Batch, Needs, find_anatomy, observe
 from mhex.errors import ArgumentError, CaptureError
 from mhex.inputs import prepare
 from support.models import FAMILIES, call
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 VITS = ["timm_vit", "timm_map", "hf_vit", "tv_vit", "plain_vit_shared", "encoder_vit"]
 NEEDS = Needs(keep={"block_input": "last", "tokens": "last", "attention": "all", "latent": "last"}, graph="block_input")

@@ -61,7 +61,7 @@ def test_noise_is_standard_normal_whatever_the_dtype() -> None:
 # --- once ------------------------------------------------------------------------------------------------------------
 
 
-def test_once() -> None:
+def test_a_computation_runs_once_for_each_name() -> None:
     made, calls = trace(), []
 
     def compute() -> int:

@@ -63,7 +63,7 @@ class Ending(nn.Module):
         return y if self.scale == 1 else self.scale * y
 
 
-def test_classifier() -> None:
+def test_the_classifier_is_the_last_linear_layer_if_it_gives_the_output() -> None:
     """The last linear layer, if what it gives is what the model returns."""
     plain, scaled = lively(Ending(1.0)), lively(Ending(0.5))
     assert anatomy(plain).head is plain.inner.head

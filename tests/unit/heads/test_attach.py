@@ -10,17 +10,18 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
-from support.hosts import CLASSES, HOSTS, MAIN, host, inputs, run, stir
-from support.state import Snapshot
+from support.hosts import CLASSES, HOSTS, MAIN, attached, host, inputs, run, stir
+from support.snapshot import Snapshot
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning"),
     pytest.mark.filterwarnings("ignore:The gates are active:mhex.errors.MhexWarning"),
 ]
 BLOCKS = {
-    "tv_resnet18": 8, "tv_resnet50": 16, "timm_resnet18": 8, "timm_resnet50": 16, "timm_resnet18d": 8,
-    "timm_seresnet": 8, "tv_convnext": 3, "timm_convnext": 12, "timm_vit": 4, "tv_vit": 3, "hf_vit": 4, "hf_dinov2": 4,
-    "hf_bert": 4, "hf_roberta": 4, "hf_distilbert": 4, "mobilenet": 11, "plain": 3,
+    "tv_resnet18": 8, "tv_resnet50": 16, "tv_bottlenecks": 6, "timm_resnet18": 8, "timm_resnet50": 16,
+    "timm_bottlenecks": 6, "timm_resnet18d": 8, "timm_seresnet": 8, "tv_convnext": 3, "timm_convnext": 12,
+    "timm_vit": 4, "tv_vit": 3, "hf_vit": 4, "hf_dinov2": 4, "hf_bert": 4, "hf_roberta": 4, "hf_distilbert": 4,
+    "mobilenet": 11, "plain": 3,
 }  # fmt: skip
 
 
@@ -48,10 +49,8 @@ def test_attaching_changes_nothing(name, preset):
 
 @pytest.mark.parametrize("name", HERE)
 def test_the_published_gate_changes_the_output(name):
-    model, batch = host(name), inputs(name)
-    before = run(model, batch)
-    stir(mhex.attach(model, CLASSES, preset="paper"))
-    assert not torch.allclose(run(model, batch), before, rtol=1e-3)
+    model, batch = stir(attached(name, preset="paper")).model, inputs(name)
+    assert not torch.allclose(run(model, batch), run(host(name), batch), rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -93,11 +92,12 @@ def test_keys_of_the_host_stay_and_its_weights_load(name):
 def test_train_then_detach(name):
     model, batch = host(name), inputs(name)
     kinds, keys = [type(m) for m in model.modules()], list(model.state_dict())
-    scaffold = mhex.attach(model, CLASSES, preset="paper")
-    model.train()
+    scaffold = attached(name, preset="paper")
+    model = scaffold.model.train()
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     losses = []
     for _ in range(4):
+        torch.manual_seed(0)  # drops the same each time
         model(batch) if isinstance(batch, torch.Tensor) else model(**batch)
         loss = scaffold.loss(torch.tensor([0, 1, 2]))
         optimizer.zero_grad()
@@ -112,9 +112,8 @@ def test_train_then_detach(name):
 
 
 def test_every_parameter_is_trained():
-    model = host("timm_resnet18")
-    scaffold = mhex.attach(model, CLASSES, preset="paper")
-    model(inputs("timm_resnet18"))
+    scaffold = attached("timm_resnet18", preset="paper")
+    scaffold.model(inputs("timm_resnet18"))
     scaffold.loss(torch.tensor([0, 1, 2])).backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in scaffold.head_parameters())
     assert all(p.grad is not None for p in scaffold.host_parameters())
@@ -125,8 +124,8 @@ def test_every_parameter_is_trained():
     [
         ("tv_resnet18", "downsample", ["layer2.0", "layer3.0", "layer4.0"]),
         ("tv_resnet18", "projection", ["layer2.0", "layer3.0", "layer4.0"]),
-        ("tv_resnet50", "downsample", ["layer2.0", "layer3.0", "layer4.0"]),
-        ("tv_resnet50", "projection", ["layer1.0", "layer2.0", "layer3.0", "layer4.0"]),
+        ("tv_bottlenecks", "downsample", ["layer2.0", "layer3.0", "layer4.0"]),
+        ("tv_bottlenecks", "projection", ["layer1.0", "layer2.0", "layer3.0", "layer4.0"]),
         ("timm_resnet18d", "downsample", ["layer2.0", "layer3.0", "layer4.0"]),
         ("tv_resnet18", ["layer3.1", "layer1.0"], ["layer1.0", "layer3.1"]),
         ("hf_bert", "first3", [f"bert.encoder.layer.{i}" for i in range(3)]),
@@ -135,20 +134,17 @@ def test_every_parameter_is_trained():
         ("plain", "all", ["units.0", "units.1", "(model)"]),
     ],
 )  # fmt: skip
-def test_placements(name, where, expected):
-    model, batch = host(name), inputs(name)
-    before = run(model, batch)
-    scaffold = mhex.attach(model, CLASSES, where=where)
+def test_heads_are_placed_where_asked_and_change_nothing(name, where, expected):
+    scaffold, batch = attached(name, where=where), inputs(name)
     assert list(scaffold.names) == expected
-    assert torch.equal(run(model, batch), before)
+    assert torch.equal(run(scaffold.model, batch), run(host(name), batch))
     assert set(scaffold.head_logits) == set(expected)
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_names_are_in_order_of_execution(name):
-    model = host(name)
-    scaffold = mhex.attach(model, CLASSES)
-    run(model, inputs(name))
+    scaffold = attached(name, preset="paper")
+    run(scaffold.model, inputs(name))
     assert tuple(scaffold.head_logits) == scaffold.names
 
 
@@ -157,15 +153,15 @@ def test_names_are_in_order_of_execution(name):
     [("hf_bert", "sum"), ("hf_distilbert", "sum"), ("timm_vit", "shortcut"), ("tv_resnet18", "shortcut")],
 )
 def test_default_gate_target(name, expected):
-    assert mhex.attach(host(name), CLASSES).settings.gate_target == expected
+    assert attached(name).settings.gate_target == expected
 
 
 @pytest.mark.parametrize("target", ["sum", "shortcut"])
 @pytest.mark.parametrize("name", ["hf_bert", "timm_vit", "tv_resnet18"])
 def test_what_the_gate_multiplies(name, target):
     """With `W1 = 0` and the published gate, g is one half everywhere."""
-    model, batch = host(name, torch.float64), inputs(name, dtype=torch.float64)
-    scaffold = mhex.attach(model, CLASSES, preset="paper", gate_target=target)
+    scaffold = attached(name, dtype=torch.float64, preset="paper", gate_target=target, where="first1")
+    model, batch = scaffold.model, inputs(name, dtype=torch.float64)
     torch.nn.init.zeros_(scaffold.heads.blocks[0].w1.weight)
     from mhex.heads.predictors import watched
 
@@ -180,26 +176,24 @@ def test_what_the_gate_multiplies(name, target):
 
 def test_layer_norm_scale_makes_the_sum_target_neutral():
     """Invariant 20: BERT divides the factor out again, so even the published gate starts without changing it."""
-    model, batch = host("hf_bert"), inputs("hf_bert")
-    before = run(model, batch)
-    scaffold = mhex.attach(model, CLASSES, preset="paper", gate_target="sum")
-    for block in scaffold.heads.blocks:
-        nn.init.zeros_(block.w1.weight)
-    assert torch.allclose(run(model, batch), before, rtol=1e-5, atol=1e-6)
-    scaffold.detach()
-    scaffold = mhex.attach(model, CLASSES, preset="paper", gate_target="shortcut")
-    for block in scaffold.heads.blocks:
-        nn.init.zeros_(block.w1.weight)
-    assert not torch.allclose(run(model, batch), before, rtol=1e-3)
+    batch = inputs("hf_bert")
+    before = run(host("hf_bert"), batch)
+    after = {}
+    for target in ("sum", "shortcut"):
+        scaffold = attached("hf_bert", preset="paper", gate_target=target)
+        for block in scaffold.heads.blocks:
+            nn.init.zeros_(block.w1.weight)
+        after[target] = run(scaffold.model, batch)
+    assert torch.allclose(after["sum"], before, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(after["shortcut"], before, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", MAIN)
 @pytest.mark.slow
 def test_probe_training_leaves_predictions_and_buffers(name):
     """Invariant 4, exactly: training steps in training mode, with the host frozen."""
-    model, batch = host(name), inputs(name)
-    before, state = run(model, batch), {k: v.clone() for k, v in model.state_dict().items()}
-    scaffold = mhex.attach(model, CLASSES, preset="probe")
+    scaffold, batch = attached(name, preset="probe"), inputs(name)
+    model, before, state = scaffold.model, run(host(name), batch), host(name).state_dict()
     heads = [p.detach().clone() for p in scaffold.head_parameters()]
     scaffold.freeze_host()
     optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), 0.1)
@@ -218,8 +212,7 @@ def test_probe_training_leaves_predictions_and_buffers(name):
 
 
 def test_without_freezing_the_statistics_move():
-    model, batch = host("tv_resnet18"), inputs("tv_resnet18")
-    mhex.attach(model, CLASSES, preset="probe")
+    model, batch = attached("tv_resnet18", preset="probe").model, inputs("tv_resnet18")
     before = model.bn1.running_mean.clone()
     model.train()
     model(batch)
@@ -227,9 +220,8 @@ def test_without_freezing_the_statistics_move():
 
 
 def test_warm_up_ends_in_the_published_gate():
-    model, batch = host("tv_resnet18"), inputs("tv_resnet18")
-    before = run(model, batch)
-    scaffold = mhex.attach(model, CLASSES, preset="warmup")
+    scaffold, batch = attached("tv_resnet18", preset="warmup"), inputs("tv_resnet18")
+    model, before = scaffold.model, run(host("tv_resnet18"), batch)
     scaffold.ramp(0, 100)
     assert torch.equal(run(model, batch), before)
     scaffold.ramp(5, 100)
@@ -238,8 +230,7 @@ def test_warm_up_ends_in_the_published_gate():
         scaffold.ramp(step, 100)
         assert float(scaffold.heads.blocks[0].strength) == 1.0
     assert not torch.allclose(run(model, batch), before, rtol=1e-3)
-    scaffold.detach()
-    identity = mhex.attach(model, CLASSES)
+    identity = attached("tv_resnet18")
     identity.ramp(0, 100)
     assert float(identity.heads.blocks[0].strength) == 1.0
 
@@ -262,8 +253,8 @@ def test_save_and_attach_again(name, tmp_path):
 
 
 def test_a_deep_copy_is_a_model_of_its_own():
-    model, batch = host("timm_resnet18"), inputs("timm_resnet18")
-    scaffold = stir(mhex.attach(model, CLASSES, preset="paper"))
+    scaffold, batch = stir(attached("timm_resnet18", preset="paper")), inputs("timm_resnet18")
+    model = scaffold.model
     twin = copy.deepcopy(model)
     own = mhex.Scaffold(twin)
     wanted = run(model, batch)
@@ -281,8 +272,7 @@ def test_a_deep_copy_is_a_model_of_its_own():
 
 
 def test_attaching_twice():
-    model = host("tv_resnet18")
-    mhex.attach(model, CLASSES)
+    model = attached("timm_vit").model
     with pytest.raises(ArgumentError, match="already"):
         mhex.attach(model, CLASSES)
 
@@ -290,7 +280,7 @@ def test_attaching_twice():
 @pytest.mark.parametrize("bad", [0, -3, True, 2.0, "8", None])
 def test_wrong_number_of_classes(bad):
     with pytest.raises((ValueError, TypeError), match=r"num_classes|class"):
-        mhex.attach(host("tv_resnet18"), bad)
+        mhex.attach(host("timm_vit"), bad)
 
 
 @pytest.mark.parametrize(
@@ -325,27 +315,26 @@ def test_networks_without_residual_connections(build):
 
 
 def test_the_host_returns_other_classes():
-    model, batch = host("tv_resnet18"), inputs("tv_resnet18")
-    scaffold = mhex.attach(model, CLASSES + 1)
-    run(model, batch)
+    scaffold, batch = attached("tv_resnet18", CLASSES + 1), inputs("tv_resnet18")
+    run(scaffold.model, batch)
     with pytest.raises(ArgumentError, match="classifier=False"):
         scaffold.loss(torch.tensor([0, 1, 2]))
     assert scaffold.loss(torch.tensor([0, 1, 4]), classifier=False) > 0
 
 
 def test_heads_of_another_architecture(tmp_path):
-    scaffold = mhex.attach(host("tv_resnet18"), CLASSES)
-    scaffold.save(tmp_path / "h.safetensors")
+    attached("tv_resnet18").save(tmp_path / "h.safetensors")
     with pytest.raises(ArgumentError, match="channels"):
-        mhex.attach(host("tv_resnet50"), weights=tmp_path / "h.safetensors")
+        mhex.attach(host("timm_resnet18"), weights=tmp_path / "h.safetensors")
     with pytest.raises(ArgumentError, match="residual connection"):
         mhex.attach(host("hf_bert"), weights=tmp_path / "h.safetensors")
     with pytest.raises(ArgumentError, match="num_classes"):
         mhex.attach(host("tv_resnet18"), CLASSES + 1, weights=tmp_path / "h.safetensors")
 
 
-FILE = {"num_classes": CLASSES, "preset": "paper", "coupling": "separate", "gate_target": "sum", "relu": "pre"}
-FILE |= {"exclude_special": True, "multi_label": True}
+SETTINGS = {"preset": "paper", "coupling": "separate", "gate_target": "sum", "relu": "pre"}
+SETTINGS |= {"exclude_special": True, "multi_label": True}
+FILE = {"num_classes": CLASSES, **SETTINGS}
 
 
 @pytest.mark.parametrize(
@@ -362,18 +351,16 @@ FILE |= {"exclude_special": True, "multi_label": True}
 )
 def test_arguments_that_contradict_a_file(name, other, tmp_path):
     path = tmp_path / "h.safetensors"
-    mhex.attach(host("timm_vit"), **FILE).save(path)
+    attached("timm_vit", **SETTINGS).save(path)
     model = host("timm_vit")
     with pytest.raises(ArgumentError, match=rf"{name}={FILE[name]!r} as in .*{name}={other!r}"):
         mhex.attach(model, weights=path, **{name: other})
     assert not any(key.startswith("mhex") for key in model.state_dict())
-    again = mhex.attach(model, weights=path, **{name: FILE[name]})
-    assert getattr(again.settings, name) == FILE[name]
 
 
 def test_a_placement_that_contradicts_a_file(tmp_path):
     path = tmp_path / "h.safetensors"
-    mhex.attach(host("timm_vit"), CLASSES, where="first2").save(path)
+    attached("timm_vit", where="first2").save(path)
     for same in ("first2", ["blocks.1", "blocks.0"]):
         assert mhex.attach(host("timm_vit"), weights=path, where=same).names == ("blocks.0", "blocks.1")
     for other in ("all", ["blocks.1"]):
@@ -383,21 +370,22 @@ def test_a_placement_that_contradicts_a_file(tmp_path):
 
 def test_everything_but_the_model_is_in_the_file(tmp_path):
     path = tmp_path / "h.safetensors"
-    mhex.attach(host("timm_vit"), **FILE).save(path)
+    attached("timm_vit", **SETTINGS).save(path)
+    # With nothing said again, and with everything: what agrees with the file is no mistake.
     plain, repeated = (mhex.attach(host("timm_vit"), weights=path, **given).settings for given in ({}, FILE))
     assert plain == repeated
     assert {name: getattr(plain, name) for name in FILE} == FILE
 
 
 def test_loss_before_a_forward_pass():
-    scaffold = mhex.attach(host("tv_resnet18"), CLASSES)
+    scaffold = attached("tv_resnet18")
     with pytest.raises(CaptureError, match="forward pass"):
         scaffold.loss(torch.tensor([0]))
 
 
 def test_loss_after_a_failed_forward_pass():
-    model = host("tv_resnet18")
-    scaffold = mhex.attach(model, CLASSES)
+    scaffold = attached("tv_resnet18")
+    model = scaffold.model
     run(model, inputs("tv_resnet18"))
     with pytest.raises(RuntimeError):
         model(torch.zeros(1, 5, 8, 8))
@@ -406,8 +394,10 @@ def test_loss_after_a_failed_forward_pass():
 
 
 def test_large_heads_are_warned_about():
+    with torch.device("meta"):
+        model = torchvision.models.resnet50(num_classes=9)
     with pytest.warns(MhexWarning, match="downsample"):
-        mhex.attach(torchvision.models.resnet50(num_classes=9), 9)
+        mhex.attach(model, 9)
 
 
 def test_no_heads_no_scaffold():

@@ -9,7 +9,7 @@ import mhex
 from mhex.errors import CaptureError
 from mhex.heads.block import ExplainerBlock, pool
 from mhex.heads.predictors import watched
-from support.hosts import CLASSES, MAIN, host, inputs, run, stir
+from support.hosts import CLASSES, MAIN, attached, host, inputs, run, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 SHAPES = {"map": (2, 6, 3, 5), "tokens": (2, 7, 6), "last": (2, 3, 5, 6)}
@@ -42,7 +42,7 @@ def broadcast(g, shape):
 @pytest.mark.parametrize("target", ["shortcut", "sum"])
 @pytest.mark.parametrize("preset", ["paper", "identity", "probe"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_equations(shape, preset, target):
+def test_a_block_computes_the_published_equations(shape, preset, target):
     block, x, r = made(shape, preset=preset, gate_target=target)
     nn.init.normal_(block.w1.weight)
     joined, seen = block(x, r)
@@ -137,8 +137,8 @@ def test_half_precision_pools_in_full(dtype):
 @pytest.mark.slow
 def test_head_identity_on_hosts(name):
     """Invariant 1: class scores are the equivalent matrix times the ReLU of the pooled sum."""
-    model, batch = host(name, torch.float64), inputs(name, dtype=torch.float64)
-    scaffold = stir(mhex.attach(model, CLASSES, preset="paper"))
+    scaffold, batch = stir(attached(name, dtype=torch.float64, preset="paper")), inputs(name, dtype=torch.float64)
+    model = scaffold.model
     with watched(model) as see:
         call = see(batch)
     keep = batch["attention_mask"].bool() if isinstance(batch, dict) else None
@@ -171,8 +171,8 @@ def test_padding_changes_no_head(name, special, attention):
 
 @pytest.mark.parametrize("name", ["hf_bert", "timm_vit"])
 def test_special_tokens_are_left_out_of_the_pooling(name):
-    model, batch = host(name, torch.float64), inputs(name, dtype=torch.float64)
-    mhex.attach(model, CLASSES, exclude_special=True)
+    model = attached(name, dtype=torch.float64, exclude_special=True).model
+    batch = inputs(name, dtype=torch.float64)
     with watched(model) as see:
         seen = next(iter(see(batch).blocks.values()))
     z = seen.shortcut + seen.branch
@@ -186,8 +186,8 @@ def test_special_tokens_are_left_out_of_the_pooling(name):
 @pytest.mark.parametrize("name", MAIN)
 def test_batch_equals_samples_and_classes_permute(name):
     """Invariant 19."""
-    model, batch = host(name, torch.float64), inputs(name, dtype=torch.float64)
-    scaffold = stir(mhex.attach(model, CLASSES, preset="paper"))
+    scaffold, batch = stir(attached(name, dtype=torch.float64, preset="paper")), inputs(name, dtype=torch.float64)
+    model = scaffold.model
     run(model, batch)
     wanted = scaffold.head_logits
     for n in range(2):

@@ -8,7 +8,7 @@ import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
 from mhex.heads.predictors import watched
 from support.collaboration import CLASSES, Net, with_heads
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 
 @pytest.fixture

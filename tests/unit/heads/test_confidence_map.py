@@ -6,7 +6,7 @@ import torch
 from mhex.errors import ArgumentError
 from mhex.heads.collaboration import cell_masks
 from support.collaboration import Net, with_heads
-from support.state import Snapshot
+from support.snapshot import Snapshot
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def data():
     return TensorDataset(torch.randn(12, 3, 8, 8, dtype=torch.float64), torch.arange(12) % 5)
 
 
-def test_study(scaffold, data):
+def test_a_study_correlates_blocks_with_confidence_and_measures(scaffold, data):
     drops = torch.rand(12)
     found = scaffold.collaboration_study(DataLoader(data, 5), {"SAD": drops}, level=0.9, chunk=4)
     seen = scaffold.collaboration(*data.tensors)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from support.with_heads import called, close, inputs, part, run
+from support.hosts_with_heads import called, close, inputs, part, run
 
 CASES = [("tv_resnet", "last_head"), ("hf_bert", "sum"), ("timm_vit", "classifier")]
 MORE = [("timm_convnext", "sum"), ("hf_vit", "last_head"), ("hf_bert", "classifier"), ("timm_resnet", "last_head")]
@@ -36,7 +36,7 @@ def test_export_of_more(name, source):
     check(name, source)
 
 
-def test_trace():
+def test_a_folded_model_can_be_traced():
     scaffold, x = called("tv_resnet"), inputs("tv_resnet")
     scaffold.predict_from = "last_head"
     traced = torch.jit.trace(scaffold.fold(), x)
@@ -45,7 +45,7 @@ def test_trace():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "source"), [*CASES, ("hf_bert", "last_head")])
-def test_onnx(name, source, tmp_path):
+def test_a_folded_model_can_be_written_as_onnx(name, source, tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     scaffold, x = called(name), inputs(name)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
-from support.probes import features, pictures, probe
+from support.learnable_heads import features, pictures, probe
 
 METHODS = ("ridge", "logistic")
 

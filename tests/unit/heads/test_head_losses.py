@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
 from mhex.heads.losses import combined_loss, running_sum
-from support.hosts import CLASSES, host, inputs, run, stir
+from support.hosts import CLASSES, attached, inputs, run, stir
 
 LABELS = torch.tensor([0, 3, 2])
 
@@ -23,8 +23,8 @@ def scores():
 
 @pytest.fixture
 def ready():
-    model = host("timm_resnet18", torch.float64)
-    scaffold = stir(mhex.attach(model, CLASSES, preset="paper"))
+    scaffold = stir(attached("timm_resnet18", dtype=torch.float64, preset="paper"))
+    model = scaffold.model
     output = run(model, inputs("timm_resnet18", dtype=torch.float64))
     return scaffold, output
 
@@ -66,15 +66,15 @@ def test_losses_of_a_model(ready):
 
 
 def test_a_fresh_identity_start_costs_the_logarithm_of_the_classes():
-    model = host("timm_resnet18")
-    scaffold = mhex.attach(model, CLASSES)
+    scaffold = attached("timm_resnet18")
+    model = scaffold.model
     run(model, inputs("timm_resnet18"))
     assert float(scaffold.loss(LABELS, classifier=False)) == pytest.approx(8 * math.log(CLASSES), rel=1e-6)
 
 
 def test_several_labels():
-    model = host("timm_resnet18")
-    scaffold = stir(mhex.attach(model, CLASSES, preset="paper", multi_label=True))
+    scaffold = stir(attached("timm_resnet18", preset="paper", multi_label=True))
+    model = scaffold.model
     run(model, inputs("timm_resnet18"))
     targets = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]])
     heads = list(scaffold.head_logits.values())
@@ -89,9 +89,8 @@ def test_several_labels():
 
 
 def test_one_class_score():
-    model = timm.create_model("resnet18", num_classes=1).eval()
-    scaffold = stir(mhex.attach(model, 1, preset="paper"))
-    run(model, inputs("timm_resnet18"))
+    scaffold = stir(attached("timm_resnet18", 1, preset="paper"))
+    run(scaffold.model, inputs("timm_resnet18"))
     labels = torch.tensor([0, 1, 1])
     wanted = sum(F.binary_cross_entropy_with_logits(y[:, 0], labels.float()) for y in scaffold.head_logits.values())
     assert torch.allclose(scaffold.loss(labels, classifier=False), wanted)
@@ -139,8 +138,8 @@ def test_what_predicts(ready):
 @pytest.mark.parametrize("preset", ["paper", "probe"])
 def test_a_classifier_left_out_of_the_loss(preset):
     """It has not followed the gates, so it neither predicts nor counts in the sum; a probe's gates never move."""
-    model = host("timm_resnet18", torch.float64)
-    scaffold = stir(mhex.attach(model, CLASSES, preset=preset))
+    scaffold = stir(attached("timm_resnet18", dtype=torch.float64, preset=preset))
+    model = scaffold.model
     output = run(model, inputs("timm_resnet18", dtype=torch.float64))
     heads = list(scaffold.head_logits.values())
     scaffold.loss(LABELS, "pretrain", classifier=False)
@@ -159,10 +158,10 @@ def test_a_classifier_left_out_of_the_loss(preset):
 
 
 def test_what_predicts_without_a_classifier():
-    model = timm.create_model("resnet18", num_classes=0).eval()
+    model = timm.create_model("resnet18", num_classes=0, channels=(64, 16, 24, 32)).eval()
     batch = inputs("timm_resnet18")
     scaffold = stir(mhex.attach(model, CLASSES, preset="paper"))
-    assert run(model, batch).shape == (3, 512)
+    assert run(model, batch).shape == (3, 32)
     assert scaffold.predict_from == "last_head"
     scaffold.loss(LABELS, "pretrain", classifier=False)
     assert scaffold.predict_from == "sum"
@@ -189,7 +188,7 @@ def test_equivalent_matrix_by_name(ready):
 
 
 def test_reading_before_any_call():
-    scaffold = mhex.attach(host("timm_resnet18"), CLASSES)
+    scaffold = attached("timm_resnet18")
     for read in ("head_logits", "head_predictions", "logits", "predictions"):
         with pytest.raises(CaptureError, match="call the model"):
             getattr(scaffold, read)

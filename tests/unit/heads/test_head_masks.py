@@ -11,7 +11,7 @@ import mhex
 from mhex.capture.batch import first_and_last, kept_tokens, mask_arguments
 from mhex.errors import ArgumentError, CaptureError
 from mhex.heads.block import pool
-from support.hosts import CLASSES, host, inputs, run, stir
+from support.hosts import CLASSES, attached, copied, inputs, run, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 KEEP = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 0]]).bool()  # B = 3, T = 4
@@ -175,9 +175,10 @@ class Text(nn.Module):
 
 
 def text(unit, **options):
+    recompute = options.pop("recompute", False)
+    scaffold = copied(lambda: Text(unit, recompute), (unit, recompute), CLASSES, preset="paper", **options)
+    model = stir(scaffold).model.double().eval()
     torch.manual_seed(0)
-    model = Text(unit, options.pop("recompute", False)).double().eval()
-    scaffold = stir(mhex.attach(model, CLASSES, preset="paper", **options))
     ids, mask = torch.randint(3, 30, (6, 6)), torch.arange(6) < torch.tensor([6, 4, 5, 2, 6, 1])[:, None]
     return model, scaffold, ids, mask
 
@@ -227,8 +228,8 @@ def test_folded_units_have_no_mask_from_above():
 
 @pytest.mark.parametrize("special", [False, True])
 def test_masks_of_floats(special):
-    model, batch = host("hf_bert", torch.float64), inputs("hf_bert")
-    scaffold = stir(mhex.attach(model, CLASSES, preset="paper", exclude_special=special))
+    scaffold = stir(attached("hf_bert", dtype=torch.float64, preset="paper", exclude_special=special))
+    model, batch = scaffold.model, inputs("hf_bert")
     run(model, batch)
     wanted = scaffold.head_logits
     run(model, {**batch, "attention_mask": batch["attention_mask"].double()})

@@ -1,7 +1,7 @@
 """The invariants of the method on stock hosts, from one recorded forward pass of each.
 
-What is checked where (numbers as in the specification of the method; hosts are `MAIN`: ResNet-18 and ResNet-50 of
-torchvision and timm, a small BERT, a timm ViT):
+What is checked where (numbers as in the specification of the method; hosts are `MAIN`: ResNets of torchvision and
+timm with both kinds of units, a small BERT, a timm ViT):
 
 | invariant | where |
 |---|---|
@@ -32,21 +32,15 @@ from mhex.heads import Scaffold
 from mhex.heads.call_record import HeadReading
 from mhex.heads.predictors import watched
 from mhex.heads.saliency import adjusted_weights, block_maps, combined, settle, shares
-from support.hosts import CLASSES, MAIN, host, inputs, stir
+from support.hosts import CLASSES, MAIN, attached, inputs, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 LABELS = torch.tensor([0, 3, 1])
 
 
-def marked(*names: str) -> Any:
-    """One run for each host; heads of a full-sized ResNet-50 take their time."""
-    slow = [pytest.param(name, marks=pytest.mark.slow) if name == "tv_resnet50" else name for name in names]
-    return pytest.mark.parametrize("name", slow)
-
-
-on_hosts = marked(*MAIN)
-on_resnets = marked(*(name for name in MAIN if "resnet" in name))
-on_images = marked(*(name for name in MAIN if name != "hf_bert"))
+on_hosts = pytest.mark.parametrize("name", MAIN)
+on_resnets = pytest.mark.parametrize("name", [name for name in MAIN if "resnet" in name or "bottlenecks" in name])
+on_images = pytest.mark.parametrize("name", [name for name in MAIN if name != "hf_bert"])
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,7 @@ class Case:
 
 
 def made(name: str, **options: Any) -> Case:
-    scaffold = stir(mhex.attach(host(name, torch.float64), CLASSES, **{"preset": "paper", **options}))
+    scaffold = stir(attached(name, dtype=torch.float64, **{"preset": "paper", **options}))
     batch = inputs(name, dtype=torch.float64)
     with watched(scaffold.model) as run:
         return Case(scaffold, batch, HeadReading(run(batch), scaffold.heads))
@@ -208,7 +202,7 @@ def test_15_running_sum(name: str) -> None:
 
 @on_hosts
 def test_15_one_head_makes_both_modes_equal(name: str) -> None:
-    scaffold = stir(mhex.attach(host(name), CLASSES, preset="paper", where=[case(name).reading.names[1]]))
+    scaffold = stir(attached(name, preset="paper", where=[case(name).reading.names[1]]))
     batch = inputs(name)
     scaffold.model(batch) if isinstance(batch, Tensor) else scaffold.model(**batch)
     one, other = (scaffold.loss(LABELS, mode, classifier=False) for mode in ("pretrain", "finetune"))
@@ -307,7 +301,7 @@ def test_22_the_last_gate_is_read_by_no_head(name: str) -> None:
 @on_images
 def test_28_grid_of_parts(name: str) -> None:
     names = case(name).reading.names
-    scaffold = stir(mhex.attach(host(name), CLASSES, preset="paper", where=[names[-2], names[-1]]))
+    scaffold = stir(attached(name, preset="paper", where=[names[-2], names[-1]]))
     found = scaffold.confidence_map(inputs(name, 1), LABELS[:1])
     assert found.map.shape == (1, 7, 7)
     assert float(found.map.min()) == 0

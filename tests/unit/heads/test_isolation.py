@@ -7,20 +7,19 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import mhex
 from mhex.errors import CaptureError
 from mhex.heads.heads import heads_of
-from support.hosts import CLASSES, host, inputs, run, stir
+from support.hosts import attached, inputs, run, stir
 
 LABELS = torch.tensor([0, 1, 2])
 
 
 def scaffolded(name="timm_resnet18", seed=5, **options):
-    model = host(name, torch.float64)
-    return model, stir(mhex.attach(model, CLASSES, preset="paper", **options), seed)
+    scaffold = stir(attached(name, dtype=torch.float64, preset="paper", **options), seed)
+    return scaffold.model, scaffold
 
 
-def test_two_models():
+def test_two_models_record_their_own_scores():
     (one, first), (two, second) = scaffolded(seed=5), scaffolded(seed=6)
     batch = inputs("timm_resnet18", dtype=torch.float64)
     run(one, batch)
@@ -48,7 +47,7 @@ def test_one_model_inside_another():
     assert all(torch.equal(a, second.head_logits[k]) for k, a in mixed[1].items())
 
 
-def test_threads():
+def test_threads_record_their_own_scores():
     model, scaffold = scaffolded()
     batches = [torch.randn(2, 3, 32, 32, dtype=torch.float64) for _ in range(4)]
     wanted = []

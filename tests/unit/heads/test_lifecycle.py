@@ -8,7 +8,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
-from support.with_heads import host, inputs, part, run, with_heads
+from support.hosts_with_heads import host, inputs, part, run, with_heads
 
 LABELS = torch.tensor([0, 3, 1, 6])
 
@@ -157,7 +157,7 @@ def test_constant_gates_are_warned_of():
 
 
 @pytest.mark.parametrize("name", ["tv_resnet", "hf_bert"])
-def test_predict(name):
+def test_predictions_come_from_the_chosen_source(name):
     scaffold, x = with_heads(name), inputs(name)
     whole = {}
     for source in ("classifier", "last_head", "sum"):
@@ -188,7 +188,7 @@ def test_predict_leaves_the_model_as_it_was():
     assert [module.training for module in scaffold.model.modules()] == modes
 
 
-def test_predictions():
+def test_predicted_classes_of_one_and_of_several_labels():
     scaffold, x = with_heads("tv_resnet"), inputs("tv_resnet")
     with pytest.raises(CaptureError, match="call the model first"):
         _ = scaffold.predictions

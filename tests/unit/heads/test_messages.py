@@ -12,7 +12,7 @@ from torch import nn
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
 from mhex.heads import pearson, study
-from support.with_heads import host, inputs, with_heads
+from support.hosts_with_heads import host, inputs, with_heads
 
 X, Y = inputs("tv_resnet"), torch.tensor([0, 3, 1, 6])
 

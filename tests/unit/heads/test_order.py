@@ -157,7 +157,7 @@ def test_a_stripped_unit_that_runs_twice_is_noticed():
         model(x)
 
 
-def test_in_order():
+def test_names_are_sorted_by_the_recorded_order():
     assert in_order((), "abc") == ("a", "b", "c")
     assert in_order("cab", "abc") == ("c", "a", "b")
     assert in_order("cb", "abc") == ("a", "c", "b")
@@ -193,7 +193,7 @@ def test_files_without_an_order_and_with_a_strange_one(tmp_path):
     assert mhex.attach(model, weights=tmp_path / "old.safetensors").heads.order == ()
 
 
-def test_davit():
+def test_blocks_of_davit_are_in_the_order_in_which_they_run():
     """Its blocks list both convolutions of positions first, and run one of them between attention and MLP."""
     torch.manual_seed(0)
     model = timm.create_model(

@@ -17,6 +17,7 @@ from mhex.errors import CaptureError, MhexError, UnsupportedModelError
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.predictors import watched
 from mhex.heads.saliency import PRESETS, block_maps, choose_blocks, layer_weights, settle, thresholds
+from support.hosts import copied
 from support.models import FAMILIES, enliven, with_heads
 
 FAMILY_NAMES = [name for name, family in FAMILIES.items() if family.heads]
@@ -54,8 +55,8 @@ class Net(nn.Module):
 
 
 def net(classes: int = 5, heads: int | None = None, **options: Any) -> nn.Module:
-    model = with_heads(Net(classes), classes if heads is None else heads, **options)
-    return enliven(model).double().eval()
+    scaffold = copied(lambda: Net(classes), ("maps", classes), classes if heads is None else heads, **options)
+    return enliven(scaffold.model).double().eval()
 
 
 def images(count: int = 3) -> Tensor:

@@ -6,7 +6,7 @@ from torch import nn
 
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
-from support.with_heads import RESNETS, host, inputs, marked, run, with_heads
+from support.hosts_with_heads import RESNETS, host, inputs, run, with_heads
 
 HOSTS = (*RESNETS, "hf_bert", "timm_vit", "hf_vit", "timm_convnext")
 
@@ -15,7 +15,7 @@ def matrices(scaffold):
     return [(b.w1 is not None, b.w2 is not None) for b in scaffold.heads.named_blocks().values()]
 
 
-@pytest.mark.parametrize("name", marked(*HOSTS))
+@pytest.mark.parametrize("name", HOSTS)
 def test_classifier_predicts(name):
     scaffold, x = with_heads(name), inputs(name)
     before = run(scaffold.model, x)
@@ -28,7 +28,7 @@ def test_classifier_predicts(name):
     assert torch.equal(scaffold.predict(x), before)
 
 
-@pytest.mark.parametrize("name", marked(*HOSTS))
+@pytest.mark.parametrize("name", HOSTS)
 @pytest.mark.slow
 def test_last_head_predicts(name):
     scaffold, x = with_heads(name), inputs(name)

@@ -8,8 +8,7 @@ import torchvision
 import transformers
 
 import mhex
-from mhex.errors import MhexWarning
-from support.with_heads import with_heads
+from support.hosts_with_heads import with_heads
 
 pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")
 RESNETS = [
@@ -55,7 +54,7 @@ def test_counts_of_resnets(name, where, blocks, width, square, thousand, nine):
     ("where", "blocks", "width", "square", "total"),
     [
         ("all", 12, 9_216, 7_077_888, 7_114_752),
-        ("attention+mlp", 24, 18_432, 14_155_776, 14_229_504),
+        pytest.param("attention+mlp", 24, 18_432, 14_155_776, 14_229_504, marks=pytest.mark.slow),
         ("first3", 3, 2_304, 1_769_472, 1_778_688),
     ],
 )
@@ -73,11 +72,6 @@ def test_counts_of_couplings():
     assert mhex.attach(resnet("resnet18"), 9, coupling="separate").summary().parameters == 713_600
     only = mhex.attach(resnet("resnet18"), 9, coupling="head_only").summary()
     assert (only.w1, only.w2, only.parameters) == (0, 9 * 1_920, 9 * 1_920)
-
-
-def test_large_heads_are_warned_of():
-    with pytest.warns(MhexWarning, match="downsample"):
-        mhex.attach(resnet("resnet50"), 1000)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexWarning
 from mhex.inputs.masks import MaskReader
 from mhex.inputs.preprocess import Preprocess
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 METRICS = ["segmentation", "pointing-game", "energy-pointing-game"]
 PLAIN = torch.tensor([[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0]])

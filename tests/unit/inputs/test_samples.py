@@ -18,7 +18,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs.data import count_batches
 from mhex.inputs.samples import Samples, in_samples
 from mhex.judge import evaluation as judging
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 X, Y = pictures(5), torch.tensor([0, 1, 2, 3, 0])
 MASKS = torch.ones(5, 4, 4).long()
@@ -227,8 +227,8 @@ def test_words_and_tiles_that_some_lack() -> None:
 
 
 def test_texts_without_marks_are_skipped() -> None:
-    from support.tiny_text import bert
-    from support.tiny_text import tokenizer as make_tokenizer
+    from support.tiny_bert import bert
+    from support.tiny_bert import tokenizer as make_tokenizer
 
     texts, marks = ["the movie was good", "a bad bad film", "good", "a film"], [None, [1, 2], None, [1]]
     model, options = bert(), {"tokenizer": make_tokenizer(), "controls": False}

@@ -17,7 +17,7 @@ from mhex.lab.config.suite import Suite
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.stored import SuiteResult, missing_models
 from support.suites import suite_dict
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 METHODS = ["gradcam", "layercam"]
 

@@ -13,7 +13,7 @@ from mhex.bundle import Bundle
 from mhex.errors import ArgumentError
 from mhex.inputs.samples import in_samples
 from support.models import CLASSES
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 NAMES = ["tabby cat", "beagle", "pug", "Bengal", "boxer", "Sphynx", "top2"]
 X, Y = pictures(4), torch.tensor([3, 0, 6, 1])
@@ -95,8 +95,8 @@ def test_missing_labels_among_names() -> None:
 
 
 def test_texts_and_their_classes() -> None:
-    from support.tiny_text import bert
-    from support.tiny_text import tokenizer as make_tokenizer
+    from support.tiny_bert import bert
+    from support.tiny_bert import tokenizer as make_tokenizer
 
     model = bert()
     classes = [model.config.id2label[i] for i in range(2)]

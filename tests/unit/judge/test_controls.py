@@ -13,7 +13,7 @@ from mhex.judge import CONTROLS, control
 from mhex.metrics.fidelity import Fidelity, fidelity
 from mhex.perturb import PerturbationSweep, Subject
 from support.models import FAMILIES
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 
 def images(count=3, height=6, width=9, channels=3, ids=None, **options):

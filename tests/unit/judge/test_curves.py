@@ -16,7 +16,7 @@ from mhex.judge import evaluation as judging
 from mhex.judge import store
 from mhex.metrics import get_metric
 from mhex.perturb import PerturbationSweep, Subject, area
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 SHORT = {"reference": "zero", "steps": 4}
 BY = [("deletion", SHORT), ("insertion", SHORT), ("fidelity", SHORT), ("log-odds", SHORT), ("perturbation-auc", SHORT)]

@@ -193,7 +193,7 @@ def test_reports_are_saved_and_joined(model: Small, data: Any, tmp_path: Any) ->
     assert joined.only(methods=["layercam"]).methods == ["layercam"]
 
 
-def test_tables(model: Small, data: Any) -> None:
+def test_a_report_prints_tables_with_its_samples_and_settings(model: Small, data: Any) -> None:
     report = mhex.evaluate(model, data, ["gradcam", "layercam"], METRICS[:2])
     text = report.table(width=200)
     assert f"{DELETION} ↓" in text
@@ -277,8 +277,8 @@ def test_class_discrimination_of_a_map_that_knows_no_class(model: Small, data: A
 
 def test_texts() -> None:
     """Words and tokens are judged by protocols of their own, and padding changes nothing."""
-    from support.tiny_text import bert
-    from support.tiny_text import tokenizer as make_tokenizer
+    from support.tiny_bert import bert
+    from support.tiny_bert import tokenizer as make_tokenizer
 
     model, tokenizer = bert(), make_tokenizer()
     texts = ["the movie was good", "a bad bad film", "good"]

@@ -18,8 +18,8 @@ from mhex.errors import ArgumentError, MhexWarning, NotFiniteOutputError, Unsupp
 from mhex.inputs.samples import in_samples
 from mhex.judge import cases
 from mhex.lab.datasets import load_folder
-from support.raced import Linear, images
-from support.raced import run as raced
+from support.method_races import Linear, images
+from support.method_races import run as raced
 
 
 class Fussy(nn.Module):

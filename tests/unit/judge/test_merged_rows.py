@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError
 from mhex.judge import Report, store
-from support.fixtures_report import report_of
+from support.reports import report_of
 
 
 def draw(n: int, seed: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from mhex.errors import ArgumentError, unknown_name
 from mhex.metrics import get_metric
 from mhex.stats.comparison import paired
 from mhex.stats.paired_tests import exchange, sign_flip
-from support.fixtures_report import counts, report_of
+from support.reports import counts, report_of
 
 NAN = math.nan
 
@@ -139,7 +139,7 @@ def test_first_outputs_are_those_of_all() -> None:
 # Ranks
 
 
-def test_ranks() -> None:
+def test_methods_are_ranked_in_the_direction_of_the_metric() -> None:
     values = three()
     report = report_of({"deletion": values, "insertion": values, "segmentation": {"gae": counts(40)}})
     found = report.ranks("deletion")  # lower is better

@@ -20,8 +20,8 @@ from mhex.judge import store
 from mhex.judge.page import curve_panels, page_of
 from mhex.judge.report import evaluations
 from mhex.judge.store import MAPS, PHOTOS, explanations_from
-from support.fixtures_report import report_of
-from support.tiny import pictures, tiny
+from support.reports import report_of
+from support.tiny_models import pictures, tiny
 
 SHORT = {"reference": "zero", "steps": 4}
 BY = [("deletion", SHORT), ("insertion", SHORT), ("fidelity", SHORT), "compactness"]
@@ -202,7 +202,7 @@ def test_pictures_are_kept_once(tmp_path: Path) -> None:
 
 
 def test_texts_are_shown_with_their_words(tmp_path: Path) -> None:
-    from support.tiny_text import bert, tokenizer
+    from support.tiny_bert import bert, tokenizer
 
     data = [("the movie was good", 1), ("a bad bad film", 0)]
     given: Any = {"controls": True, "tokenizer": tokenizer(), "out": tmp_path, "pictures": 1}
@@ -220,7 +220,7 @@ def test_texts_are_shown_with_their_words(tmp_path: Path) -> None:
 
 
 def test_a_text_that_was_cut_is_told(tmp_path: Path) -> None:
-    from support.tiny_text import bert, tokenizer
+    from support.tiny_bert import bert, tokenizer
 
     given: Any = {"controls": False, "tokenizer": tokenizer(), "out": tmp_path, "pictures": 1}
     with pytest.warns(MhexWarning, match="were cut"):

@@ -10,7 +10,7 @@ import pytest
 
 import mhex
 from mhex.errors import ArgumentError
-from support.tiny import pictures, tiny
+from support.tiny_models import pictures, tiny
 
 
 def judged(**options: Any) -> mhex.Report:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhex.stats.comparison import pair_tests
 from mhex.stats.paired_tests import holm
-from support.fixtures_report import report_of
+from support.reports import report_of
 
 
 def noise(n: int, seed: int, scale: float = 0.02) -> Tensor:

@@ -14,7 +14,7 @@ from mhex.errors import ArgumentError
 from mhex.judge import cases
 from mhex.judge.plan import task_of_subject
 from mhex.perturb import Subject
-from support.tiny import tiny
+from support.tiny_models import tiny
 
 X = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)).double()
 DROP = [("average-drop", {"reference": "mean"})]

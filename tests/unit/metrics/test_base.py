@@ -15,7 +15,7 @@ from mhex.metrics.average_drop import AverageDrop
 from mhex.metrics.deletion import Deletion
 from mhex.metrics.fidelity import Fidelity
 from mhex.metrics.perturbation_auc import PerturbationAUC
-from support.filled import ZERO, filled, results, same
+from support.metric_results import ZERO, filled, results, same
 
 
 @pytest.mark.parametrize("make", [Fidelity, AOPC, Deletion, PerturbationAUC])

@@ -7,7 +7,7 @@ from torchmetrics import MetricCollection
 from mhex.metrics.deletion import Deletion
 from mhex.metrics.fidelity import Fidelity
 from mhex.metrics.insertion import Insertion
-from support.filled import ZERO, filled, results, same
+from support.metric_results import ZERO, filled, results, same
 
 
 class Some(Fidelity):
@@ -39,7 +39,7 @@ def test_protocols_are_told_apart_in_collections():
     assert sorted(map(len, steps.compute_groups.values())) == [1, 2]
 
 
-def test_collections():
+def test_a_collection_gives_what_its_metrics_give():
     both = MetricCollection([make(**ZERO) for make in (Deletion, Insertion, Fidelity)])
     for result in results(5):
         both.update(result)
@@ -53,7 +53,7 @@ def test_collections():
     assert both.compute()["Insertion_value"] == pytest.approx(found["Insertion_value"])
 
 
-def test_moves():
+def test_states_move_to_devices_and_stay_in_double():
     metric = filled()
     wanted = metric.compute()
     metric.float().to("cpu")

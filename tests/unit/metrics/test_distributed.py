@@ -11,7 +11,7 @@ from mhex.metrics.deletion import Deletion
 from mhex.metrics.fidelity import Fidelity
 from mhex.metrics.perturbation_auc import PerturbationAUC
 from mhex.perturb import PerturbationSweep, Subject
-from support.fixtures_metrics import Additive
+from support.additive_models import Additive
 
 COUNT = 7
 METRICS = (Deletion, Fidelity, PerturbationAUC)

@@ -28,7 +28,7 @@ from mhex.metrics.segmentation import Segmentation
 from mhex.metrics.soft_average_drop import SoftAverageDrop
 from mhex.perturb import MaskedPass, PerturbationSweep
 from mhex.perturb.references import WORDS
-from support.curved import image_case, text_case
+from support.nonlinear_models import image_case, text_case
 
 CURVES = ("deletion", "insertion", "fidelity", "aopc", "log-odds", "perturbation-auc")
 SMALL = {"sizes": (2, 4), "count": 6}

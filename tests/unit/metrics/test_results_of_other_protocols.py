@@ -18,7 +18,7 @@ from mhex.metrics.deletion import Deletion
 from mhex.metrics.max_sensitivity import MaxSensitivity, NeighbourProtocol
 from mhex.metrics.registry import all_metrics, get_metric
 from mhex.perturb import MaskedPass, PerturbationSweep, Subject
-from support.curved import Curved, image_case, images, text_case
+from support.nonlinear_models import Curved, image_case, images, text_case
 
 SMALL: dict[str, dict[str, Any]] = {
     "box-sensitivity": {"sizes": (2, 3), "count": 5},

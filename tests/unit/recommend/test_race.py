@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.inputs.samples import Pieces
 from mhex.judge.plan import MethodRun
 from mhex.recommend.race import AIM, Budget, Costs, Race, passes
-from support.raced import GRADIENT, ZERO, Clock, Linear, images, run
+from support.method_races import GRADIENT, ZERO, Clock, Linear, images, run
 
 FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
 

@@ -12,7 +12,7 @@ import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.samples import Pieces, shuffled
 from mhex.recommend.race import seconds_of, spoken
-from support.raced import GRADIENT, GRADIENT_NAME, METHODS, Clock, Linear, images, run
+from support.method_races import GRADIENT, GRADIENT_NAME, METHODS, Clock, Linear, images, run
 
 
 def test_pixel_times_gradient_wins_where_it_is_exact() -> None:

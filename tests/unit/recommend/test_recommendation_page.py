@@ -14,8 +14,8 @@ import torch
 import mhex
 from mhex.cli.report import folder_page
 from mhex.errors import ArgumentError
-from support.raced import GRADIENT, GRADIENT_NAME, Clock, Linear, images, run
-from support.tiny import pictures, tiny
+from support.method_races import GRADIENT, GRADIENT_NAME, Clock, Linear, images, run
+from support.tiny_models import pictures, tiny
 
 NAMES = ["cat", "<b>dog</b>", "bird", "cow", "hen", "pig", "fox"]
 BESIDE = {"recommendation.html", "recommendation.txt", "recommendation.json", "run.json", "about.json"}
@@ -134,7 +134,7 @@ def test_a_table_alone_is_shown_in_notebooks() -> None:
 
 
 def test_texts_are_shown_with_their_words(tmp_path: Path) -> None:
-    from support.tiny_text import bert, tokenizer
+    from support.tiny_bert import bert, tokenizer
 
     data = ["a good seaside film", "bad plot , long play", "good player a b"]
     given: Any = {"methods": ["gae", "rollout"], "tokenizer": tokenizer(), "out": tmp_path}

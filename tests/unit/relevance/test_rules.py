@@ -25,7 +25,7 @@ from mhex.relevance import (
     guided_rules,
     relevance_rules,
 )
-from support.ruled import handed_down, ruled
+from support.rule_comparison import handed_down, ruled
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 SQUARE = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

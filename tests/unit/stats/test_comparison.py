@@ -95,7 +95,7 @@ def test_nothing_to_compare(n, methods, summary):
     assert marks(values, summary=summary) == (n > 0,) * methods
 
 
-def test_reversed():
+def test_a_reversed_comparison_is_that_of_the_reversed_pair():
     values = with_holes()
     one, back = paired(values[:, 0], values[:, 2]), paired(values[:, 2], values[:, 0])
     turned = one.reversed

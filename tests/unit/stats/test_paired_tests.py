@@ -365,7 +365,7 @@ def test_pairs_of_ratios():
         marks(draw(20, 3), summary=ratio)
 
 
-def test_holm():
+def test_holm_steps_down_and_leaves_missing_values_out():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     found = holm([0.01, math.nan, 0.02])
@@ -436,7 +436,7 @@ def test_equal_methods_and_missing_ones():
 # Ranks
 
 
-def test_ranks():
+def test_places_and_their_intervals_follow_clear_differences():
     values = draw(80, 3) * 0.1 + torch.tensor([0.0, 2.0, 1.0])
     found = columns(ranking(values))
     assert found.place.tolist() == [3, 1, 2]

@@ -80,7 +80,7 @@ def test_confidence_map(tmp_path):
         confidence_figure(maps, maps[:1], image, "keep")
 
 
-def test_forest(seen, tmp_path):
+def test_a_study_is_drawn_as_a_forest_of_intervals(seen, tmp_path):
     rows = tuple(
         pearson(torch.rand(10) if block != "layer2.0" else torch.ones(10), torch.rand(10), names=(block, other))
         for other in ("p_orig", "SAD")

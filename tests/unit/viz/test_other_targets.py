@@ -116,7 +116,7 @@ def test_long_values_stay_in_the_margin(image):
     assert boxes["similarity 2"].x1 < left
 
 
-def test_texts_too(text):
+def test_texts_name_the_value_that_is_explained(text):
     output = regression(
         text,
         ["good", "day"],

@@ -185,7 +185,7 @@ def test_too_many_lines_are_said(text):
 
 
 def test_ids_label_texts_that_were_given_without_a_tokenizer():
-    from support.tiny_text import bert, tokenizer
+    from support.tiny_bert import bert, tokenizer
 
     ids = tokenizer()(["a bad film"], return_tensors="pt")["input_ids"]
     explanation = mhex.explain(bert(), {"input_ids": ids}, "gae")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import mhex
 from mhex.errors import ArgumentError
 from mhex.zoo import load
-from support.zoo_standins import write_bert, write_hf_vit
+from support.zoo_models import write_bert, write_hf_vit
 
 
 @pytest.fixture(scope="module")

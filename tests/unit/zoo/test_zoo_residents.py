@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.zoo import list_models, load
-from support.zoo_standins import CLASSES, MEAN, NETWORKS, STD, write_resident, write_zoo
+from support.zoo_models import CLASSES, MEAN, NETWORKS, STD, write_resident, write_zoo
 
 
 @pytest.mark.parametrize("name", NETWORKS)

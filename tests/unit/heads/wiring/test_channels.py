@@ -13,14 +13,14 @@ from mhex.heads.predictors import watched
 from mhex.heads.wiring.channels import Channels, moved_by
 from mhex.heads.wiring.residual import survey
 from support.hosts import HOSTS
-from support.units import CLASSES, WIDTH, Net, Unit, images
+from support.residual_units import CLASSES, WIDTH, Net, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 LAST = {"timm_vit", "tv_vit", "hf_vit", "hf_dinov2", "hf_bert", "hf_roberta", "hf_distilbert"}
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_hosts(name):
+def test_the_axis_of_channels_is_found_in_every_host(name):
     with torch.device("meta"):
         model = HOSTS[name]()
     assert {j.meeting.channels_last for j in survey(model).junctions} == {name in LAST}

@@ -8,7 +8,7 @@ import mhex
 from mhex.errors import CaptureError, UnsupportedModelError
 from mhex.heads.predictors import watched
 from support.hosts import host, inputs, run
-from support.units import CLASSES, WIDTH, Net, TextNet, Unit, images
+from support.residual_units import CLASSES, WIDTH, Net, TextNet, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from mhex.heads.wiring.graph import compared_arguments, compared_with_none, trace_unit
-from support.units import Unit
+from support.residual_units import Unit
 
 
 class Masked(Unit):

@@ -11,14 +11,14 @@ from torch import nn
 
 import mhex
 from mhex.heads.wiring.graft import is_grafted
-from support.hosts import CLASSES, MAIN, host, inputs, run, stir
+from support.hosts import MAIN, attached, host, inputs, run, stir
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning"),
     pytest.mark.filterwarnings("ignore:The gates are active:mhex.errors.MhexWarning"),
 ]
 NAMES = (*MAIN, "tv_vit", "plain")
-SLOW = ("tv_resnet18", "timm_resnet18", "tv_resnet50", "timm_resnet50")  # loading traces every unit again
+SLOW = ("tv_resnet18", "timm_resnet18", "tv_bottlenecks", "timm_bottlenecks")  # loading traces every unit again
 
 
 def pickled(model):
@@ -32,9 +32,9 @@ def saved(model):
     return torch.load(file, weights_only=False)
 
 
-def attached(name, **options):
-    model = host(name)
-    return model, stir(mhex.attach(model, CLASSES, preset="paper", **options)), inputs(name)
+def with_heads(name, **options):
+    scaffold = stir(attached(name, preset="paper", **options))
+    return scaffold.model, scaffold, inputs(name)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def attached(name, **options):
     ],
 )
 def test_a_model_with_heads(name, way):
-    model, scaffold, batch = attached(name)
+    model, scaffold, batch = with_heads(name)
     wanted, heads = run(model, batch), scaffold.head_logits
     twin = way(model)
     own = mhex.Scaffold(twin)
@@ -63,7 +63,7 @@ def test_a_model_with_heads(name, way):
 
 
 def test_a_pickled_model_trains():
-    model, _, batch = attached("timm_resnet18d")  # drops paths in training
+    model, _, batch = with_heads("timm_resnet18d")  # drops paths in training
     twin = pickled(model.train())
     found = []
     for one in (model, twin):
@@ -81,7 +81,7 @@ def test_a_pickled_model_trains():
 @pytest.mark.parametrize("name", ["timm_vit", "plain"])
 @pytest.mark.slow
 def test_a_folded_model(name, way, source):
-    model, scaffold, batch = attached(name)
+    model, scaffold, batch = with_heads(name)
     run(model, batch)
     folded = scaffold.fold(source)
     twin = way(folded)
@@ -90,8 +90,8 @@ def test_a_folded_model(name, way, source):
     assert torch.equal(run(way(twin), batch), run(folded, batch))
 
 
-def test_a_scaffold():
-    model, scaffold, batch = attached("timm_vit", where="attention+mlp")
+def test_a_scaffold_can_be_pickled():
+    model, scaffold, batch = with_heads("timm_vit", where="attention+mlp")
     wanted = run(model, batch)
     twin = pickled(scaffold)
     assert torch.equal(run(twin.model, batch), wanted)
@@ -127,7 +127,7 @@ def _answer(model, batch, queue):
 
 @pytest.mark.slow
 def test_another_process():
-    model, _, batch = attached("timm_vit")
+    model, _, batch = with_heads("timm_vit")
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=_answer, args=(model, batch, queue))

@@ -11,7 +11,7 @@ from torch import nn
 import mhex
 from mhex.errors import ArgumentError, CaptureError, MhexWarning
 from mhex.heads.wiring.residual import survey
-from support.units import CLASSES, WIDTH, Net, Unit, images
+from support.residual_units import CLASSES, WIDTH, Net, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 
@@ -160,7 +160,7 @@ def gpt2(implementation):
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_gpt2(implementation):
+def test_heads_fit_both_connections_of_gpt2(implementation):
     model = gpt2(implementation)
     assert survey(model).left_out == {}  # its attention cannot be traced, and is a part of a unit
     ids = torch.randint(3, 50, (2, 6))

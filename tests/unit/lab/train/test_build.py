@@ -1,5 +1,6 @@
 """Models of the zoo that are built from their recipes, and the cards of all of them."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from mhex.zoo import list_models
 WEIGHTS = Path(mhex.__file__).parent / "zoo" / "weights"
 CARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(WEIGHTS.glob("*.json"))}
 ENOUGH = {"cifar10-vit": 0.88, "blood-vit": 0.96, "blood-mhex-vit": 0.96}  # what their users are promised
+
+
+@functools.cache
+def recipes():
+    """Every recipe of the package that can be built, read once."""
+    return buildable()
 
 
 @pytest.fixture
@@ -65,7 +72,7 @@ def test_a_model_that_is_not_here_says_how_to_make_it(models, monkeypatch):
 
 @pytest.mark.parametrize("name", list(CARDS))
 def test_a_card_tells_of_its_recipe(name):
-    card, recipe = CARDS[name], buildable()[name]
+    card, recipe = CARDS[name], recipes()[name]
     assert card["recipe"]["settings"] == recipe.identity()
     assert card["accuracy"]["split"] == "test"
     share = next(value for value in card["accuracy"].values() if isinstance(value, float))
@@ -74,9 +81,9 @@ def test_a_card_tells_of_its_recipe(name):
 
 
 def test_every_model_that_can_be_built_has_a_card_or_needs_data_from_elsewhere():
-    without = set(buildable()) - set(CARDS)
+    without = set(recipes()) - set(CARDS)
     elsewhere = {"imagenet", "pathmnist", "ag_news_full"}
-    assert {name for name in without if buildable()[name].data.name not in elsewhere} <= {"pets-mhex-vit"}
+    assert {name for name in without if recipes()[name].data.name not in elsewhere} <= {"pets-mhex-vit"}
 
 
 def test_what_ships_is_small_and_has_a_card():

@@ -12,7 +12,7 @@ from mhex.lab.train.loop import DivergedError, Pace, make_accelerator
 from mhex.lab.train.run import train
 from mhex.lab.train.samples import load_samples
 from support.training import write_news
-from support.zoo_standins import write_bert
+from support.zoo_models import write_bert
 
 VIT = {"architecture": "vit_tiny_patch16_224", "arguments": {"img_size": 32, "depth": 1, "embed_dim": 24}}
 

@@ -17,7 +17,7 @@ from mhex.lab.datasets import load_pets
 from mhex.lab.train.dry_run import check_recipe
 from mhex.lab.train.run import train
 from support.training import picture, recipe_dict, write_blood
-from support.zoo_standins import CLASSES, write_zoo
+from support.zoo_models import CLASSES, write_zoo
 
 PACKAGED = packaged_recipes()["pets-mhex-resnet10t"]
 FIT = {

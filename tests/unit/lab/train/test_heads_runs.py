@@ -105,7 +105,7 @@ def test_a_resident_answers_as_it_did_in_training(blood, recipe, tmp_path):
 
 
 def test_a_frozen_bert_learns_classifier_pooler_and_heads(data, recipe, tmp_path):
-    from support.zoo_standins import write_bert
+    from support.zoo_models import write_bert
 
     write_news(data)
     write_bert(data / "bert")

@@ -207,7 +207,7 @@ def test_images_are_changed_on_a_canvas_of_their_own():
         assert batch.inputs.shape == (2, 3, 16, 16)
 
 
-def test_turns_are_turns():
+def test_drawn_rotations_keep_lengths_and_angles():
     calm = RecipeAugment(scale=(1, 1), ratio=(1, 1), rotate=90)
     matrices = draw(50, calm, torch.Generator().manual_seed(0)).matrices[:, :, :2]
     torch.testing.assert_close(matrices @ matrices.transpose(1, 2), torch.eye(2).expand(50, 2, 2))

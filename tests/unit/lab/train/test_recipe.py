@@ -135,7 +135,7 @@ def test_every_key_is_in_the_documentation():
             assert re.search(rf"\b{name}\b", text), f"{section.__name__}.{name}"
 
 
-def test_overrides(recipe):
+def test_overrides_change_keys_and_wrong_ones_are_named(recipe):
     made = recipe("train.epochs=7", "augment.flip=0", "data.mean=[0, 0, 0]", "train.ema=null")
     assert (made.train.epochs, made.augment.flip, made.data.mean) == (7, 0.0, (0.0, 0.0, 0.0))
     for wrong, words in {

@@ -115,7 +115,7 @@ def test_missing_data_and_weights_are_told_before_anything_is_written(data, reci
 
 
 def test_texts_learn_too(data, recipe, tmp_path):
-    from support.zoo_standins import write_bert
+    from support.zoo_models import write_bert
 
     write_news(data)
     write_bert(data / "bert")

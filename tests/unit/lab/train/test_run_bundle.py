@@ -9,7 +9,7 @@ from mhex.errors import ArgumentError
 from mhex.lab.datasets import load_blood
 from mhex.lab.train.run import train
 from support.training import write_news
-from support.zoo_standins import write_bert
+from support.zoo_models import write_bert
 
 
 def test_a_run_with_heads_is_loaded_and_explained(blood, recipe, tmp_path):

@@ -20,7 +20,7 @@ from mhex.lab.train.report import read_finished, ship
 from mhex.lab.train.run import train, with_needs
 from mhex.zoo.files import pack, read_weights
 from support.training import write_news, write_pets_and_cifar
-from support.zoo_standins import write_bert
+from support.zoo_models import write_bert
 
 WEIGHTS = Path(mhex.__file__).parent / "zoo" / "weights"
 LARGEST = {"pets-vit": 4_300_000, "pets-resnet10t": 5_100_000}

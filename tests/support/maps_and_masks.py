@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
-from support.fixtures_metrics import Additive
+from support.additive_models import Additive
 
 MAP = torch.tensor([[[1.0, 0.2], [0.6, 0.0]]], dtype=torch.float64)
 OBJECT = torch.tensor([[[1, 1], [0, 0]]])

@@ -1,4 +1,4 @@
-"""Models of the world: stock code of three libraries, small and with random weights, one for each family.
+"""Stock models: the code of three libraries, small and with random weights, one for each family.
 
 Where a library's own function takes sizes, they are small; otherwise the smallest model of the family is taken, or its
 class is called with small sizes. Names say the library and what users call the model.
@@ -30,8 +30,8 @@ _GAIN |= {
 
 
 @dataclass(frozen=True)
-class Citizen:
-    """A model of the world.
+class StockModel:
+    """A model of a library, small and with random weights.
 
     Attributes:
         name: `library:model`.
@@ -365,16 +365,16 @@ _IMAGE: dict[str, Callable[[], nn.Module]] = {
     ),
 }  # fmt: skip
 
-WORLD: dict[str, Citizen] = {
-    citizen.name: citizen
-    for citizen in (
-        *(Citizen(f"timm:{name}", build, size) for name, (build, size) in _TIMM.items()),
-        *(Citizen(f"torchvision:{name}", build, size) for name, (build, size) in TORCHVISION.items()),
-        *(Citizen(f"transformers:{name}", build, None) for name, build in _TEXT.items()),
+STOCK_MODELS: dict[str, StockModel] = {
+    stock.name: stock
+    for stock in (
+        *(StockModel(f"timm:{name}", build, size) for name, (build, size) in _TIMM.items()),
+        *(StockModel(f"torchvision:{name}", build, size) for name, (build, size) in TORCHVISION.items()),
+        *(StockModel(f"transformers:{name}", build, None) for name, build in _TEXT.items()),
         *(
-            Citizen(f"transformers:{name} (images)", build, 64 if name == "segformer" else 32)
+            StockModel(f"transformers:{name} (images)", build, 64 if name == "segformer" else 32)
             for name, build in _IMAGE.items()
         ),
-        Citizen("torch:lstm", LSTM, None),
+        StockModel("torch:lstm", LSTM, None),
     )
 }

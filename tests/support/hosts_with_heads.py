@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-import mhex
-from mhex.errors import MhexWarning
 from mhex.heads import Scaffold
 from support import hosts
 from support.hosts import run as run
 from support.models import CLASSES, FAMILIES
 
-RESNETS = ("tv_resnet18", "timm_resnet18", "tv_resnet50", "timm_resnet50")
+RESNETS = ("tv_resnet18", "timm_resnet18", "tv_bottlenecks", "timm_bottlenecks")
 HOSTS = (*RESNETS, "timm_convnext", "hf_bert", "timm_vit", "hf_vit")
-
-
-def marked(*names: str) -> list[Any]:
-    """Parameters of a test; the large models among them are slow."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name == "tv_resnet50" else name for name in names]
 
 
 def host(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -37,10 +28,10 @@ def inputs(name: str, count: int = 4, dtype: torch.dtype = torch.float32) -> Any
 
 def with_heads(name: str, num_classes: int | None = None, active: bool = True, **options: Any) -> Scaffold:
     """A model with heads, in evaluation mode; `active` draws gate matrices that make gates differ by input."""
-    model = host(name, options.pop("dtype", torch.float32))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MhexWarning)  # heads larger than their host are fine here
-        scaffold = mhex.attach(model, num_classes or (hosts.CLASSES if name in RESNETS else CLASSES), **options)
+    dtype = options.pop("dtype", torch.float32)
+    classes = num_classes or (hosts.CLASSES if name in RESNETS else CLASSES)
+    scaffold = hosts.copied(lambda: host(name), ("with_heads", name), classes, **options)
+    scaffold.model.to(dtype)
     if active:
         enliven_gates(scaffold)
     return scaffold

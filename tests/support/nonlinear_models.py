@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
-from support.tiny_text import TEXTS, bert, scores_of, tokenizer
+from support.tiny_bert import TEXTS, bert, scores_of, tokenizer
 
 
 class Curved(nn.Module):

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex import Scaffold, attach
+from mhex import Scaffold
 from mhex.heads.predictors import watched
+from support.hosts import copied
 
 
 class Unit(nn.Module):
@@ -41,8 +42,12 @@ class Net(nn.Module):
 
 def probe(classes: int = 3, dtype: torch.dtype = torch.float64, seed: int = 0, **options: Any) -> Scaffold:
     """A random network with heads that do not change it."""
-    torch.manual_seed(seed)
-    return attach(Net(classes).to(dtype).eval(), classes, **{"preset": "probe", **options})
+
+    def build() -> nn.Module:
+        torch.manual_seed(seed)
+        return Net(classes).to(dtype).eval()
+
+    return copied(build, ("probe", dtype, seed), classes, **{"preset": "probe", **options})
 
 
 def pictures(rows: int, classes: int = 3, dtype: torch.dtype = torch.float64, seed: int = 1) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import torch
 
 from mhex.metrics.fidelity import Fidelity
 from mhex.perturb import PerturbationSweep, Subject
-from support.fixtures_metrics import Additive
+from support.additive_models import Additive
 
 ZERO = {"reference": "zero", "steps": 4}
 SWEEP = PerturbationSweep("zero", "pixel", 4)

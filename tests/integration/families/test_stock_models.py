@@ -1,7 +1,7 @@
-"""Models of the world, each explained by every method that serves it and refused in one sentence by the others.
+"""Models of three libraries, each explained by every method that serves it and refused in one sentence by the others.
 
 What is seen must be what `docs/support.json` says, from which `docs/support.md` is made. After a change that is meant,
-`MHEX_SUPPORT=write python -m pytest tests/integration/families/test_world.py -m "slow or not slow"` writes that file.
+`MHEX_SUPPORT=write python -m pytest tests/integration/families/test_stock_models.py -m "slow or not slow"` writes it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,12 @@ from torch import Tensor
 
 from mhex.errors import MhexError, NotFiniteError, UnsupportedModelError
 from support.cases import COARSE, METHODS, RELEVANCE, explain, named_methods
-from support.world import TORCHVISION, WORLD, Citizen
+from support.stock_models import STOCK_MODELS, TORCHVISION, StockModel
 
 RESULTS = Path(__file__).parents[3] / "docs" / "support.json"
 LOOKED_AT = [name for name in METHODS if name != "mhex"]  # which serves whatever carries its heads, and nothing else
-# One of every kind; the others are slow.
-USUAL = (
-    "timm:vit",
-    "timm:dinov3",
-    "timm:convnext",
-    "timm:resnet",
-    "torchvision:swin",
-    "transformers:bert",
-    "transformers:llama",
-    "torch:lstm",
-)
+# Kinds that the contract tests have no family of, and a network of convolutions; the others are slow.
+USUAL = ("timm:dinov3", "timm:resnet", "transformers:llama", "torch:lstm")
 # Where the maps of half precision are compared with those of float32, and how alike they must be.
 ALIKE = {"timm:vit": 0.9, "timm:resnet": 0.9, "transformers:bert": 0.9}
 SMOOTH = ("gae", "rollout", "input-x-gradient", "layercam", "occlusion", "cdam")
@@ -41,24 +32,24 @@ pytestmark = pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")
 
 
 def each() -> pytest.MarkDecorator:
-    marks = {name: () if name in USUAL else pytest.mark.slow for name in WORLD}
-    return pytest.mark.parametrize("citizen", [pytest.param(WORLD[n], id=n, marks=marks[n]) for n in WORLD])
+    marks = {name: () if name in USUAL else pytest.mark.slow for name in STOCK_MODELS}
+    return pytest.mark.parametrize("stock", [pytest.param(STOCK_MODELS[n], id=n, marks=marks[n]) for n in STOCK_MODELS])
 
 
 @each()
-def test_explained_or_refused_in_one_sentence(citizen: Citizen) -> None:
-    seen = observed(citizen)
+def test_explained_or_refused_in_one_sentence(stock: StockModel) -> None:
+    seen = observed(stock)
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     if os.environ.get("MHEX_SUPPORT") == "write":
-        stored = {name: stored[name] for name in WORLD if name in stored and name != citizen.name}
-        stored[citizen.name] = seen
-        text = json.dumps({name: stored[name] for name in WORLD if name in stored}, indent=1)
+        stored = {name: stored[name] for name in STOCK_MODELS if name in stored and name != stock.name}
+        stored[stock.name] = seen
+        text = json.dumps({name: stored[name] for name in STOCK_MODELS if name in stored}, indent=1)
         RESULTS.write_text(text + "\n", encoding="utf-8")
-    assert stored[citizen.name] == seen
+    assert stored[stock.name] == seen
 
 
-def test_every_result_is_of_a_model_of_the_world() -> None:
-    assert list(json.loads(RESULTS.read_text(encoding="utf-8"))) == list(WORLD)
+def test_every_stored_result_is_of_a_listed_model() -> None:
+    assert list(json.loads(RESULTS.read_text(encoding="utf-8"))) == list(STOCK_MODELS)
 
 
 def test_no_classifier_of_torchvision_is_left_out() -> None:
@@ -67,9 +58,9 @@ def test_no_classifier_of_torchvision_is_left_out() -> None:
     assert [name for name in names if not name.startswith(tuple(TORCHVISION))] == []
 
 
-def observed(citizen: Citizen) -> dict[str, Any]:
+def observed(stock: StockModel) -> dict[str, Any]:
     """Which methods serve a model and why the others do not; those that half precision alone stops, by themselves."""
-    model, three, one = citizen.model(), citizen.inputs(3), citizen.inputs(1)
+    model, three, one = stock.model(), stock.inputs(3), stock.inputs(1)
     maps: dict[str, Tensor] = {}
     refusals: dict[str, list[str]] = {}
     claimed: set[str] = set()
@@ -82,11 +73,11 @@ def observed(citizen: Citizen) -> dict[str, Any]:
         if method not in RELEVANCE:
             assert_same_row(maps[method][:1], explain(model, one, method, target=1).scores, method)
     assert claimed <= maps.keys(), f"refusals name methods that refuse: {claimed - maps.keys()}"
-    model = citizen.model().double()  # a new one each time: some models remember tables that they made in a pass
+    model = stock.model().double()  # a new one each time: some models remember tables that they made in a pass
     for method in maps.keys() & set(RELEVANCE):  # in float32 rounding may decide them: they divide by sums near 0
         row, alone = (explain(model, wide(inputs), method, target=1).scores[:1] for inputs in (three, one))
         assert_same_row(row, alone, method)
-    model = citizen.model().bfloat16()
+    model = stock.model().bfloat16()
     coarse: dict[str, list[str]] = {}
     for method in maps:
         try:
@@ -95,9 +86,9 @@ def observed(citizen: Citizen) -> dict[str, Any]:
             note(coarse, method, error)
             continue
         assert half.shape == maps[method].shape
-        if citizen.name in ALIKE and method in SMOOTH:
+        if stock.name in ALIKE and method in SMOOTH:
             pair = torch.stack([half.flatten(), maps[method].flatten()])
-            assert float(torch.corrcoef(pair)[0, 1]) > ALIKE[citizen.name], method
+            assert float(torch.corrcoef(pair)[0, 1]) > ALIKE[stock.name], method
     return {"serves": list(maps), "refuses": refusals, "bfloat16": coarse}
 
 
