@@ -26,10 +26,10 @@ def support_page(seen: dict[str, dict[str, Any]]) -> str:
     listed = "\n".join(f"- {group}: {', '.join(methods)}" for group, methods in groups.items())
     return f"""# Which method serves which model
 
-Generated from what the tests see: `tests/integration/families/test_stock_models.py` explains {len(seen)} small models with
-random weights, one for each family, by every method: alone and in a batch of three, in float32 and in bfloat16. A
-method either explains a model or refuses it in a sentence. A model of another family is looked at in a pass, as those
-are here that mhex has no adapter for; what it shows decides.
+Generated from what the tests see: `tests/integration/families/test_stock_models.py` explains {len(seen)} small models
+with random weights, one for each family, by every method: alone and in a batch of three, in float32 and in bfloat16.
+A method either explains a model or refuses it in a sentence. A model of another family is looked at in a pass, as
+those are here that mhex has no adapter for; what it shows decides.
 
 {listed}
 

@@ -1,7 +1,5 @@
 """Text of strangers inside HTML and SVG."""
 
-from __future__ import annotations
-
 import html
 import re
 

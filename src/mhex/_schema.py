@@ -1,7 +1,5 @@
 """Plain values of a file become a checked model: pydantic checks them, and one sentence says what is wrong."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Checks of settings and options: by choices, by bounds, and by the types that they are annotated with."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """A model with everything needed to use it: what `mhex.load` returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

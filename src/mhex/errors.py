@@ -3,13 +3,11 @@
 Mistakes in arguments are also `ValueError` or `TypeError`, as Python users expect.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -142,6 +140,14 @@ def check_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
     return value
+
+
+def by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """The names that were left out for each reason."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        groups.setdefault(reason, []).append(name)
+    return groups
 
 
 def warn(message: str) -> None:

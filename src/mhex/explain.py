@@ -1,7 +1,5 @@
 """The one call: explain a model's decision on a batch."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import time

@@ -4,8 +4,6 @@ A module registers what it defines when it is imported. `mhex.methods` and `mhex
 that what they list is complete.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

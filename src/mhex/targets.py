@@ -1,7 +1,5 @@
 """What is to be explained: which score of the model, for each sample."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """Settings of methods chosen on held-out images, by how faithful the maps are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

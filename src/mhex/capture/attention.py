@@ -1,7 +1,5 @@
 """A record of one attention, and multi-head attention written in functions that the tap can see."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

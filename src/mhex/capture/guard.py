@@ -1,7 +1,5 @@
 """Two promises: a model is left as it was, also after an error, and an error that is the model's own says so."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

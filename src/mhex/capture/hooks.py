@@ -4,8 +4,6 @@ Fused attention, residual additions and functional activations are no modules, s
 mode sees every one of them, on this thread only, and needs no patching.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, nullcontext
 from functools import partial

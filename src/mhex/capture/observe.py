@@ -1,7 +1,5 @@
 """Hooks and state of one observed forward pass of an unmodified model, and later passes of the same model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

@@ -5,8 +5,6 @@ norms, scalings and moves separate from a layer carries a mark of it, and attent
 that these layers project into it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass

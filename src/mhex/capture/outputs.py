@@ -5,8 +5,6 @@ targets, maps and metrics are those of the model without it. Probabilities that 
 back by the inverse of the activation.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Running a model on many inputs: in parts that fit the device, without some patches, or from its last block on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Threads take turns with a model: while one explains it, others that explain, run or train it wait."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import threading

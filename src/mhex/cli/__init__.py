@@ -4,8 +4,6 @@ One file holds one command; it calls public functions of the library and nothing
 when they run, so that `mhex --help` is quick.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Any
 

@@ -12,9 +12,9 @@ import typer
 
 from mhex._files import write_text
 from mhex.cli._console import Step, busy, output_folder, say, steps
-from mhex.cli.explain import MethodResults, explain_by, group_by_reason
+from mhex.cli.explain import MethodResults, explain_by
 from mhex.cli.lists import accuracy_words
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, by_reason
 
 if TYPE_CHECKING:
     from mhex.bundle import Bundle
@@ -224,7 +224,7 @@ def demo_page(looks: Sequence[PhotoView], heads: HeadsView, readings: Sequence[H
             classes, names = " and ".join(view.explained.values()), ", ".join(entry.method for entry in explanations)
             alt = f"Heat maps over the photo of the {photo.name} for {classes}, by {names}"
             maps = picture_tag(comparison(explanations, columns=4), alt)
-        html = part("photo", template, view=view, maps=maps, omitted=group_by_reason(view.outcome.left_out))
+        html = part("photo", template, view=view, maps=maps, omitted=by_reason(view.outcome.left_out))
         title = f"The {photo.name}, {view.bundle.name}"
         sections.append(Section(title, html, f"{photo.note}\n\n{photo.source}"))
     explanations, photo = heads.outcome.explanations, heads.source
@@ -241,7 +241,7 @@ def demo_page(looks: Sequence[PhotoView], heads: HeadsView, readings: Sequence[H
     sections.append(Section(f"What its heads say: the {photo.name}, {heads.bundle.name}", html, photo.source))
     for number, reading in enumerate(readings, 1):
         words = to_html(reading.outcome.explanations) if reading.outcome.explanations else ""
-        html = part("news", template, view=reading, words=words, omitted=group_by_reason(reading.outcome.left_out))
+        html = part("news", template, view=reading, words=words, omitted=by_reason(reading.outcome.left_out))
         sections.append(Section(f"News {number}, {reading.bundle.name}", html))
     bundles = [view.bundle for view in looks] + [view.bundle for view in (heads, *readings)]
     for bundle in {bundle.name: bundle for bundle in bundles}.values():

@@ -16,7 +16,7 @@ from mhex._printable import one_line
 from mhex._progress import watched
 from mhex.cli import _console, _parse
 from mhex.cli._console import Step, complain
-from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError
+from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError, by_reason
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,14 +88,6 @@ def explain_by(
             # Methods that can serve the model are shown beside it anyway, so the short reason is enough.
             outcome.left_out[method] = error.reason if isinstance(error, errors.UnsupportedModelError) else str(error)
     return outcome
-
-
-def group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
-    """For each reason the methods left out for it."""
-    groups: dict[str, list[str]] = {}
-    for name, reason in left_out.items():
-        groups.setdefault(reason, []).append(name)
-    return groups
 
 
 @dataclass(frozen=True)
@@ -261,14 +253,14 @@ def command(
             left_out |= {name: reason for name, reason in outcome.left_out.items() if name not in outcome.failed}
             lost |= {f"{item.name} by {name}": error for name, error in outcome.failed.items()}
             if html or text:
-                reasons = group_by_reason(outcome.left_out).items()
+                reasons = by_reason(outcome.left_out).items()
                 note = "\n\n".join(f"Left out {', '.join(names)}: {reason}" for reason, names in reasons)
                 sections.append(Section(item.name, to_html(outcome.explanations), note))
     lost = _joined(lost)
     if heads is None:
         first = next(iter(lost.values()))
         raise ArgumentError(f"None of {len(items)} inputs can be explained: {first}") if len(items) > 1 else first
-    for reason, names in group_by_reason(left_out).items():
+    for reason, names in by_reason(left_out).items():
         complain(f"left out {', '.join(names)}: {reason}")
     _console.show_table(bundle.name, ("input", "method", *heads, "file"), rows)
     for remark in remarks:  # beside the table, which other programs may read

@@ -1,7 +1,5 @@
 """`mhex methods`, `mhex metrics` and `mhex models`: what there is to explain with, to judge by, and to explain."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

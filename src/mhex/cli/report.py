@@ -1,7 +1,5 @@
 """`mhex report`: a folder of evaluations as one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """One block of the Multi-Head Explainer: a matrix that gates a shortcut and, times another, predicts the class."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

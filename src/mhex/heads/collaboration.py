@@ -4,8 +4,6 @@ In a block, `u = W1 h` feeds both. The loss of its own head pulls `W1` by `delta
 which `W1` reaches only through the gate, by `delta_AG h^T`. The cosine of these matrices is that of the two vectors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

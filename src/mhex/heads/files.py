@@ -1,17 +1,14 @@
 """Heads on disk: safetensors with the settings in the header."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Json, ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mhex._files import write_tensors, writing
+from mhex._files import read_tensors, write_tensors, writing
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads, Settings, Source
 
@@ -48,14 +45,7 @@ def save_heads(heads: Heads, path: Path) -> None:
 
 def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]:
     """Settings, choices of training, and weights of a file written by `save_heads`."""
-    if not path.is_file():
-        raise ArgumentError(f"Expected a file of heads written by scaffold.save, but there is no file {path}.")
-    try:
-        with safe_open(path, framework="pt") as handle:
-            metadata = dict(handle.metadata() or {})
-            state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise ArgumentError(f"Expected safetensors in {path}, but it cannot be read ({error}).") from error
+    state, metadata = read_tensors(path, "scaffold.save")
     if metadata.get("format") != _FORMAT:
         raise ArgumentError(
             f"Expected a file of heads written by scaffold.save, but {path} says {metadata.get('format')!r}; "

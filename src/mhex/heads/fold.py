@@ -1,7 +1,5 @@
 """Folding: from a model with heads to one that can be shipped."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """All heads of one model: the module that lives in it under the name `mhex`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Losses of the heads, and the running sum of their class scores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

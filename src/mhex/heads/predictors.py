@@ -1,7 +1,5 @@
 """What predicts in a model with heads: its classifier, its last head or the sum of all; and running the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Class maps from one forward pass: class weights of the channels times what flowed through the blocks."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

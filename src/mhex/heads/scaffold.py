@@ -1,7 +1,5 @@
 """The handle on a model with heads: everything that can be done with them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the heads add to a model: a table of their parameters and gates."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any

@@ -1,7 +1,5 @@
 """From what users have (tensors, photos, strings, tokenizer outputs) to a checked batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 `raw_batches` serves `mhex.inputs.samples`; `in_batches` gives plain batches, and `labelled` those with labels.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized

@@ -1,7 +1,5 @@
 """Batches of images, from tensors and from photos, with the range and the normalisation of their values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

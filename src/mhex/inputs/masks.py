@@ -1,7 +1,5 @@
 """What people marked, in one form: words of texts by number; pixels as 1 at the object, 0 elsewhere, -1 unknown."""
 
-from __future__ import annotations
-
 import math
 from numbers import Integral
 from typing import Any

@@ -1,7 +1,5 @@
 """What images and texts share: the prepared batch, and how tensors are brought to the model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From photos to the input of one network: squash to a square, scale to 0..1, normalise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Strings and token ids, and which tokens are special."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which words the tokens of texts belong to: those of the tokenizer, or those between white space."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Judging methods on a model and its data: every method, every metric, every image, and rows of numbers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """The page of evaluations: what it shows of their rows, curves and maps, handed to `mhex.viz`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is judged by what: methods with options, metrics with protocols, and the names of both in a report."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

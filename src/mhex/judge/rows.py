@@ -1,7 +1,5 @@
 """Rows of a report: how they are made of a case, read as tensors, and merged from several reports."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

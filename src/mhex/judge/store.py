@@ -3,8 +3,6 @@
 Every file is written whole or not at all, so that a run that was broken off loses nothing and can go on.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

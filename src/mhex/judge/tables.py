@@ -1,7 +1,5 @@
 """Tables of a report, for the terminal and for papers: values, intervals, and what tests of all pairs show."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

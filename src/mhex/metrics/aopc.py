@@ -1,7 +1,5 @@
 """AOPC: how much probability is lost on the way, with the most important units removed first."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.metrics import register_metric

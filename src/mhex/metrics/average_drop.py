@@ -1,7 +1,5 @@
 """Average drop: how much of the class probability goes with the salient region, or without the rest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Balanced: faithfulness both ways, class sensitivity and stability, measured together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

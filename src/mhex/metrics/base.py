@@ -1,7 +1,5 @@
 """The base of all metrics: numbers per image, gathered over batches and processes, with an interval."""
 
-from __future__ import annotations
-
 import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence

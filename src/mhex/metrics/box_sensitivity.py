@@ -1,7 +1,5 @@
 """Box sensitivity: does the sum of the map in a box say how much the model loses without it?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

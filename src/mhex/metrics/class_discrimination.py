@@ -1,7 +1,5 @@
 """Class discrimination: does the map of a class explain that class better than the map of another one does?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

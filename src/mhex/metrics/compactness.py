@@ -1,7 +1,5 @@
 """Compactness: how small a part of the map carries its weight."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 

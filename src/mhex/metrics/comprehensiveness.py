@@ -1,7 +1,5 @@
 """Comprehensiveness: what is lost without the most important words."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Metrics that read the curves of one sweep, and their protocols."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Deletion: how soon the class is lost when the most important units go first."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.metrics import register_metric

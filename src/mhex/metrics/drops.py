@@ -1,7 +1,5 @@
 """Score differences under changes that do not depend on maps: made once, and read by every map and class."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 

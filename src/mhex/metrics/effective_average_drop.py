@@ -1,7 +1,5 @@
 """Effective average drop: the drop weighted by how large the map is, with its optimum at a quarter of the image."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

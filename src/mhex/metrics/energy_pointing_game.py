@@ -1,7 +1,5 @@
 """Energy-based pointing game: how much of what the map says for the class is on the object?"""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Fidelity: areas under the logit, with the most and with the least important units removed first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

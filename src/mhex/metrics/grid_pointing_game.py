@@ -1,7 +1,5 @@
 """Grid pointing game: in a mosaic of several classes, does the map for a class stay in its cell?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Increase in confidence: how often the salient region alone is more convincing than the whole."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

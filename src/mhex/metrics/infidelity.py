@@ -1,7 +1,5 @@
 """Infidelity: how far the change that a map foretells is from the change of the score."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Insertion: how soon the class is found when the most important units come first."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.metrics import register_metric

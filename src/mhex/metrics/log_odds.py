@@ -1,7 +1,5 @@
 """LOdds: how much log-probability is lost on the way, with the most important units removed first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

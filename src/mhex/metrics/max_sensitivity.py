@@ -1,7 +1,5 @@
 """Max-sensitivity: how much a map changes when the input changes a little."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

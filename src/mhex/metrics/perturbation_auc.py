@@ -1,7 +1,5 @@
 """Perturbation AUC: accuracy while the most, or the least, important units are removed first."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Pointing game: is the highest point of the map on the object?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Protocols: how a number was measured, as frozen data that is printed beside it."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, fields, replace
 from types import UnionType

@@ -1,7 +1,5 @@
 """Randomisation: does the map change when the model forgets what it learned, or another class is asked for?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

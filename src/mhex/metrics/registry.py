@@ -1,7 +1,5 @@
 """The list of metrics. One decorator adds one; menus, docs, reports and tests read it from here."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """ROAD: removal that leaves no holes, so that a class is not lost by odd-looking images alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

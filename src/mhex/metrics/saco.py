@@ -1,7 +1,5 @@
 """SaCo: do more salient groups of pixels matter more, in proportion to how much more salient they are?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Segmentation agreement: is the map, cut at a threshold, the object?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Soft average drop: each pixel is replaced by the mean colour as far as the map says."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Sufficiency: what is missing if only the most important words are left."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from mhex.metrics import register_metric

@@ -1,7 +1,5 @@
 """Token F1: are the words with the highest scores those that people marked?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """Single passes with the salient part hidden, or kept alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

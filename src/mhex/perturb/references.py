@@ -1,7 +1,5 @@
 """What stands for removed pixels: a colour, the blurred image, or an imputation from the pixels around (ROAD)."""
 
-from __future__ import annotations
-
 import math
 
 import torch

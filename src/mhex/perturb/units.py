@@ -1,7 +1,5 @@
 """What is ranked and removed: pixels, patches, tokens or words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args

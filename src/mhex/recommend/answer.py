@@ -20,7 +20,7 @@ from mhex._printable import printable
 from mhex._progress import is_watched, progress_bar
 from mhex.bundle import Bundle
 from mhex.capture import Outputs
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, by_reason
 from mhex.inputs.samples import Pieces, shuffled
 from mhex.judge import store
 from mhex.judge.controls import RANDOM
@@ -338,14 +338,6 @@ class Recommendation:
 
 def _many(images: int) -> str:
     return f"{images} sample{'' if images == 1 else 's'}"
-
-
-def by_reason(left_out: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """Methods by why they were left out."""
-    groups: dict[str, list[str]] = {}
-    for name, reason in left_out.items():
-        groups.setdefault(reason, []).append(name)
-    return dict(groups)
 
 
 def is_recommendation(folder: Path) -> bool:

@@ -1,17 +1,16 @@
 """The page of a recommendation: the answer, the table, pictures, and how it was made, handed to `mhex.viz`."""
 
-from __future__ import annotations
-
 import json
 import math
 
+from mhex.errors import by_reason
 from mhex.judge import report as about
 from mhex.judge.controls import RANDOM
 from mhex.judge.page import cost_html, curves_html, facts_html, map_cards, sections_of
 from mhex.judge.report import Evaluation
 from mhex.judge.store import explanations_from
 from mhex.judge.tables import FEWEST
-from mhex.recommend.answer import Recommendation, by_reason
+from mhex.recommend.answer import Recommendation
 from mhex.recommend.race import spoken
 from mhex.viz.charts import box_figure, styles_of
 from mhex.viz.pages import charts_html, page, part, sample_html

@@ -1,7 +1,5 @@
 """A race of methods under a time budget: successive halving on the same images for all methods still in it."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -4,8 +4,6 @@ For an operation `f` and the same with absolute constants `f'`: `s = R / (|f(x)|
 sgn(x) J_f'(|x|)^T s)`, divided by its sum of absolute values over the sample. Every operand is scaled by itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any

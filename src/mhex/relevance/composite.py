@@ -1,7 +1,5 @@
 """Composites: tables from operations to rules, for each variant of relevance propagation."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from mhex.relevance import rules

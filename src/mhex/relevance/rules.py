@@ -1,7 +1,5 @@
 """Rules of every operation but affine layers: activations and norms, sums and averages, products and attention."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

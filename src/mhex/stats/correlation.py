@@ -1,7 +1,5 @@
 """Correlations of rows, by values and by ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Bootstrap intervals: images are drawn again, never pixels, boxes or steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 

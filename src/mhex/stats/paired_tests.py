@@ -1,7 +1,5 @@
 """Is a difference real? Paired tests over images, and the correction for many of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

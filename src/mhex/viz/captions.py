@@ -1,7 +1,5 @@
 """What a picture says about an explanation in words: names of targets, predictions, legends and notes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable

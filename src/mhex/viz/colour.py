@@ -1,7 +1,5 @@
 """Colours: from scores in [-1, 1] to paint, over a photo or behind a word."""
 
-from __future__ import annotations
-
 import matplotlib
 import numpy as np
 from matplotlib.colors import to_hex, to_rgb

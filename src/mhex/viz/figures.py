@@ -1,7 +1,5 @@
 """Explanations as matplotlib figures and picture files: maps over photos, highlighted texts, comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path

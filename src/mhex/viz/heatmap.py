@@ -1,7 +1,5 @@
 """Heat maps over photos, as pixels and in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from typing import Any

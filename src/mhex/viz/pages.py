@@ -1,7 +1,5 @@
 """HTML pages that need nothing else: pieces and whole pages from templates, with all pictures inside."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """A sheet of paper measured in inches: its fonts, its legends, its rows of pictures, and its bytes in a file."""
 
-from __future__ import annotations
-
 import io
 import re
 from bisect import bisect_right

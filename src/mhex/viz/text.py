@@ -1,7 +1,5 @@
 """Highlighted text: the words of an explanation with their scores, laid out in lines by their measured widths."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Named models: `load` turns a name into a model with its preprocessing, class names and card."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from mhex.bundle import Bundle

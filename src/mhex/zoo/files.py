@@ -1,7 +1,5 @@
 """Weights of a model: safetensors only, and only if every key fits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

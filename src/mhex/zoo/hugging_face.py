@@ -1,7 +1,5 @@
 """A local Hugging Face folder: an image or text classifier in safetensors. Code in the folder is never run."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The zoo's residents: each a file of weights and a card. Some ship with mhex, others are built from their recipe."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

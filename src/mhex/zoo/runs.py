@@ -1,7 +1,5 @@
 """Networks of `mhex train`: built from what their recipe says, and loaded from the folder of a run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any timm architecture, with your weights or with random ones."""
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ An adapter is a function from a model to its `Anatomy`, or None if the model is 
 write such a function and put it into `ADAPTERS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Any model: one of no known family is watched in a forward pass to see where its features and attention are."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import ExitStack
 from dataclasses import replace

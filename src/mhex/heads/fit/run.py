@@ -1,7 +1,5 @@
 """Fitting all heads of a frozen model in one pass over data, and what the fit found."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tracing the forward of one unit of a model, and reading its byte code before."""
 
-from __future__ import annotations
-
 import dis
 import inspect
 import operator

@@ -1,7 +1,5 @@
 """Which residual connections of a model get heads."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """YAML files of one kind, such as recipes and suites: packaged ones by name, your own by path."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from importlib import resources

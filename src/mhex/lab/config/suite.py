@@ -1,7 +1,5 @@
 """What a suite file says, as frozen models, and whether it can be run. docs/bench.md describes every key."""
 
-from __future__ import annotations
-
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """AG News: short news items of four topics. torchvision has no data sets of texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The catalogue of data sets: each file of this folder registers its own, with what a model card must say about it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 torchvision's CIFAR10 reads the pickled version alone, and pickles can run any code; the binary version is read here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

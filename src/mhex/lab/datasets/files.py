@@ -1,7 +1,5 @@
 """The data folder, and how its files are read: tables in parquet and CSV, numpy archives, images, photos and masks."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -3,8 +3,6 @@
 torchvision's ImageNet wants the archives as published and writes a pickle beside them; folders of photos are read here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Lung nodules in the manner of LIDC-IDRI: crops of CT images with ratings by radiologists."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 torchvision has neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

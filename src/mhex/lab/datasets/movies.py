@@ -1,7 +1,5 @@
 """Movie Reviews of the ERASER benchmark: sentiment, and the words that people gave as reasons."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The loaders raise what all loaders raise, and `ArgumentError` where a class is not among ``classes``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The photos lie in a parquet file at one size; torchvision's OxfordIIITPet reads the published archives of 800 MB.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

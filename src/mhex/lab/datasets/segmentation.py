@@ -1,7 +1,5 @@
 """Photos with a class for every pixel: PASCAL VOC 2012, CamVid, and ImageNet-Segmentation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

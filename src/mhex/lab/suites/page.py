@@ -1,7 +1,5 @@
 """A suite's result as a page in Markdown: our numbers beside those of papers, claims with their tests, and charts."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Running a suite: a report for each model in a folder of its own, and what it was made with beside them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

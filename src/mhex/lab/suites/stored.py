@@ -1,7 +1,5 @@
 """The folder of a suite: what its `suite.json` records, and the result that is read from it without models and data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike

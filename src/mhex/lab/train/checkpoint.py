@@ -1,7 +1,5 @@
 """Checkpoints: everything a run needs to go on, in a folder that appears whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

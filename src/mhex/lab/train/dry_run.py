@@ -1,7 +1,5 @@
 """Checks before a run begins, so that a recipe that cannot work is refused at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """What a network answers to the samples of a recipe, and how many of its answers are right."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

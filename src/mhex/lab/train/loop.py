@@ -1,7 +1,5 @@
 """One training loop for every recipe: images or texts, one process or many, from the start or from anywhere."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """From a recipe to a network: timm, torchvision, a local Hugging Face folder, the MiniLM package, or the zoo."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field

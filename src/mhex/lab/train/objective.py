@@ -1,7 +1,5 @@
 """What a step minimises: the seam between the loop, a model, its explainer heads and its teachers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How weights change: what learns, the optimiser and its rates, and the running average of the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

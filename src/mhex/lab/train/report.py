@@ -1,7 +1,5 @@
 """Finished runs: the report that each leaves beside its weights, and weights for others with a card."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

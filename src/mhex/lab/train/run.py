@@ -1,7 +1,5 @@
 """Running a recipe, and those that it needs, from data to weights, report and card."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

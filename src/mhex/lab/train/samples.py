@@ -1,7 +1,5 @@
 """The samples of a recipe, to learn from, to choose by and to judge by, in the form that its network takes."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
