@@ -108,7 +108,8 @@ def rewritten(unit: nn.Module, calls: Calls) -> Forward:
     for mask in (argument for argument in tested if argument in MASKS):
         with suppress(UnsupportedModelError):  # a call with this mask is refused then
             ways[mask] = _of_modes(unit, name, calls, (mask,))
-    places = list(inspect.signature(inspect.unwrap(type(unit).forward)).parameters)[1:]
+    signature = inspect.signature(inspect.unwrap(type(unit).forward))
+    places = list(signature.parameters)[1:]
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(places, args, strict=False)), **kwargs}
@@ -127,6 +128,7 @@ def rewritten(unit: nn.Module, calls: Calls) -> Forward:
             )
         return (ways[present[0]] if present else plain)(self, *args, **kwargs)
 
+    forward.__signature__ = signature  # type: ignore[attr-defined]  # callers ask for the arguments of the unit's own
     return forward if tested else plain
 
 
