@@ -18,7 +18,6 @@ from support.models import CLASSES, FAMILIES, LONGEST_TEXT, VOCABULARY, Family, 
 from support.snapshot import Snapshot
 
 NAMES = ["tabby cat", "tiger cat", "beagle", "pug", "magpie", "robin", "goldfish"]
-ATTENTION = [name for name, method in METHODS.items() if method.needs.blocks]
 IMAGE_FAMILIES = [f for f in FAMILIES.values() if f.size is not None]
 TEXT_FAMILIES = [f for f in FAMILIES.values() if f.size is None]
 SOME = [
@@ -31,11 +30,17 @@ def by_name(families: list[Family]) -> pytest.MarkDecorator:
 
 
 def check_refused(model: nn.Module, inputs: Any, *words: str, method: Any = "input-x-gradient", **options: Any) -> str:
-    """The message of the refusal, which holds all of `words`."""
+    """The message of the refusal, which holds all of `words` and leaves the model as it was."""
     before = Snapshot(model)
+    message = refusal(model, inputs, *words, method=method, **options)
+    before.check()
+    return message
+
+
+def refusal(model: nn.Module, inputs: Any, *words: str, method: Any, **options: Any) -> str:
+    """The message of the refusal, which holds all of `words`."""
     with pytest.raises(MhexError) as caught:
         mhex.explain(model, inputs, method=method, **options)
-    before.check()
     assert isinstance(caught.value, (ValueError, TypeError, UnsupportedModelError)), type(caught.value)
     message = str(caught.value)
     assert re.match(r"[A-Z].*[.?]$", message, re.DOTALL), f"a sentence, please: {message!r}"
@@ -250,26 +255,17 @@ def test_class_name_of_a_model_without_names() -> None:
 
 @by_name(list(FAMILIES.values()))
 def test_method_that_cannot_serve_the_model(family: Family) -> None:
-    serve = serving(family.name)
+    serve, model, inputs = serving(family.name), family.model(), family.inputs(2)
+    before = Snapshot(model)
     for method in METHODS.keys() - set(serve):
-        message = check_refused(family.model(), family.inputs(2), method, method=method)
+        words = [method]
+        if METHODS[method].needs.blocks and family.size is not None and not family.blocks:
+            words += ["Swin", "window", "gradcam"] if "swin" in family.name else ["attention", "gradcam"]
+        message = refusal(model, inputs, *words, method=method)
         sure, unsure = named_methods(message)
         assert sure == {name for name in serve if METHODS[name].rules is None}, "the refusal names the methods that can"
         assert unsure == set(serve) - sure, "and those that know it after a pass alone"
-
-
-@pytest.mark.parametrize("name", ["timm_swin", "tv_swin"])
-@pytest.mark.parametrize("method", ATTENTION)
-def test_swin_refuses_attention_methods(name: str, method: str) -> None:
-    family = FAMILIES[name]
-    check_refused(family.model(), family.inputs(2), "Swin", "window", "gradcam", method=method)
-
-
-@pytest.mark.parametrize("name", ["tv_resnet", "timm_convnext", "tv_efficientnet", "plain_cnn"])
-@pytest.mark.parametrize("method", ATTENTION)
-def test_model_without_attention(name: str, method: str) -> None:
-    family = FAMILIES[name]
-    check_refused(family.model(), family.inputs(2), "attention", "gradcam", method=method)
+    before.check()
 
 
 def test_too_many_tokens() -> None:

@@ -30,8 +30,16 @@ from support.formulas_classics import plus_plus, principal
 from support.models import CLASSES, FAMILIES, Family, PlainCNN, PlainViT, call, enliven, with_heads
 from support.snapshot import Snapshot
 
+# Methods of every kind of pass, for what does not depend on what they do with it: a graph from attention, feature maps
+# or the input on, relevance, replays of the tail, whole passes without a gradient, and heads.
+KINDS_OF_PASS = ("gae", "gradcam", "input-x-gradient", "lrp", "cdam-smooth", "occlusion", "mhex")
 
-@cases(CORE, cover=True)
+
+def is_kind_of_pass(method: Method, family: Family) -> bool:
+    return method.name in KINDS_OF_PASS
+
+
+@cases(CORE, where=is_kind_of_pass, cover=True)
 def test_frozen_parameters_change_nothing(method: str, family: Family) -> None:
     model, inputs = family.fresh(), family.inputs(2)
     model.requires_grad_(False)
@@ -53,7 +61,7 @@ def test_models_in_train_mode_are_explained_in_evaluation_mode(method: str, fami
     assert_same(trained.scores, explain(family.model(), inputs, method).scores, method)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "guided-backprop"])  # the model has no ReLU
+@pytest.mark.parametrize("method", KINDS_OF_PASS)
 def test_train_mode_with_every_kind_of_dropout(method: str) -> None:
     from timm.models.vision_transformer import VisionTransformer
 
@@ -217,7 +225,7 @@ def test_inputs_made_under_inference_mode(method: str, family: Family) -> None:
     assert_same(outside.scores, wanted.scores, method)
 
 
-@cases(CORE, where=lambda method, family: family.size is not None, cover=True)
+@cases(CORE, where=lambda method, family: family.size is not None and is_kind_of_pass(method, family), cover=True)
 def test_layout_of_the_input_in_memory(method: str, family: Family) -> None:
     model, images = family.model(), family.inputs(2)
     wanted = explain(model, images, method).scores
@@ -228,7 +236,7 @@ def test_layout_of_the_input_in_memory(method: str, family: Family) -> None:
         assert_same(explain(model, same, method).scores, wanted, method)
 
 
-@cases(CORE, cover=True)
+@cases(CORE, where=is_kind_of_pass, cover=True)
 def test_input_that_requires_grad(method: str, family: Family) -> None:
     inputs = family.inputs(2)
     if isinstance(inputs, Tensor):
@@ -257,7 +265,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@one_per_family(CORE)
+@one_per_family(("timm_vit", "hf_bert", "plain_cnn", "encoder_text", "tv_resnet_heads"))
 def test_compiled_and_parallel_wrappers_change_nothing(method: str, family: Family, wrapper: str) -> None:
     wrapped = WRAPPERS[wrapper](family.fresh())
     wrapped.train()
@@ -352,15 +360,12 @@ OUTPUTS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-# Each way to return scores with a method of every kind of pass, and each method with one of the ways.
-KINDS_OF_PASS = ("gae", "gradcam", "input-x-gradient", "lrp", "cdam-smooth", "occlusion")
-
-
 @cases(["plain_cnn", "plain_vit"], cover=True)
 def test_scores_are_found_in_whatever_models_return(method: str, family: Family) -> None:
     inputs = family.inputs(2)
     wanted = explain(family.model(), inputs, method)
     outputs = list(OUTPUTS.values())
+    # Each way with a method of every kind of pass, and each method with one of the ways.
     for output in outputs if method in KINDS_OF_PASS else outputs[len(method) % len(outputs) :][:1]:
         got = explain(Returning(family.fresh(), output).eval(), inputs, method)
         assert_same(got.scores, wanted.scores, method)

@@ -41,8 +41,8 @@ def last_to_run(model: nn.Module, inputs: Any) -> nn.Module:
     return ran[-1]
 
 
-@cases(CORE, cover=True)
-def test_nothing_changes_by_a_call(method: str, family: Family) -> None:
+@cases(CORE, where=lambda method, family: family.explicit is not None, cover=True)
+def test_nothing_changes_by_a_call_with_attention_written_out(method: str, family: Family) -> None:
     model = lived_in(family, torch.float32)
     inputs = family.inputs(2, torch.float32)
     explain(model, inputs, method)  # what a model makes lazily on its first call is its own affair
@@ -176,9 +176,9 @@ def grows(method: str, family: Family, calls: int) -> tuple[int, float]:
 @pytest.mark.parametrize("name", ["timm_vit", "hf_bert", "plain_cnn"])
 def test_memory_does_not_grow(name: str) -> None:
     method = "input-x-gradient" if name == "plain_cnn" else "gae"
-    tensors, megabytes = grows(method, FAMILIES[name], 200)
+    tensors, megabytes = grows(method, FAMILIES[name], 100)
     assert tensors == 0
-    assert megabytes < 30
+    assert megabytes < 15
 
 
 @pytest.mark.slow

@@ -49,6 +49,10 @@ def used_model(family: Family) -> nn.Module:
     return in_use(family.fresh())
 
 
+def flags_of(model: nn.Module) -> list[bool]:
+    return [m.training for m in model.modules()] + [p.requires_grad for p in model.parameters()]
+
+
 @pytest.fixture(scope="module", params=pairs())
 def observed(request: pytest.FixtureRequest) -> Observed:
     """Module scope, so that all tests of a pair follow each other and share its calls."""
@@ -57,13 +61,15 @@ def observed(request: pytest.FixtureRequest) -> Observed:
     copies = copy.deepcopy(inputs)
     with torch.no_grad():
         logits = call(family.model(), inputs)
+    flags = flags_of(model)
     predicted = explain(model, inputs, method)  # what a model makes lazily in its first call is its own affair
-    before, state = Snapshot(model), ""
+    before, state = Snapshot(model), "" if flags_of(model) == flags else "modes or flags of the model changed"
     several = explain(model, inputs, method, target=TARGETS)
     try:
         before.check()
     except AssertionError as error:
         state = str(error)
+    if state:
         used_model.cache_clear()
     unchanged = all(
         torch.equal(value, earlier)

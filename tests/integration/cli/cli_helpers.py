@@ -18,3 +18,11 @@ def one_sentence(result: Result) -> str:
     assert lines[0].startswith("mhex: ")
     assert lines[0].endswith((".", "?"))
     return lines[0]
+
+
+# Options by which methods of many passes take few.
+FAST = [
+    word
+    for option in ("max_masks=2", "max_channels=2", "n=2", "steps=2", "max_evals=8", "patch=32")
+    for word in ("--option", option)
+]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_helpers import Run, one_sentence
+from cli_helpers import FAST, Run, one_sentence
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -20,11 +20,6 @@ from mhex.methods import all_methods
 from mhex.viz.captions import number
 
 # Few passes of the methods that make many.
-FAST = [
-    word
-    for option in ("max_masks=2", "max_channels=2", "n=2", "steps=2", "max_evals=8", "patch=32")
-    for word in ("--option", option)
-]
 
 
 @pytest.fixture
