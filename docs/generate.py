@@ -21,7 +21,7 @@ from mhex.lab.datasets import CATALOGUE, DataEntry
 from mhex.methods import all_methods
 from mhex.metrics.registry import MetricSpec, all_metrics
 from mhex.registry import Method
-from mhex.zoo.residents import WEIGHTS
+from mhex.zoo.shipped import WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

@@ -70,7 +70,7 @@ from mhex.lab.train.checkpoint import (
 from mhex.lab.train.report import read_finished
 from mhex.zoo import list_models
 from mhex.zoo.files import fill, pack, read_weights
-from mhex.zoo.residents import load_resident
+from mhex.zoo.shipped import load_zoo_model
 from support.collaboration import Net
 from support.suites import suite_dict, write_models
 from support.tiny_models import pictures, tiny
@@ -301,7 +301,7 @@ def write_card(folder: Path) -> None:
 
 def load_card(folder: Path) -> Any:
     list_models(folder)
-    bundle = load_resident("pets-vit", folder)
+    bundle = load_zoo_model("pets-vit", folder)
     assert bundle.preprocess is not None
     bundle.preprocess(photo())
     return [name.title() for name in bundle.class_names]

@@ -149,7 +149,7 @@ def test_blocks_run(page: Path, place: int, tmp_path: Path, monkeypatch: pytest.
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
     zoo = write_zoo(tmp_path / "zoo")
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", zoo)
+    monkeypatch.setattr("mhex.zoo.shipped.WEIGHTS", zoo)
     monkeypatch.setenv("MHEX_DATA", str(write_pets(tmp_path)))
     reviews = [
         {"text": "a film", "label": 1, "evidence": [[0, 1]], "split": split} for split in ("train", "val", "test")

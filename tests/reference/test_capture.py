@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mhex.capture import Anatomy, Batch, Needs, Trace, find_anatomy, observe
 from mhex.inputs import prepare
 from mhex.relevance import Composite
-from mhex.relevance.rules import passed
+from mhex.relevance.operation_rules import passed
 from support.formulas import written_out_attention
 from support.models import FAMILIES, Family, call, enliven
 from support.snapshot import Snapshot

@@ -205,7 +205,7 @@ def _publish(result: SuiteResult, job: Job) -> None:
 
 def _list() -> None:
     with busy("Reading the suites"):
-        from mhex.zoo.residents import missing_of
+        from mhex.zoo.shipped import missing_of
 
         suites = read_suites([EVERY]).values()
     rows = []

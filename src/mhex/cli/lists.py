@@ -115,7 +115,7 @@ def build(
     with busy("Loading the training"):
         from mhex.lab.train.loop import Pace
         from mhex.lab.train.run import build as build_model
-        from mhex.zoo.residents import MODELS_VARIABLE, models_folder
+        from mhex.zoo.shipped import MODELS_VARIABLE, models_folder
     name = name.removeprefix("zoo:")
     if smoke:  # no name must load the models of a trial
         os.environ[MODELS_VARIABLE] = str(Path("out") / "smoke" / "models")

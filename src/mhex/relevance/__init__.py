@@ -7,9 +7,9 @@ changed.
 """
 
 from mhex.relevance.absolute import absolute_rules
-from mhex.relevance.affine import AlphaBeta, Box, Epsilon, Gamma, Separate
 from mhex.relevance.composite import gradient_rules, guided_rules, relevance_rules
 from mhex.relevance.flow import Composite, Flow
+from mhex.relevance.linear_rules import AlphaBeta, Box, Epsilon, Gamma, Separate
 
 __all__ = [
     "AlphaBeta",

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.relevance.affine import Affine, Shares, affine, folded_norm
 from mhex.relevance.flow import Composite, Flow, Operation, Rule, divide, graph_operands, in_graph, slopes, used_once
-from mhex.relevance.rules import LayerNorm, Sum, as_record, cut, divides, handed, joined, layer_norm_rule
+from mhex.relevance.linear_rules import Affine, Shares, affine, folded_norm
+from mhex.relevance.operation_rules import LayerNorm, Sum, as_record, cut, divides, handed, joined, layer_norm_rule
 
 _LEAST = 1e-9
 _HIDDEN = torch.finfo(torch.float32).tiny  # what a mask leaves of a probability is smaller

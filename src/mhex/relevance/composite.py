@@ -3,8 +3,8 @@
 from typing import Any, Literal
 
 from mhex.relevance import rules
-from mhex.relevance.affine import Epsilon, Shares, affine, folded_norm
 from mhex.relevance.flow import Composite, Rule
+from mhex.relevance.linear_rules import Epsilon, Shares, affine, folded_norm
 
 EXACT = Epsilon(0.0)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from mhex.bundle import Bundle
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.zoo.hugging_face import load_folder
-from mhex.zoo.residents import list_models, load_resident
 from mhex.zoo.runs import load_run
+from mhex.zoo.shipped import list_models, load_zoo_model
 from mhex.zoo.timm_models import load_timm
 
 __all__ = ["FORMS", "list_models", "load"]
@@ -42,7 +42,7 @@ def load(name: str, folder: str | Path | None = None) -> Bundle:
     if not place:
         raise ArgumentError(f"Expected a name after {name!r}: a model is given as {FORMS}.")
     if prefix == "zoo":
-        return load_resident(place, None if folder is None else Path(folder))
+        return load_zoo_model(place, None if folder is None else Path(folder))
     if prefix == "hf":
         return load_folder(place)
     if prefix == "run":

@@ -13,7 +13,7 @@ from mhex.errors import ArgumentError, MhexError, require
 from mhex.inputs.preprocess import Preprocess
 from mhex.zoo.files import FAILURES, fill, in_one_line, read_weights
 from mhex.zoo.hugging_face import load_classifier, minilm_folder
-from mhex.zoo.residents import attach_as, load_resident
+from mhex.zoo.shipped import attach_as, load_zoo_model
 
 REPORT = "report.json"
 WEIGHTS = "weights.safetensors"
@@ -41,7 +41,7 @@ def build_network(
     if source in ("hf-folder", "minilm"):
         return load_classifier(hf_folder(source, architecture), classes, kind, arguments)
     if source == "zoo":
-        bundle = load_resident(architecture)
+        bundle = load_zoo_model(architecture)
         if list(classes) != bundle.class_names:
             raise ArgumentError(
                 f"Heads are fitted to {bundle.name}, so the data should have that model's "

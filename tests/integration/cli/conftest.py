@@ -27,7 +27,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def zoo(zoo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in zoo in place of the shipped one."""
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", zoo_folder)
+    monkeypatch.setattr("mhex.zoo.shipped.WEIGHTS", zoo_folder)
     return zoo_folder
 
 

@@ -30,7 +30,7 @@ def demo_zoo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def demo_zoo(demo_zoo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in zoo with heads and a text model in place of the shipped one."""
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", demo_zoo_folder)
+    monkeypatch.setattr("mhex.zoo.shipped.WEIGHTS", demo_zoo_folder)
     return demo_zoo_folder
 
 

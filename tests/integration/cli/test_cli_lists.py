@@ -53,7 +53,7 @@ def test_models_as_json(run: Run, zoo: Path) -> None:
 
 
 def test_an_empty_zoo_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", tmp_path)
+    monkeypatch.setattr("mhex.zoo.shipped.WEIGHTS", tmp_path)
     result = run("models")
     assert result.exit_code == 0
     assert "empty" in result.stderr

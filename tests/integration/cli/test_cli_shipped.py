@@ -7,7 +7,7 @@ import pytest
 import mhex
 from mhex.cli import demo
 from mhex.zoo import list_models
-from mhex.zoo.residents import WEIGHTS
+from mhex.zoo.shipped import WEIGHTS
 
 NAMES = sorted(f"zoo:{file.stem}" for file in WEIGHTS.glob("*.safetensors"))
 

@@ -33,7 +33,7 @@ from mhex.lab.datasets.sets import Items, two_class_items
 from mhex.lab.suites.stored import RECORD, SuiteResult, count_samples, read_record
 from mhex.methods import all_methods, get_method
 from mhex.zoo import load
-from mhex.zoo.residents import list_models, refuse_missing
+from mhex.zoo.shipped import list_models, refuse_missing
 
 _OF_THE_CALL = ("device", "versions", "command", "remark")  # they belong to the call that made the rows
 

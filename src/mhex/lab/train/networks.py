@@ -11,8 +11,8 @@ from torch import nn
 from mhex.errors import ArgumentError, require, unknown_name
 from mhex.lab.config.recipe import RecipeModel, TrainingRecipe
 from mhex.lab.datasets import data_entry
-from mhex.zoo.residents import list_models
 from mhex.zoo.runs import build_network, hf_folder
+from mhex.zoo.shipped import list_models
 
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Hugging Face models
 
@@ -37,9 +37,9 @@ def check_architecture(part: RecipeModel) -> None:
             raise ArgumentError(f"Unknown {part.source} model {name!r}, and no name is near it.")
         raise unknown_name(f"{part.source} model", name, names)
     if part.source == "zoo":
-        residents = [row["name"].removeprefix("zoo:") for row in list_models()]
-        if name not in residents:
-            raise unknown_name("zoo model", name, residents)
+        names = [row["name"].removeprefix("zoo:") for row in list_models()]
+        if name not in names:
+            raise unknown_name("zoo model", name, names)
     elif not (hf_folder(part.source, name) / "config.json").is_file():
         raise ArgumentError(
             f"expected a Hugging Face folder with config.json and model.safetensors, absolute or in MHEX_DATA, and "

@@ -19,8 +19,8 @@ from mhex.lab.datasets.catalogue import AnySet
 from mhex.lab.train.checkpoint import halved, read_facts, read_tensors, write_tensors
 from mhex.zoo.files import pack
 from mhex.zoo.hugging_face import minilm_folder
-from mhex.zoo.residents import resident_card
 from mhex.zoo.runs import REPORT, WEIGHTS, head_entries
+from mhex.zoo.shipped import resident_card
 
 SHIPPED = "shipped"
 _PRECISIONS: Mapping[int, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {8: pack, 16: halved, 32: dict}

@@ -23,8 +23,8 @@ from mhex.lab.train.objective import Ensemble, Objective, smoothed_targets
 from mhex.lab.train.optimiser import HEADS, PROJECTOR, freeze
 from mhex.lab.train.report import SHIPPED, find_need, finished, is_shipped, read_finished, rejudge, ship, write_report
 from mhex.lab.train.samples import FeedBatches, RecipeSamples, derive, judging_split, load_samples, load_test, make_feed
-from mhex.zoo.residents import folder_of, models_folder
 from mhex.zoo.runs import REPORT, WEIGHTS
+from mhex.zoo.shipped import folder_of, models_folder
 
 
 def train(

@@ -29,7 +29,7 @@ def recipes():
 def models(tmp_path, monkeypatch):
     """An empty folder for models, and no weights in the package."""
     monkeypatch.setenv("MHEX_MODELS", str(tmp_path / "models"))
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", tmp_path / "package")
+    monkeypatch.setattr("mhex.zoo.shipped.WEIGHTS", tmp_path / "package")
     return tmp_path / "models"
 
 
@@ -65,7 +65,7 @@ def test_unknown_models_and_missing_data_are_told(data, models):
 
 
 def test_a_model_that_is_not_here_says_how_to_make_it(models, monkeypatch):
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", WEIGHTS)
+    monkeypatch.setattr("mhex.zoo.shipped.WEIGHTS", WEIGHTS)
     with pytest.raises(ArgumentError, match=r"mhex models build pets-resnet34"):
         mhex.load("zoo:pets-resnet34")
 

@@ -49,7 +49,7 @@ def zoo(data, tmp_path, monkeypatch):
         for n in range(7)
     ]
     pq.write_table(pa.Table.from_pylist(rows), data / "pets.parquet")
-    monkeypatch.setattr("mhex.zoo.residents.WEIGHTS", tmp_path / "zoo")
+    monkeypatch.setattr("mhex.zoo.shipped.WEIGHTS", tmp_path / "zoo")
     return write_zoo(tmp_path / "zoo")
 
 

@@ -1,4 +1,4 @@
-"""The zoo's residents: each a file of weights and a card. Some ship with mhex, others are built from their recipe."""
+"""Models of the zoo: each a file of weights and a card. Some ship with mhex, others are built from their recipe."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,15 +64,15 @@ def _not_built(names: Sequence[str]) -> ArgumentError:
 
 
 def _home(name: str) -> Path:
-    """The folder of a resident; one whose weights are nowhere is refused with the command that makes them."""
+    """The folder of a model of the zoo; one whose weights are nowhere is refused with the command that makes them."""
     folder = folder_of(name)
     if folder is None:
         raise _not_built([name])
     return folder
 
 
-def load_resident(name: str, folder: Path | None = None) -> Bundle:
-    """Load a resident of the zoo by its name without the prefix `zoo:`.
+def load_zoo_model(name: str, folder: Path | None = None) -> Bundle:
+    """Load a model of the zoo by its name without the prefix `zoo:`.
 
     Its weights and card are in `folder`, by default the package's own one, or that of models that were built here.
     """
@@ -168,7 +168,7 @@ def _base(base: str, name: str, folder: Path) -> nn.Module:
     beside = folder if base in _names(folder) else None
     if base == name or "base" in _card(base, beside or _home(base)):
         raise ArgumentError(f"The card of {name} should name a resident with weights of its own, not {base!r}.")
-    return load_resident(base, beside).model
+    return load_zoo_model(base, beside).model
 
 
 def _preprocess(entry: Mapping[str, Any]) -> Preprocess:
