@@ -90,7 +90,7 @@ def load_zoo_model(name: str, folder: Path | None = None) -> Bundle:
         shape = {key: value for key, value in card["arguments"].items() if key != "num_classes"}
         model, tokenizer = load_classifier(minilm_folder(), card["classes"], "text", shape)
         weights = {**model.state_dict(), **weights}
-    elif "base" in card:  # the file holds heads for another resident
+    elif "base" in card:  # the file holds heads for another model
         model = _base(card["base"], name, folder)
         weights = {**model.state_dict(), **weights}
     else:
@@ -112,13 +112,13 @@ def attach_as(model: nn.Module, classes: int, card: Mapping[str, Any]) -> Any:
     return scaffold
 
 
-def resident_card(name: str) -> dict[str, Any]:
-    """The card of a resident: that of the weights that are here, or else the card that is expected of them."""
+def zoo_card(name: str) -> dict[str, Any]:
+    """The card of a model: that of the weights that are here, or else the card that is expected of them."""
     return _card(name, folder_of(name) or WEIGHTS)
 
 
 def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
-    """One row per resident of the zoo, read from its card; the models are not loaded.
+    """One row per model of the zoo, read from its card; the models are not loaded.
 
     The entries: name, title, modality, architecture, classes, parameters, megabytes (None where the weights are not
     here: `mhex models build NAME` makes them), accuracy, data, licence.
@@ -164,10 +164,10 @@ def _network(card: Mapping[str, Any], name: str) -> nn.Module:
 
 
 def _base(base: str, name: str, folder: Path) -> nn.Module:
-    """The model of the resident that another one's heads belong to: from the same folder, or from the package."""
+    """The model that the heads of another card belong to: from the same folder, or from the package."""
     beside = folder if base in _names(folder) else None
     if base == name or "base" in _card(base, beside or _home(base)):
-        raise ArgumentError(f"The card of {name} should name a resident with weights of its own, not {base!r}.")
+        raise ArgumentError(f"The card of {name} should name a model with weights of its own, not {base!r}.")
     return load_zoo_model(base, beside).model
 
 
@@ -180,7 +180,7 @@ def _preprocess(entry: Mapping[str, Any]) -> Preprocess:
 
 
 def _card(name: str, folder: Path) -> dict[str, Any]:
-    """The card of a resident, checked."""
+    """The card of a model, checked."""
     path = folder / f"{name}.json"
     try:
         card = read_json(path.read_text(encoding="utf-8"))

@@ -37,9 +37,9 @@ def check_architecture(part: RecipeModel) -> None:
             raise ArgumentError(f"Unknown {part.source} model {name!r}, and no name is near it.")
         raise unknown_name(f"{part.source} model", name, names)
     if part.source == "zoo":
-        names = [row["name"].removeprefix("zoo:") for row in list_models()]
-        if name not in names:
-            raise unknown_name("zoo model", name, names)
+        models = [row["name"].removeprefix("zoo:") for row in list_models()]
+        if name not in models:
+            raise unknown_name("zoo model", name, models)
     elif not (hf_folder(part.source, name) / "config.json").is_file():
         raise ArgumentError(
             f"expected a Hugging Face folder with config.json and model.safetensors, absolute or in MHEX_DATA, and "

@@ -20,7 +20,7 @@ from mhex.lab.train.checkpoint import halved, read_facts, read_tensors, write_te
 from mhex.zoo.files import pack
 from mhex.zoo.hugging_face import minilm_folder
 from mhex.zoo.runs import REPORT, WEIGHTS, head_entries
-from mhex.zoo.shipped import resident_card
+from mhex.zoo.shipped import zoo_card
 
 SHIPPED = "shipped"
 _PRECISIONS: Mapping[int, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {8: pack, 16: halved, 32: dict}
@@ -162,7 +162,7 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
     recipe, runs = run.recipe, lineage(run)
     entry, model = data_entry(recipe.data.name), recipe.model
     # What to build; of heads that were fitted, also under which name the rest is found.
-    base = resident_card(model.architecture) if model.source == "zoo" else None
+    base = zoo_card(model.architecture) if model.source == "zoo" else None
     arguments = {"num_classes": len(samples.classes), **model.arguments}
     network = {"architecture": model.architecture, "arguments": arguments}
     if base is not None:
