@@ -76,7 +76,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> str:
         raise NotImplementedError
 
     everything = library.all_methods()
-    method = Method("made-up", function, "", "", ("image",), Needs(keep={"features": "last"}), False, True, "F", "", "")
+    needs = Needs(keep={"features": "last"})
+    method = Method("made-up", function, "", "", False, "F", "", "", needs=needs, modalities=("image",))
     monkeypatch.setattr(METHODS, "entries", {**everything, "made-up": method})
     return "made-up"
 
