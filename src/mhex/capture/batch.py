@@ -164,7 +164,12 @@ def kept_tokens(
     for name, mask in masks.items():
         if mask is None:
             no_padding |= tells_padding([name])
-        elif isinstance(mask, Tensor) and name in _KEEPING and mask.shape == (tokens, tokens) == (batch, batch):
+        elif (
+            isinstance(mask, Tensor)
+            and name in _KEEPING
+            and mask.dim() == 2  # comparing more sizes would tie an exported program to its batch size
+            and mask.shape == (tokens, tokens) == (batch, batch)
+        ):
             square = True  # rows may be samples as well as queries
         elif _fits(name, mask, batch, tokens):
             counted = _counted(name, mask).expand(batch, tokens)

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from mhex.relevance import rules
+from mhex.relevance import operation_rules
 from mhex.relevance.flow import Composite, Rule
 from mhex.relevance.linear_rules import Epsilon, Shares, affine, folded_norm
 
@@ -29,18 +29,18 @@ def gradient_rules(
     table: dict[str, Rule] = {
         "linear": affine(linear, projection),
         "convolution": affine(convolution or linear, projection),
-        "batch_norm": folded_norm(rules.affine_norm),
-        "layer_norm": rules.frozen_layer_norm,
-        "rms_norm": rules.frozen_rms_norm,
-        "group_norm": rules.frozen_group_norm,
-        "activation": rules.ratio_of_activation if activation == "identity" else _unchanged,
-        "softmax": rules.cut if constant else _unchanged,
-        "attention": rules.constant_attention if constant else rules.shared_attention,
-        "matmul": rules.halved(0.0),
-        "concatenate": rules.joined,
-        **dict.fromkeys(("gate", "length"), rules.cut),
-        **dict.fromkeys(("multiply", "divide"), rules.scaled),
-        **dict.fromkeys(("add", "subtract"), rules.plain_sum),
+        "batch_norm": folded_norm(operation_rules.affine_norm),
+        "layer_norm": operation_rules.frozen_layer_norm,
+        "rms_norm": operation_rules.frozen_rms_norm,
+        "group_norm": operation_rules.frozen_group_norm,
+        "activation": operation_rules.ratio_of_activation if activation == "identity" else _unchanged,
+        "softmax": operation_rules.cut if constant else _unchanged,
+        "attention": operation_rules.constant_attention if constant else operation_rules.shared_attention,
+        "matmul": operation_rules.halved(0.0),
+        "concatenate": operation_rules.joined,
+        **dict.fromkeys(("gate", "length"), operation_rules.cut),
+        **dict.fromkeys(("multiply", "divide"), operation_rules.scaled),
+        **dict.fromkeys(("add", "subtract"), operation_rules.plain_sum),
     }
     return Composite("gradient", table)
 
@@ -62,26 +62,26 @@ def relevance_rules(
         floor: Least size of what sums and products are divided by, as a share of the sizes of their terms, in networks
             whose norms or softmax pass relevance on.
     """
-    split = (rules.renormalised if residual == "renormalised" else rules.by_ratio)(epsilon, floor)
+    split = (operation_rules.renormalised if residual == "renormalised" else operation_rules.by_ratio)(epsilon, floor)
     passing = ("activation", "layer_norm", "rms_norm", "group_norm", "softmax")
     table: dict[str, Rule] = {
         **dict.fromkeys(("linear", "convolution"), affine(linear, entrance=entrance)),
-        **dict.fromkeys(passing, rules.passed),
-        **dict.fromkeys(("multiply", "divide", "negate"), rules.scaled),
-        **dict.fromkeys(("add", "subtract"), rules.summed(split)),
-        **dict.fromkeys(("gate", "length"), rules.cut),
-        "batch_norm": folded_norm(rules.passed),
-        "attention": rules.halved_attention(epsilon, floor),
-        "matmul": rules.halved(epsilon, floor),
-        "pool": rules.by_share(epsilon, floor),
-        "concatenate": rules.joined,
+        **dict.fromkeys(passing, operation_rules.passed),
+        **dict.fromkeys(("multiply", "divide", "negate"), operation_rules.scaled),
+        **dict.fromkeys(("add", "subtract"), operation_rules.summed(split)),
+        **dict.fromkeys(("gate", "length"), operation_rules.cut),
+        "batch_norm": folded_norm(operation_rules.passed),
+        "attention": operation_rules.halved_attention(epsilon, floor),
+        "matmul": operation_rules.halved(epsilon, floor),
+        "pool": operation_rules.by_share(epsilon, floor),
+        "concatenate": operation_rules.joined,
     }
     return Composite("relevance", table)
 
 
 def guided_rules() -> Composite:
     """Guided backpropagation: every operation keeps its gradient but the ReLU."""
-    return Composite("gradient", {"activation": rules.guided, "bent": rules.guided}, partial=True)
+    return Composite("gradient", {"activation": operation_rules.guided, "bent": operation_rules.guided}, partial=True)
 
 
 def _unchanged(flow: Any, operation: Rule, *args: Any, **kwargs: Any) -> Any:

@@ -86,7 +86,7 @@ def test_fixed_gates_report_what_they_lose(name):
 
 
 def test_agreement_can_be_lost():
-    scaffold, x = with_heads("tv_resnet"), inputs("tv_resnet", 5)
+    scaffold, x = with_heads("tv_resnet18"), inputs("tv_resnet18", 5)
     scaffold.predict_from = "last_head"
     with torch.no_grad():
         for block in scaffold.heads.blocks:

@@ -329,12 +329,12 @@ def _check_model(name: str) -> None:
 
 
 def _check_data(part: SuiteData) -> DataEntry:
+    check_window(part.window)
     data = data_entry(part.name)
     if part.form != "single" and (data.kind != "image" or data.task not in _LABELLED):
         raise ArgumentError(f"form {part.form!r} needs photos with a class each, and {part.name} has none.")
     if part.window is not None and (data.kind != "image" or not part.name.startswith(("folder:", "csv:"))):
         raise ArgumentError(f"window is for photos of one's own (folder:PATH or csv:PATH), not for {part.name}.")
-    check_window(part.window)
     return data
 
 
