@@ -52,9 +52,9 @@ class Concept:
 
     def __post_init__(self) -> None:
         if not isinstance(self.latent, Tensor) or self.latent.dim() != 1 or not self.latent.is_floating_point():
-            got = tuple(self.latent.shape) if isinstance(self.latent, Tensor) else type(self.latent).__name__
+            actual = tuple(self.latent.shape) if isinstance(self.latent, Tensor) else type(self.latent).__name__
             raise ArgumentTypeError(
-                f"Expected the latent vector of a concept as a floating-point tensor (D,), but got {got}."
+                f"Expected the latent vector of a concept as a floating-point tensor (D,), but got {actual}."
             )
         if not bool(torch.isfinite(self.latent).all()) or not bool(self.latent.any()):
             raise ArgumentError("Expected a latent vector that is finite and not zero: the examples say nothing.")

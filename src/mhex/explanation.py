@@ -61,9 +61,9 @@ def _percentiles(scores: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor
     """Ends (..., 1); row by row, because rows of text differ in length and `quantile` limits the size of a tensor."""
     rows = scores.reshape(-1, scores.shape[-1])
     masks = torch.ones_like(rows, dtype=torch.bool) if counted is None else counted.reshape(rows.shape)
-    wanted = torch.tensor(_PERCENTILES, dtype=rows.dtype, device=rows.device)
+    shares = torch.tensor(_PERCENTILES, dtype=rows.dtype, device=rows.device)
     parts = [row[mask] for row, mask in zip(rows, masks, strict=True)]
-    pairs = [part.quantile(wanted) if part.numel() else torch.zeros_like(wanted) for part in parts]
+    pairs = [part.quantile(shares) if part.numel() else torch.zeros_like(shares) for part in parts]
     ends = torch.stack(pairs).reshape(*scores.shape[:-1], 2)
     return ends[..., :1], ends[..., 1:]
 
@@ -183,12 +183,12 @@ class Explanation:
         """
         maps = self.map(size)
         flat = maps.flatten(-2) if self.modality == "image" else maps
-        counted = None
+        valid = None
         if self.modality == "text":
-            counted = torch.ones_like(flat, dtype=torch.bool)
+            valid = torch.ones_like(flat, dtype=torch.bool)
             if (mask := self.real if self.scored is None else self.scored) is not None:
-                counted &= mask[:, None] if self.several else mask
-        return normalize(flat, how, self.signed, counted).reshape(maps.shape)
+                valid &= mask[:, None] if self.several else mask
+        return normalize(flat, how, self.signed, valid).reshape(maps.shape)
 
     def target_names(self, sample: int) -> list[str]:
         """What each target of a sample is called."""
@@ -213,8 +213,8 @@ class Explanation:
         """`"cut after 512 of 10,782 tokens"` of a text that was cut to what the model takes; empty for others."""
         if self.lengths is None or self.real is None:
             return ""
-        seen, length = int(self.real[sample].sum()), self.lengths[sample]
-        return f"cut after {seen:,} of {length:,} tokens" if length > seen else ""
+        length_read, length = int(self.real[sample].sum()), self.lengths[sample]
+        return f"cut after {length_read:,} of {length:,} tokens" if length > length_read else ""
 
     def target_probabilities(self, sample: int) -> list[float | None]:
         """Probability of each target of a sample; None for a target that has none."""

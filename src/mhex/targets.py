@@ -208,9 +208,9 @@ def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcom
 
 def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:
     if not isinstance(scores, Tensor) or scores.shape != logits.shape[:1]:
-        got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        actual = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ArgumentError(
-            f"Expected the target function to return one score per sample, ({logits.shape[0]},), but got {got}."
+            f"Expected the target function to return one score per sample, ({logits.shape[0]},), but got {actual}."
         )
     if scores.device != logits.device or not scores.is_floating_point() or scores.element_size() == 1:
         raise ArgumentError(

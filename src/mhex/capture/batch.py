@@ -159,7 +159,7 @@ def kept_tokens(
     Returns:
         Bool (B, T), True at tokens that count, or None if all do; and whether only the masks `above` said so.
     """
-    counted: Tensor | None = None  # read off what each query may look at: right, but for rows that look at everything
+    real: Tensor | None = None  # read off what each query may look at: right, but for rows that look at everything
     no_padding = square = False
     for name, mask in masks.items():
         if mask is None:
@@ -172,14 +172,14 @@ def kept_tokens(
         ):
             square = True  # rows may be samples as well as queries
         elif _fits(name, mask, batch, tokens):
-            counted = _counted(name, mask).expand(batch, tokens)
+            real = _counted(name, mask).expand(batch, tokens)
             if mask.dim() == 2 or mask.shape[-2] == 1:
-                return counted, False
+                return real, False
     of_model = {name: mask for name, mask in above.items() if mask is not None}
     if of_model and not no_padding:
         fitting = [(name, mask) for name, mask in of_model.items() if _fits(name, mask, batch, tokens)]
         if fitting:
-            return _counted(*fitting[0]).expand(batch, tokens), counted is None and not square
+            return _counted(*fitting[0]).expand(batch, tokens), real is None and not square
         name, mask = next(iter(of_model.items()))
         came = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise CaptureError(
@@ -192,7 +192,7 @@ def kept_tokens(
             f"{unit} was called with an attention_mask of shape ({tokens}, {tokens}) and {batch} samples, so it cannot "
             "be told whether its rows are samples or queries: pass it as (B, 1, 1, T), or use another batch size."
         )
-    return counted, False
+    return real, False
 
 
 def _fits(name: str, mask: Any, batch: int, tokens: int) -> bool:
@@ -207,11 +207,11 @@ def _counted(name: str, mask: Tensor) -> Tensor:
     """Bool (B, T): True at tokens that count; of one row per query, at those that any query may look at."""
     if name in _PADDING:
         return mask == 0
-    counted = mask.bool()
+    real = mask.bool()
     if mask.is_floating_point():  # of 0 and 1, or of 0 and large negative numbers that are added to attention scores
         positive = mask > 0
-        counted = torch.where(positive.flatten(1).any(1).reshape([-1] + [1] * (mask.dim() - 1)), positive, mask >= 0)
-    return counted if counted.dim() == 2 else counted.flatten(1, -2).any(1)
+        real = torch.where(positive.flatten(1).any(1).reshape([-1] + [1] * (mask.dim() - 1)), positive, mask >= 0)
+    return real if real.dim() == 2 else real.flatten(1, -2).any(1)
 
 
 def first_and_last(ids: Tensor, real: Tensor) -> Tensor:

@@ -120,8 +120,8 @@ def before_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def after_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """What the forward hooks after a call make of its output; see `before_call`."""
     for key, hook in (*_global_forward_hooks.items(), *module._forward_hooks.items()):
-        named = key in module._forward_hooks_with_kwargs or key in _global_forward_hooks_with_kwargs
-        changed = hook(module, args, kwargs, output) if named else hook(module, args, output)
+        takes_keywords = key in module._forward_hooks_with_kwargs or key in _global_forward_hooks_with_kwargs
+        changed = hook(module, args, kwargs, output) if takes_keywords else hook(module, args, output)
         output = output if changed is None else changed
     return output
 

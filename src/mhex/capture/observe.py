@@ -212,11 +212,11 @@ class ObservedPass:
             raise CaptureError(
                 "The model drops attention at random even in evaluation mode, so it cannot be explained."
             )
-        wanted = self.replaying is None and self._wanted("attention")
-        if wanted and query.dim() != 4:
+        keeps = self.replaying is None and self._wanted("attention")
+        if keeps and query.dim() != 4:
             raise CaptureError(f"Expected attention over (B, H, N, d), but it is given {tuple(query.shape)}.")
         graph = self.needs.graph
-        starts = wanted and self._graph_starts("attention")
+        starts = keeps and self._graph_starts("attention")
         if starts and graph == "query":
             query = query.detach().requires_grad_()
         options = {"enable_gqa": True} if enable_gqa else {}
@@ -224,7 +224,7 @@ class ObservedPass:
         if starts and graph == "attention":
             z = z.detach().requires_grad_()
         pooling = self.current is None and self.anatomy.readout == "pool" and self.replaying is None
-        if not wanted and not pooling:
+        if not keeps and not pooling:
             return z
         factor = query.shape[-1] ** -0.5 if scale is None else scale
         record = AttentionRecord(query, key, value, attn_mask, factor, is_causal, z if graph else None)
@@ -312,10 +312,10 @@ class ObservedPass:
             raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
         for number, block in enumerate(self.blocks, start=1):
             depths = ("all", "last") if number == len(self.blocks) else ("all",)
-            wanted = [site for site, depth in self.keep.items() if site in BLOCK_SITES and depth in depths]
-            if lost := [site for site in wanted if not block.shows(site)]:
+            sites = [site for site, depth in self.keep.items() if site in BLOCK_SITES and depth in depths]
+            if absent := [site for site in sites if not block.shows(site)]:
                 raise CaptureError(
-                    f"Block {number} of this {self.anatomy.family} did not show its {', '.join(lost)}: "
+                    f"Block {number} of this {self.anatomy.family} did not show its {', '.join(absent)}: "
                     "it does not attend through torch's scaled_dot_product_attention or is laid out differently."
                 )
         if self.anatomy.readout == "pool" and self.pool is None:

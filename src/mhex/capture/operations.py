@@ -195,11 +195,11 @@ def follow(name: str, args: tuple[Any, ...], result: Any) -> None:
 
 def nodes_below(outputs: Iterable[Tensor]) -> Iterator[Any]:
     """All nodes of the graph that a backward pass from these tensors goes through."""
-    nodes, seen = [output.grad_fn for output in outputs], set()
+    nodes, visits = [output.grad_fn for output in outputs], set()
     while nodes:
         node = nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visits:
+            visits.add(node)
             yield node
             nodes += [below for below, _ in node.next_functions]
 

@@ -331,7 +331,7 @@ class _EndingMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if maker is None and name in _VIEWS and args and isinstance(args[0], Tensor):
             maker = self.makers.get(args[0], "route")
-        written = args[0] if name == "__setitem__" else result
-        if isinstance(written, Tensor):
-            self.makers[written] = maker or name_of_operation(func) or name
+        destination = args[0] if name == "__setitem__" else result
+        if isinstance(destination, Tensor):
+            self.makers[destination] = maker or name_of_operation(func) or name
         return result

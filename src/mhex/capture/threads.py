@@ -97,7 +97,7 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
     devices than the CPU are taken by a thread that this one needs too and must not wait; they would be lost, so that
     is refused, as is a thread that does not come out of the model.
     """
-    lost = threading.Event()
+    loss = threading.Event()
     with ExitStack() as stack:
         stack.enter_context(_new_threads_watched())
         if threading.active_count() > 1:
@@ -106,11 +106,11 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
                     stack.callback(module.register_forward_pre_hook(_wait_to_run).remove)
             for parameter in parameters:
                 if parameter.requires_grad:
-                    react = partial(_wait, id(parameter)) if parameter.is_cpu else lost.set
+                    react = partial(_wait, id(parameter)) if parameter.is_cpu else loss.set
                     _hook_gradient(stack, parameter, react)
             _wait_for_calls({*map(id, modules), *map(id, parameters)})
         yield
-    if lost.is_set():
+    if loss.is_set():
         raise ModelInUseError(_TRAINED)
 
 

@@ -214,8 +214,8 @@ class Trace(ObservedPass):
         device = self.logits.device if self.batch.modality == "image" else torch.device("cpu")
         generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + step) % 2**63)
         count = math.prod(shape)
-        drawn = torch.randn(-(-count // 16) * 16, generator=generator, device=device, dtype=torch.float32)
-        return drawn[:count].reshape(shape).to(self.logits.device)
+        numbers = torch.randn(-(-count // 16) * 16, generator=generator, device=device, dtype=torch.float32)
+        return numbers[:count].reshape(shape).to(self.logits.device)
 
     def chunks(
         self, count: int, run: Callable[[int, int], T], words: str = "", size: int | None = None, weight: int = 1

@@ -211,12 +211,12 @@ def busy(work: str) -> AbstractContextManager[object]:
 @contextmanager
 def steps(total: int) -> Iterator[Step]:
     """A progress bar over `total` pieces of work on standard error; silent if nobody watches."""
-    console, done = _watcher(), itertools.count()
+    console, count = _watcher(), itertools.count()
     with progress_bar(total, console is not None, console=console) as bar:
 
         def step(work: str) -> None:
             bar.say(work)
-            bar.reach(next(done))
+            bar.reach(next(count))
 
         yield step
 

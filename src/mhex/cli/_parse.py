@@ -141,7 +141,7 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
     from mhex.explain import AUTO
     from mhex.methods import get_method
 
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    choices: dict[str, dict[str, Any]] = {name: {} for name in methods}
     if pairs and AUTO in methods:
         raise ArgumentError("Expected --method with --option, because options are those of a method: name it.")
     specs = {name: get_method(name) for name in methods if name != AUTO}
@@ -157,8 +157,8 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
                 f"{', '.join(options) or 'none'}."
             )
         for name in owners:
-            chosen[name][key] = _typed(specs[name], key, value)
-    return chosen
+            choices[name][key] = _typed(specs[name], key, value)
+    return choices
 
 
 def _typed(method: Method, key: str, value: str) -> Any:

@@ -98,15 +98,15 @@ def command(
     with busy("Loading the suites"):
         from mhex.lab.suites.run import Shelf
 
-        named = read_suites(suites)
-    if page is not None and len(named) > 1:
+        suites_by_name = read_suites(suites)
+    if page is not None and len(suites_by_name) > 1:
         raise ArgumentError("Expected one suite beside --page; of several, --page-folder takes the pages.")
     check_device(device)
     shared: dict[str, Any] = {"quick": quick, "device": device, "remark": remark, "shelf": Shelf()}
     failed: list[str] = []
-    lost = False
-    for typed_name, suite in named.items():
-        name, single = f"{suite.name}-quick" if quick else suite.name, len(named) == 1
+    has_losses = False
+    for typed_name, suite in suites_by_name.items():
+        name, single = f"{suite.name}-quick" if quick else suite.name, len(suites_by_name) == 1
         rows = html = Path("out") / "bench" / name if out is None else out if single else out / name
         if stored is not None:
             rows = stored if single and (stored / "suite.json").is_file() else stored / name
@@ -115,7 +115,7 @@ def command(
         words = f"Rows of all that is judged so far are in {rows}; the same command goes on from there."
         try:
             with _console.stopping(lambda words=words: words):  # type: ignore[misc]
-                lost |= _work(job, stored is not None, not no_tables, shared)
+                has_losses |= _work(job, stored is not None, not no_tables, shared)
         except (MhexError, RuntimeError, OSError) as error:  # what a machine or a suite can lack; not a bug of mhex
             if single:
                 raise
@@ -124,11 +124,11 @@ def command(
             failed.append(suite.name)
             complain(f"{suite.name} failed: {' '.join(str(error).split()) or type(error).__name__}")
     if failed:
-        sentence = f"{len(failed)} of {len(named)} suites failed: {', '.join(failed)}."
-        if len(failed) == len(named):
+        sentence = f"{len(failed)} of {len(suites_by_name)} suites failed: {', '.join(failed)}."
+        if len(failed) == len(suites_by_name):
             raise ArgumentError(sentence)
         complain(sentence)
-    if failed or lost:
+    if failed or has_losses:
         raise typer.Exit(_console.LOSSES)
 
 
@@ -176,8 +176,8 @@ def _work(job: Job, stored: bool, tables: bool, shared: dict[str, Any]) -> bool:
         complain(f"{job.suite.name}: {time.perf_counter() - started:.1f} s in all.")
     for line in result.remarks:
         complain(line)
-    for label, lost in result.lost.items():
-        complain(f"{job.suite.name}: {label}: {' '.join(remarks('', lost))}")
+    for label, losses in result.lost.items():
+        complain(f"{job.suite.name}: {label}: {' '.join(remarks('', losses))}")
     return bool(result.lost)
 
 

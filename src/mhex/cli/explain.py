@@ -231,7 +231,7 @@ def command(
     request = Request(bundle, methods, targets, ends, arguments, out, sources)
     rows: list[tuple[str, ...]] = []
     sections, left_out, remarks = [], dict[str, str](), []
-    lost: dict[str, MhexError] = {}
+    losses: dict[str, MhexError] = {}
     heads: tuple[str, ...] | None = None
     with (
         _console.stopping(lambda: _words_after_stop(items, {row[0] for row in rows}, out)),
@@ -245,20 +245,20 @@ def command(
                 # Before anything was explained, only what belongs to this input alone is no mistake of the command.
                 if heads is None and not isinstance(error, (_PhotoError, NotFiniteError, NotFiniteOutputError)):
                     raise
-                lost[item.name] = error
+                losses[item.name] = error
                 continue
             heads = request.columns(outcome.explanations[0])
             rows += request.save(item, outcome)
             remarks += _remarks(item, outcome)
             left_out |= {name: reason for name, reason in outcome.left_out.items() if name not in outcome.failed}
-            lost |= {f"{item.name} by {name}": error for name, error in outcome.failed.items()}
+            losses |= {f"{item.name} by {name}": error for name, error in outcome.failed.items()}
             if html or text:
                 reasons = by_reason(outcome.left_out).items()
                 note = "\n\n".join(f"Left out {', '.join(names)}: {reason}" for reason, names in reasons)
                 sections.append(Section(item.name, to_html(outcome.explanations), note))
-    lost = _joined(lost)
+    losses = _joined(losses)
     if heads is None:
-        first = next(iter(lost.values()))
+        first = next(iter(losses.values()))
         raise ArgumentError(f"None of {len(items)} inputs can be explained: {first}") if len(items) > 1 else first
     for reason, names in by_reason(left_out).items():
         complain(f"left out {', '.join(names)}: {reason}")
@@ -269,8 +269,8 @@ def command(
         file = out / "index.html"
         write_text(page(f"Explained: {bundle.name}", bundle.card.get("warning", ""), sections), file)
         complain(f"Page: {file}.")
-    if lost:
-        for name, loss in lost.items():
+    if losses:
+        for name, loss in losses.items():
             complain(f"not explained: {loss}" if name in str(loss) else f"not explained: {name}: {loss}")
         complain(f"The pictures of all others are in {out}.")
         raise typer.Exit(_console.LOSSES)
@@ -287,8 +287,8 @@ def _joined(lost: dict[str, MhexError]) -> dict[str, MhexError]:
     unknown = {name: error.__cause__ for name, error in lost.items() if isinstance(error.__cause__, UnknownWindowError)}
     if len(unknown) < 2:
         return lost
-    joined = UnknownWindowError.joined(list(unknown.values()))
-    return {next(iter(unknown)): joined} | {name: error for name, error in lost.items() if name not in unknown}
+    combined_error = UnknownWindowError.joined(list(unknown.values()))
+    return {next(iter(unknown)): combined_error} | {name: error for name, error in lost.items() if name not in unknown}
 
 
 def _words_after_stop(items: Sequence[Item], done: set[str], out: Path) -> str:

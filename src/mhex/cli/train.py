@@ -61,12 +61,12 @@ def command(
         from mhex.lab.train.run import train as run
         from mhex.lab.train.run import with_needs
     path = find_recipe(recipe)
-    wanted = read_recipe(path, changes or ())
-    folder = out or Path("out") / ("smoke" if smoke else "train") / wanted.name
+    request = read_recipe(path, changes or ())
+    folder = out or Path("out") / ("smoke" if smoke else "train") / request.name
     main = os.environ.get("RANK", "0") == "0"
     pace = Pace(steps=steps, seconds=seconds, progress=sys.stderr.isatty(), say=complain)
-    for need in with_needs(wanted, path.parent) if needs else [wanted]:
-        last = need.name == wanted.name
+    for need in with_needs(request, path.parent) if needs else [request]:
+        last = need.name == request.name
         place = folder if last else folder.parent / need.name
         source = path.name if last else need.name
         output_folder(place)

@@ -92,23 +92,23 @@ def attach(
         **{"exclude_special": exclude_special, "multi_label": multi_label, "outputs": outputs},
     }
     options = {name: value for name, value in options.items() if value is not None}
-    seen = survey(model)
+    overview = survey(model)
     extras: dict[str, Any] = {}
     state: dict[str, Tensor] | None = None
     if weights is None:
         classes = checked_classes(num_classes)
-        junctions = placed(seen, "all" if where is None else where)
+        junctions = placed(overview, "all" if where is None else where)
         settings = _new_settings(classes, junctions, options)
     else:
         settings, extras, state = read_heads(Path(weights))
         options |= {} if num_classes is None else {"num_classes": num_classes}
         for name, value in options.items():
-            if value != (stored := getattr(settings, name)):
+            if value != (setting := getattr(settings, name)):
                 raise ArgumentError(
-                    f"Expected {name}={stored!r} as in {weights}, but got {name}={value!r}; leave it out, or attach "
+                    f"Expected {name}={setting!r} as in {weights}, but got {name}={value!r}; leave it out, or attach "
                     "new heads without weights=."
                 )
-        junctions = named(seen, settings.junctions)
+        junctions = named(overview, settings.junctions)
         widths = dict(zip(settings.junctions, settings.channels, strict=True))
         for junction in junctions:
             if junction.meeting.channels != widths[junction.name]:
@@ -116,7 +116,7 @@ def attach(
                     f"The heads in {weights} were made for {widths[junction.name]} channels at {junction.name}, but "
                     f"this model has {junction.meeting.channels}: it is another architecture."
                 )
-        if where is not None and {j.name for j in placed(seen, where)} != set(settings.junctions):
+        if where is not None and {j.name for j in placed(overview, where)} != set(settings.junctions):
             raise ArgumentError(
                 f"The heads in {weights} belong to {some_of([j.name for j in junctions])}, but where={where!r} came; "
                 "leave it out, or attach new heads without weights=."

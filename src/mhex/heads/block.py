@@ -130,8 +130,8 @@ class ExplainerBlock(nn.Module):
                 operand = u if self.coupling == "shared" and u is not None else features
                 logits = class_scores(operand, self.w2, self.intercept)
         factors = None if self.coupling == "head_only" else gate
-        joined = gated_sum(factors, x, r, axis, self.gate_target, self.branch_first)
-        return joined, BlockOutput(logits, x, r, pooled, features, gate, keep)
+        total = gated_sum(factors, x, r, axis, self.gate_target, self.branch_first)
+        return total, BlockOutput(logits, x, r, pooled, features, gate, keep)
 
 
 def class_scores(features: Tensor, w2: nn.Linear, intercept: Tensor | None) -> Tensor:

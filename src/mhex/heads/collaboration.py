@@ -327,15 +327,15 @@ def confidence_map(
             copies: Any = torch.where(visible[part % len(visible), None], images[sample], mean[sample])
             if isinstance(inputs, Mapping):
                 copies = {**select(inputs, sample.cpu(), len(images)), _IMAGES: copies}
-            seen = measure(run, heads, copies, labels[sample.to(labels.device)])
-            sums.append(seen.cosine[:, -count:].sum(1))
+            measurement = measure(run, heads, copies, labels[sample.to(labels.device)])
+            sums.append(measurement.cosine[:, -count:].sum(1))
     raw = torch.cat(sums).reshape(len(images), len(visible))
     if mode == "occlude":
         raw = raw[:, -1:] - raw[:, :-1]
     low, high = raw.amin(1, keepdim=True), raw.amax(1, keepdim=True)
     scaled = torch.where(high == low, 0.0, (raw - low) / (high - low))
     shape = (len(images), grid, grid)
-    return ConfidenceMap(scaled.reshape(shape), raw.reshape(shape), images, labels, mode, seen.blocks[-count:])
+    return ConfidenceMap(scaled.reshape(shape), raw.reshape(shape), images, labels, mode, measurement.blocks[-count:])
 
 
 def cell_masks(height: int, width: int, grid: int) -> Tensor:

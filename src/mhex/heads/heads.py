@@ -279,8 +279,8 @@ class Heads(nn.Module):
         if call is not None and call.nudged:
             nudge = torch.zeros(x.shape[0], block.channels, device=x.device, dtype=wide_dtype(x), requires_grad=True)
             call.nudges[name] = nudge
-        joined: Tensor
-        joined, seen = block(x, r, keep, nudge)
+        total: Tensor
+        total, output = block(x, r, keep, nudge)
         if call is not None:
             if call.rows and x.shape[0] not in call.rows:
                 raise CaptureError(
@@ -294,12 +294,12 @@ class Heads(nn.Module):
                     "in ALBERT); leave it out with where=[...]."
                 )
             call.ran.append(name)
-            if seen.logits is not None:
-                call.logits[name] = seen.logits
+            if output.logits is not None:
+                call.logits[name] = output.logits
             if call.recorded:
-                call.blocks[name] = seen
+                call.blocks[name] = output
                 call.mark(name, shortcut=x, branch=r)
-        return joined
+        return total
 
     def _keep(self, name: str, x: Tensor, masks: Mapping[str, Any], call: Call | None) -> Tensor | None:
         """Weights (B, T) of the tokens in the pooling; None for all alike."""

@@ -32,14 +32,14 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool
     if not isinstance(labels, Tensor):
         raise ArgumentTypeError(f"Expected labels to be a tensor, but got {type(labels).__name__}.")
     binary = multi_label or num_classes == 1
-    wanted = f"({batch}, {num_classes})" if multi_label else f"({batch},)"
+    expectation = f"({batch}, {num_classes})" if multi_label else f"({batch},)"
     if labels.dim() == 2 and labels.shape[1] == 1 and not multi_label:  # as MedMNIST gives them
         labels = labels[:, 0]
     if binary and labels.dim() == 1 and num_classes == 1:
         labels = labels[:, None]
     fits = labels.shape == (batch, num_classes) if binary or labels.dim() == 2 else labels.shape == (batch,)
     if not fits:
-        raise ArgumentError(f"Expected labels of shape {wanted}, but got {tuple(labels.shape)}.")
+        raise ArgumentError(f"Expected labels of shape {expectation}, but got {tuple(labels.shape)}.")
     if labels.dim() == 1 and (labels.is_floating_point() or labels.dtype == torch.bool):
         raise ArgumentTypeError(f"Expected class numbers (an integer tensor), but got {labels.dtype}.")
     if torch.compiler.is_compiling():

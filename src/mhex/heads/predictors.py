@@ -127,8 +127,8 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
     if not isinstance(inputs, (Tensor, Mapping)):
         raise ArgumentTypeError(f"Expected inputs to be a tensor or a dictionary, but got {type(inputs).__name__}.")
     args = (inputs.to(device),) if isinstance(inputs, Tensor) else ()
-    named = {} if isinstance(inputs, Tensor) else inputs
-    kwargs = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in named.items()}
+    keywords = {} if isinstance(inputs, Tensor) else inputs
+    kwargs = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in keywords.items()}
     heads = heads_of(model)
     if heads is None or heads.settings.outputs is not None or heads.record.ending != "unseen":
         return model(*args, **kwargs)

@@ -55,11 +55,11 @@ _CACHES: WeakKeyDictionary[ExplainerBlock, _WeightCache] = WeakKeyDictionary()
 @torch.no_grad()
 def class_weights(block: ExplainerBlock, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
     """`adjusted_weights` of a block, at least float32; computed again when the block's weights have changed."""
-    used = [linear.weight for linear in (block.w1, block.w2) if linear is not None]
-    marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in used)
+    weights = [linear.weight for linear in (block.w1, block.w2) if linear is not None]
+    marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in weights)
     # Writing through `.data` leaves no mark, and memory is given out again: so the values are looked at, too. Of a
     # change that escapes this product, the weights below would not change by more than their rounding either.
-    prints = torch.cat([full(w) @ _direction(w.shape[1], w.device, wide_dtype(w)) for w in used])
+    prints = torch.cat([full(w) @ _direction(w.shape[1], w.device, wide_dtype(w)) for w in weights])
     cache = _CACHES.get(block)
     if cache is None or cache.marks != marks or not torch.equal(cache.prints, prints):
         cache = _CACHES[block] = _WeightCache(marks, prints)
@@ -174,18 +174,18 @@ def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str
             count = min(int(number[2]), len(names))
             return list(names[:count] if number[1] == "first" else names[len(names) - count :])
         wanted = [name.strip() for name in wanted.split(",")]
-    chosen = [wanted] if isinstance(wanted, str) else wanted
-    if not isinstance(chosen, Sequence) or not all(isinstance(name, str) for name in chosen):
+    choices = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(choices, Sequence) or not all(isinstance(name, str) for name in choices):
         raise ArgumentTypeError(
             f"Expected blocks to be 'all', 'first3', 'last3' or a list of names, but got {wanted!r}; there are: "
             f"{', '.join(names)}."
         )
-    if not chosen:
+    if not choices:
         raise ArgumentError(f"Expected at least one name in blocks=, out of: {', '.join(names)}.")
-    for name in chosen:
+    for name in choices:
         if name not in names:
             raise unknown_name("block", name, names)
-    return [name for name in names if name in set(chosen)]
+    return [name for name in names if name in set(choices)]
 
 
 @torch.no_grad()
@@ -199,20 +199,20 @@ def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settin
     positive, negative = thresholds(settings, heads.settings.num_classes)
     maps: dict[str, Tensor] = {}
     for name in names:
-        if (seen := call.blocks.get(name)) is None:
+        if (observation := call.blocks.get(name)) is None:
             raise CaptureError(f"The block {name!r} did not run in this forward pass; leave it out with blocks=[...].")
-        if seen.shortcut.shape[0] != index.shape[0]:
+        if observation.shortcut.shape[0] != index.shape[0]:
             raise CaptureError(
                 f"Expected {index.shape[0]} samples along the first axis at {name!r}, but the tensor has the shape "
-                f"{tuple(seen.shortcut.shape)}."
+                f"{tuple(observation.shortcut.shape)}."
             )
-        call.check(name, shortcut=seen.shortcut, branch=seen.branch)
+        call.check(name, shortcut=observation.shortcut, branch=observation.branch)
         block = heads[name]
         rows = class_weights(block, settings.alpha, positive, negative)[index]  # (B, K, C)
         if settings.active_only and block.coupling != "separate":  # which reads every channel: it has no ReLU
-            rows = rows * (seen.pooled > 0)[:, None]
+            rows = rows * (observation.pooled > 0)[:, None]
         output = _output(call, name) if settings.activation == "output" else None
-        maps[name] = _block_map(block, seen, rows, settings.activation, output)
+        maps[name] = _block_map(block, observation, rows, settings.activation, output)
     if not any(speaks(heads[name]) for name in names):
         warn(
             "The heads say nothing yet (all class weights are 0): train them with scaffold.loss, or fit them with "

@@ -102,9 +102,9 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
     tensors = [prepare(photo) for photo in photos]
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
-            got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            actual = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             raise ArgumentTypeError(
-                f"Expected preprocess to return a tensor (C, H, W), but it returned {got} for {name.lower()}."
+                f"Expected preprocess to return a tensor (C, H, W), but it returned {actual} for {name.lower()}."
             )
     shapes = {tuple(t.shape) for t in tensors}
     if len(shapes) != 1:
@@ -171,9 +171,9 @@ def check_image(batch: Batch, anatomy: Anatomy) -> None:
         )
     fits_any_size = batch.kwargs.get("interpolate_pos_encoding") is True
     if anatomy.image_size is not None and not fits_any_size and (height, width) != anatomy.image_size:
-        wanted = "x".join(map(str, anatomy.image_size))
+        expectation = "x".join(map(str, anatomy.image_size))
         raise ArgumentError(
-            f"Expected images of {wanted} pixels for this {anatomy.family}, but got {height}x{width}; resize them."
+            f"Expected images of {expectation} pixels for this {anatomy.family}, but got {height}x{width}; resize them."
         )
     rows, columns = anatomy.patch or (1, 1)
     if not anatomy.pads_image and (height % rows or width % columns):

@@ -112,8 +112,8 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
         )
     for name, value in (("attention_mask", mask), ("special_tokens_mask", inputs.get("special_tokens_mask"))):
         if value is not None and (not isinstance(value, Tensor) or value.shape != main.shape[:2]):
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ArgumentError(f"Expected {name} to be a tensor of shape {tuple(main.shape[:2])}, but got {got}.")
+            actual = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ArgumentError(f"Expected {name} to be a tensor of shape {tuple(main.shape[:2])}, but got {actual}.")
     real = torch.ones(main.shape[:2], dtype=torch.bool, device=device) if mask is None else mask.bool()
     if not bool(real.any(1).all()):
         raise ArgumentError(
@@ -187,5 +187,5 @@ def _facts_of_tokens(inputs: Any, real: Tensor) -> dict[str, Any]:
         facts[name] = [[value for value, keep in column if keep] for column in columns]
     if len(inputs.encodings) == len(real):  # what was cut off stands beside the tokens that were not
         cut = [sum(part.special_tokens_mask.count(0) for part in encoding.overflowing) for encoding, _ in rows]
-        facts["lengths"] = [seen + hidden for seen, hidden in zip(real.sum(1).tolist(), cut, strict=True)]
+        facts["lengths"] = [visible + hidden for visible, hidden in zip(real.sum(1).tolist(), cut, strict=True)]
     return facts

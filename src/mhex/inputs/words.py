@@ -49,8 +49,8 @@ def pool(scores: Tensor, words: Tensor, count: int, pooling: Pooling) -> tuple[T
     empty = values.new_zeros(len(values), count + 1)
     how = "amax" if pooling == "max" else "sum"
     total = empty.scatter_reduce(1, place, values, how, include_self=False)
-    counted = empty.scatter_reduce(1, place, torch.ones_like(values), "amax") > 0
-    return total[:, :count].to(scores.device), counted[:, :count].to(scores.device)
+    valid = empty.scatter_reduce(1, place, torch.ones_like(values), "amax") > 0
+    return total[:, :count].to(scores.device), valid[:, :count].to(scores.device)
 
 
 def pool_runs(scores: Sequence[float], runs: Sequence[tuple[int, int]], pooling: Pooling) -> list[float]:

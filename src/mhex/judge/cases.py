@@ -293,7 +293,7 @@ class Gaps:
         gaps = torch.zeros(len(self.ids), dtype=torch.bool)
         for part in (_MAIN, self._asking, *(("shared", name) for name in case.used)):
             gaps |= self._bad.get(part, torch.tensor(False))
-        self.lost |= {i for i, gone in zip(self.ids, gaps.tolist(), strict=True) if gone}
+        self.lost |= {i for i, is_gap in zip(self.ids, gaps.tolist(), strict=True) if is_gap}
         return gaps
 
 

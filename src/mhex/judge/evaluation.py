@@ -104,12 +104,12 @@ def evaluate(
         raise ArgumentError(f"Expected pictures to be a whole number from 0 on, but got {pictures!r}.")
     if pictures and out is None:
         raise ArgumentError(f"Expected a folder for {pictures} pictures, but there is none; give it as out=.")
-    lost: dict[int, str] = {}
-    batches = in_samples(data, batch_size, limit, lost)
+    losses: dict[int, str] = {}
+    batches = in_samples(data, batch_size, limit, losses)
     first = next(batches)
     options: Any = {"target": target, "class_names": class_names, "task": task, "outputs": outputs, "seed": seed}
     options |= {"preprocess": preprocess, "window": window, "tokenizer": tokenizer, "inner_batch": inner_batch}
-    run = Run(model, first, lost, evaluator=evaluator, relabelled=relabelled, **options)
+    run = Run(model, first, losses, evaluator=evaluator, relabelled=relabelled, **options)
     folder = None if out is None else Path(out)
     run.keep(folder, None if cache is None else Path(cache), curves, pictures)
     metric_list = _metrics(run, metrics)
@@ -142,12 +142,12 @@ def evaluate(
                 say=lambda text, span=span: bar.say(f"{span}, {text}"),  # type: ignore[misc]
             )
     rows = run.parts.table()
-    lost.update(dict.fromkeys(unjudged_in(rows), NOT_FINITE))  # also by an earlier call in the same folder
-    count = max((samples.ids[-1], *lost)) + 1
+    losses.update(dict.fromkeys(unjudged_in(rows), NOT_FINITE))  # also by an earlier call in the same folder
+    count = max((samples.ids[-1], *losses)) + 1
     if folder is not None:
-        write_call(folder, call, samples=size, done=count, lost=lost)
+        write_call(folder, call, samples=size, done=count, lost=losses)
     _warn(run, count)
-    return Report(rows, run.curves.table(), lost)
+    return Report(rows, run.curves.table(), losses)
 
 
 def _metrics(run: Run, metrics: Any) -> list[MetricRun]:

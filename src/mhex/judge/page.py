@@ -56,10 +56,10 @@ def _counts(entry: Evaluation, name: str) -> str:
 
 
 def _check_images(entries: Sequence[Evaluation], images: Sequence[int] | None) -> None:
-    stored = sorted({image for entry in entries for image in entry.drawn})
+    numbers = sorted({image for entry in entries for image in entry.drawn})
     for image in images or ():
-        if image not in stored:
-            names = f"those of {', '.join(map(str, stored))}" if stored else "none"
+        if image not in numbers:
+            names = f"those of {', '.join(map(str, numbers))}" if numbers else "none"
             raise ArgumentError(
                 f"Expected images whose maps were kept, but got {image}; the folder has {names}. Evaluate with "
                 "pictures=N to keep the first N."
@@ -133,11 +133,11 @@ def _best(entry: Evaluation, metric: str) -> list[str]:
 
 def _band(curves: Tensor) -> Band:
     """The mean of curves (n, T + 1) and its bootstrap interval at each point; images without a curve do not count."""
-    counted = curves[curves.isfinite().all(1)].double()
-    if not len(counted):
+    finite = curves[curves.isfinite().all(1)].double()
+    if not len(finite):
         return [], [], []
-    ends = bootstrap(counted, lambda rows: rows.mean(-2), resamples=1000)
-    return counted.mean(0).tolist(), ends.low.tolist(), ends.high.tolist()
+    ends = bootstrap(finite, lambda rows: rows.mean(-2), resamples=1000)
+    return finite.mean(0).tolist(), ends.low.tolist(), ends.high.tolist()
 
 
 def _boxes_html(entry: Evaluation) -> str:

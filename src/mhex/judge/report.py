@@ -230,8 +230,8 @@ class Report:
         check_names("method", methods, self.methods)
         check_names("metric", metrics, self.metrics)
         names = zip(store.labels_of(self.rows), self.rows.column("metric").to_pylist(), strict=True)
-        wanted = set(product(methods, metrics))
-        rows = self.rows.take([place for place, pair in enumerate(names) if pair in wanted])
+        pairs = set(product(methods, metrics))
+        rows = self.rows.take([place for place, pair in enumerate(names) if pair in pairs])
         if not rows.num_rows:
             raise ArgumentError("Expected methods and metrics of the report, but none is left.")
         return Report(rows, self._curves, self.lost, self.broken)
@@ -334,8 +334,8 @@ class Report:
                 store.write(table, folder / f"{kind.name}-000000.parquet")
         if self.rows.num_rows:
             write_text(self.rows.column("run")[0].as_py(), folder / "run.json")
-        done = None if self.broken else len({*self.rows.column("image").to_pylist(), *self.lost})
-        write_call(folder, call or {"methods": self.methods, "metrics": self.metrics}, done=done, lost=self.lost)
+        samples = None if self.broken else len({*self.rows.column("image").to_pylist(), *self.lost})
+        write_call(folder, call or {"methods": self.methods, "metrics": self.metrics}, done=samples, lost=self.lost)
         return folder
 
     @classmethod
@@ -345,8 +345,8 @@ class Report:
         rows = store.read(path)
         if path.is_dir():
             calls = read_calls(path)
-            lost = {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
-            return cls(rows, store.read(path, store.CURVES), lost, store.broken_off(calls, rows))
+            losses = {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
+            return cls(rows, store.read(path, store.CURVES), losses, store.broken_off(calls, rows))
         try:
             facts = _Facts.model_validate(read_json((rows.schema.metadata or {}).get(_FACTS, b"{}").decode()))
         except ValueError as error:
@@ -360,9 +360,9 @@ class Report:
         Rows that are in more than one count once. More samples of the same methods are added; see `mhex.judge.rows`.
         """
         reports = (self, *reports)
-        lost = {number: reason for report in reports for number, reason in report.lost.items()}
+        losses = {number: reason for report in reports for number, reason in report.lost.items()}
         rows = store.as_table(merged([report.rows.to_pylist() for report in reports]))
-        return Report(rows, None, lost, next((report.broken for report in reports if report.broken), ""))
+        return Report(rows, None, losses, next((report.broken for report in reports if report.broken), ""))
 
     def __str__(self) -> str:
         return self.table()
@@ -421,8 +421,8 @@ def evaluations(folder: Path) -> list[Evaluation]:
             raise ArgumentError(f"Expected rows in {str(path)!r}, but its files are empty; run the evaluation again.")
         name = path.resolve().name if path == folder else path.relative_to(folder).as_posix()
         run = json.loads(report.rows.column("run")[0].as_py())
-        drawn = store.explanations_from(store.read(path, store.PHOTOS), store.read(path, store.MAPS))
-        entries.append(Evaluation(name, report, run, read_calls(path), drawn))
+        explanations = store.explanations_from(store.read(path, store.PHOTOS), store.read(path, store.MAPS))
+        entries.append(Evaluation(name, report, run, read_calls(path), explanations))
     if not entries:
         raise ArgumentError(
             f"Expected an evaluation in {str(folder)!r} or in a folder below, but there are no rows (part-*.parquet); "

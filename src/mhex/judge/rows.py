@@ -54,8 +54,8 @@ def curve_rows_of(group: RowGroup, case: Case | None = None, gaps: Gaps | None =
     metric, curves = group.metric.metric, {}
     if group.orders and case is not None and gaps is not None and isinstance(metric, CurveMetric):
         gaps.begin(group.metric.label, case)
-        curves, lost = metric.curves(*metric.of(case)), gaps.of(case)[:, None]
-        curves = {order: points.float().cpu().masked_fill(lost, math.nan) for order, points in curves.items()}
+        curves, holes = metric.curves(*metric.of(case)), gaps.of(case)[:, None]
+        curves = {order: points.float().cpu().masked_fill(holes, math.nan) for order, points in curves.items()}
     for order in group.orders:
         points = curves[order].tolist() if curves else [[]] * len(group.samples)
         for sample, values in zip(group.samples, points, strict=True):
@@ -126,8 +126,10 @@ def curves_of(
     order = reader.orders[0] if order is None else order
     if order not in reader.orders:
         raise ArgumentError(f"Metric {metric!r} reads the orders {', '.join(reader.orders)}, but got {order!r}.")
-    chosen = (pc.field("metric") == metric) & (pc.field("order") == order)
-    part = table.filter(chosen & (pc.list_value_length(pc.field("points")) > 0))  # samples without judgement have none
+    condition = (pc.field("metric") == metric) & (pc.field("order") == order)
+    part = table.filter(
+        condition & (pc.list_value_length(pc.field("points")) > 0)
+    )  # samples without judgement have none
     points, places = part.column("points").to_pylist(), _RowPlaces(part)
     lengths = set(map(len, points))
     if len(lengths) > 1:

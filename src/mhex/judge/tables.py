@@ -105,8 +105,8 @@ class Cell:
 def per_image(metric: PerImage, numbers: Numbers, output: int) -> dict[str, Tensor]:
     """The value of each image by itself, (n,), for each method; NaN where there is none."""
     # An image counts with all of its numbers or not at all, as in the table.
-    counted = {name: rows.where(rows.isfinite().all(1, keepdim=True), torch.nan) for name, rows in numbers.items()}
-    return {name: metric.summary(rows[:, None, :])[..., output] for name, rows in counted.items()}
+    finite = {name: rows.where(rows.isfinite().all(1, keepdim=True), torch.nan) for name, rows in numbers.items()}
+    return {name: metric.summary(rows[:, None, :])[..., output] for name, rows in finite.items()}
 
 
 def compared(metric: PerImage, numbers: Numbers, names: Sequence[str], output: int) -> tuple[Tensor, Summary | None]:
@@ -135,11 +135,11 @@ def cells_of(
     """
     cells, spans = [], {}
     for method, rows in numbers.items():
-        counted = rows[rows.isfinite().all(1)]
+        finite = rows[rows.isfinite().all(1)]
         spans[method] = torch.full((3, len(metric.outputs)), torch.nan, dtype=torch.float64)
-        if len(counted):
-            ends = interval_of(counted, metric.summary, resamples, confidence, seed, hits=metric.hits)
-            spans[method] = torch.stack([metric.summary(counted), ends.low, ends.high])
+        if len(finite):
+            ends = interval_of(finite, metric.summary, resamples, confidence, seed, hits=metric.hits)
+            spans[method] = torch.stack([metric.summary(finite), ends.low, ends.high])
     judged = [images for method, images in presence.items() if not is_control(method)]  # controls may have others
     apart = not all(torch.equal(images, judged[0]) for images in judged)
     for k, verdict in enumerate(_verdicts(metric, numbers, outputs)):
@@ -239,8 +239,8 @@ def _counts(cells: Sequence[Cell]) -> str:
     parts = []
     for size in sorted(sizes, key=lambda size: (size != usual, -size[0])):
         why = f": {cells[0].skips}" if cells[0].skips else ""
-        counted = f"n = {size[0]}" + (f" ({size[1]} skipped{why})" if size[1] else "")
-        parts.append(counted if size == usual else f"{counted} of {', '.join(sizes[size])}")
+        words = f"n = {size[0]}" + (f" ({size[1]} skipped{why})" if size[1] else "")
+        parts.append(words if size == usual else f"{words} of {', '.join(sizes[size])}")
     tested = [(cell.tested, cell.n) for cell in cells if cell.tested is not None]
     if any(span[0] < n for span, n in tested):
         low, high = min(span[0] for span, _ in tested), max(span[1] for span, _ in tested)

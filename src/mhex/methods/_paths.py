@@ -40,9 +40,9 @@ _GRAPH = 4  # how much more memory a sample takes with a graph
 
 def settle_site(trace: Trace, site: Site) -> str:
     """Which tokens are explained, written into the result; `"auto"` is as `cdam` says."""
-    chosen = ("block_input" if trace.anatomy.readout == "mean" else "tokens") if site == "auto" else site
-    trace.chosen["site"] = chosen
-    return chosen
+    choice = ("block_input" if trace.anatomy.readout == "mean" else "tokens") if site == "auto" else site
+    trace.chosen["site"] = choice
+    return choice
 
 
 def path_scores(

@@ -62,10 +62,10 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
             scale (q_0 (k_i - b_k)) ((v_i - z_0) g)]`, `g = dy/dz_0`. For models that read class tokens, whose own
             scores are then 0.
     """
-    chosen = settle_site(trace, site)
+    source = settle_site(trace, site)
     if closed_form:
         return _closed_form(trace, y)
-    tokens = trace.blocks[-1].site(chosen)
+    tokens = trace.blocks[-1].site(source)
     (gradient,) = trace.gradient(y, tokens)
     products = detach_float32(tokens) * detach_float32(gradient)
     scores = products.sum(-1)

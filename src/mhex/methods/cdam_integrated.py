@@ -38,12 +38,12 @@ def cdam_integrated(
     """
     check_count("steps", steps)
     nodes, weights = quadrature(rule, steps)
-    chosen = settle_site(trace, site)
-    tokens = detach_float32(trace.blocks[-1].site(chosen))
+    source = settle_site(trace, site)
+    tokens = detach_float32(trace.blocks[-1].site(source))
     result = path_scores(
-        trace, chosen, target, lambda step: nodes[step] * tokens, weights, "integrated CDAM", factor=tokens
+        trace, source, target, lambda step: nodes[step] * tokens, weights, "integrated CDAM", factor=tokens
     )
-    begin = target.scores(trace.replay(**{chosen: torch.zeros_like(trace.blocks[-1].site(chosen))})).detach()
+    begin = target.scores(trace.replay(**{source: torch.zeros_like(trace.blocks[-1].site(source))})).detach()
     change = target.scores(trace.outcome).detach() - begin
     gap = result.masked_fill(~trace.real[:, None], 0.0).sum(-1) - change
     trace.cost["tails"] += 1

@@ -35,12 +35,12 @@ def cdam_smooth(
     """
     check_count("n", n)
     check_number("sigma", sigma)
-    chosen = settle_site(trace, site)
-    tokens = detach_float32(trace.blocks[-1].site(chosen))
+    source = settle_site(trace, site)
+    tokens = detach_float32(trace.blocks[-1].site(source))
     spread = torch.stack([sample[real].std(correction=0) for sample, real in zip(tokens, trace.real, strict=True)])
     level = sigma * spread[:, None, None]
 
     def noisy(draw: int) -> Tensor:
         return tokens + level * trace.noise(draw, *tokens.shape[1:]).to(tokens)
 
-    return path_scores(trace, chosen, target, noisy, [1 / n] * n, "smooth CDAM")
+    return path_scores(trace, source, target, noisy, [1 / n] * n, "smooth CDAM")

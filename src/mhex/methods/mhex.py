@@ -75,12 +75,12 @@ def mhex(
     reading = trace.heads
     assert isinstance(reading, HeadReading)
     text = trace.batch.modality == "text"
-    chosen: str = preset
+    choice: str = preset
     if preset == "auto":
-        chosen, pooled = automatic(text, reading)
+        choice, pooled = automatic(text, reading)
         activation = activation or pooled
     settings = settle(
-        chosen,
+        choice,
         alpha=alpha,
         sharpness=sharpness,
         negative_sharpness=negative_sharpness,
@@ -95,7 +95,7 @@ def mhex(
     maps = {name: trace.on_grid(block) for name, block in maps.items()}
     positive, negative = thresholds(settings, reading.heads.settings.num_classes)
     trace.chosen = {**asdict(settings), "sharpness": positive, "negative_sharpness": negative}
-    trace.chosen.update(preset=chosen, blocks=names)
+    trace.chosen.update(preset=choice, blocks=names)
     if per_layer:
         trace.layers = dict(maps)
     return saliency.combined(maps, settings, None if text else trace.batch.pixels.shape[-2:])

@@ -116,10 +116,10 @@ def _own_window(trace: Trace) -> tuple[int, int]:
     if trace.anatomy.patch is not None:
         return trace.anatomy.patch
     height, width = trace.batch.pixels.shape[-2:]
-    wanted = min(height, width) / _WINDOWS
+    target = min(height, width) / _WINDOWS
     common = math.gcd(height, width)
-    near = [d for d in range(1, common + 1) if common % d == 0 and wanted / 2 <= d <= wanted * 2]
-    best = min(near, key=lambda d: abs(math.log(d / wanted)), default=max(1, round(wanted)))
+    near = [d for d in range(1, common + 1) if common % d == 0 and target / 2 <= d <= target * 2]
+    best = min(near, key=lambda d: abs(math.log(d / target)), default=max(1, round(target)))
     return best, best
 
 

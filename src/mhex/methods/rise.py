@@ -78,13 +78,13 @@ def rise(
             return (pixels[samples] * masks[:, None]).to(pixels.dtype)
 
     parts = scored_variants(trace, target, n, make, run_hidden(trace, hide), "RISE", batch_size, shares=True)
-    weighted, cover, done = torch.zeros((), dtype=kind, device=trace.logits.device), torch.zeros(()), 0
+    weighted, cover, count = torch.zeros((), dtype=kind, device=trace.logits.device), torch.zeros(()), 0
     for first, masks, table in parts:
-        seen = (masks if special is None else masks[:, None] | special).to(kind)  # special tokens are never hidden
+        visible = (masks if special is None else masks[:, None] | special).to(kind)  # special tokens are never hidden
         letters = "v" if special is None else "vb"
-        weighted = weighted + torch.einsum(f"vbk,{letters}...->bk...", table.to(kind), seen)
-        cover = cover.to(seen) + seen[max(0, done - first) :].sum(0)  # each mask once
-        done = first + len(masks)
+        weighted = weighted + torch.einsum(f"vbk,{letters}...->bk...", table.to(kind), visible)
+        cover = cover.to(visible) + visible[max(0, count - first) :].sum(0)  # each mask once
+        count = first + len(masks)
     trace.signed = not target.probable
     result: Tensor = weighted / (cover if special is None else cover[:, None]).clamp_min(torch.finfo(kind).tiny)
     return result
@@ -96,11 +96,11 @@ def _grids(trace: Trace, p: float, grid: int, kind: torch.dtype) -> Callable[[in
     cells = [math.ceil(side / grid) for side in sides]
 
     def make(first: int, last: int) -> Tensor:
-        drawn = torch.stack([trace.noise(k, grid * grid + 2) for k in range(first, last)])
-        visible = (drawn[:, :-2] < NormalDist().inv_cdf(p)).to(kind).view(-1, 1, grid, grid)
+        numbers = torch.stack([trace.noise(k, grid * grid + 2) for k in range(first, last)])
+        visible = (numbers[:, :-2] < NormalDist().inv_cdf(p)).to(kind).view(-1, 1, grid, grid)
         large = [(grid + 1) * cell for cell in cells]
         masks = F.interpolate(visible, size=large, mode="bilinear", align_corners=False)[:, 0]
-        shifts = (torch.special.ndtr(drawn[:, -2:]) * drawn.new_tensor(cells)).long().tolist()
+        shifts = (torch.special.ndtr(numbers[:, -2:]) * numbers.new_tensor(cells)).long().tolist()
         tops = [(min(y, cells[0] - 1), min(x, cells[1] - 1)) for y, x in shifts]
         return torch.stack([m[y : y + sides[0], x : x + sides[1]] for m, (y, x) in zip(masks, tops, strict=True)])
 

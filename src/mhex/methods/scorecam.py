@@ -41,8 +41,8 @@ def scorecam(
     images, maps = trace.batch.pixels, trace.as_maps(trace.features)
     if max_channels is not None and max_channels < maps.shape[1]:
         energy = maps.var((2, 3), correction=0)
-        chosen = energy.argsort(dim=1, descending=True, stable=True)[:, :max_channels].sort(1).values
-        maps = maps.gather(1, chosen[..., None, None].expand(-1, -1, *maps.shape[2:]))
+        strongest = energy.argsort(dim=1, descending=True, stable=True)[:, :max_channels].sort(1).values
+        maps = maps.gather(1, strongest[..., None, None].expand(-1, -1, *maps.shape[2:]))
 
     def through(grids: Tensor, samples: Tensor) -> Tensor:
         maps = grids[torch.arange(len(samples), device=samples.device), samples]  # every sample has its own

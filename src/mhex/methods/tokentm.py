@@ -72,8 +72,8 @@ def tokentm(
         ffn: Whether MLPs are counted.
         start: `"lengths"` of the tokens entering the first block, or `"identity"`.
     """
-    chosen = {"weights": weights, "reference": reference, "heads": heads}
-    mixing, changing, lengths = trace.once("weights", lambda: _transformation_weights(trace, chosen, value_bias, ffn))
+    settings = {"weights": weights, "reference": reference, "heads": heads}
+    mixing, changing, lengths = trace.once("weights", lambda: _transformation_weights(trace, settings, value_bias, ffn))
     z_gradients = trace.gradient(y, *(block.z for block in trace.blocks))
     row = share = trace.readout  # share: by skip connections alone
     for number in reversed(range(len(trace.blocks))):
@@ -159,8 +159,8 @@ def _weight(measures: Tensor, real: Tensor, kind: str) -> Tensor:
         return ratio
     lengths = before * after
     alike = (product / lengths.where(lengths > 0, torch.inf)).exp()
-    counted = real.to(alike.dtype).reshape(real.shape[0], *[1] * (alike.dim() - 3), real.shape[1])
-    direction = alike / ((alike * counted).sum(-1, keepdim=True) / counted.sum(-1, keepdim=True))
+    valid = real.to(alike.dtype).reshape(real.shape[0], *[1] * (alike.dim() - 3), real.shape[1])
+    direction = alike / ((alike * valid).sum(-1, keepdim=True) / valid.sum(-1, keepdim=True))
     return direction if kind == "direction" else ratio * direction
 
 

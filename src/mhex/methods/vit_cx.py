@@ -80,8 +80,8 @@ def _effects(
     """`p(x M + n) - p(x + n)` for some masks and all targets, (M, K), and these masks."""
     image = trace.batch.pixels[n]
     masks = _on_image(grid[start:stop], (image.shape[-2], image.shape[-1]))
-    drawn = torch.stack([trace.noise(m, *image.shape) for m in range(start, stop)])
-    hidden = (1 - masks[:, None]) * level * drawn.to(masks)
+    noise = torch.stack([trace.noise(m, *image.shape) for m in range(start, stop)])
+    hidden = (1 - masks[:, None]) * level * noise.to(masks)
     pairs = torch.cat([image.to(masks) * masks[:, None] + hidden, image.to(masks) + hidden]).to(image.dtype)
     shares = target.shares(trace.rerun(pairs, torch.full((len(pairs),), n, device=pairs.device)), sample=n)
     return shares[: len(masks)] - shares[len(masks) :], masks

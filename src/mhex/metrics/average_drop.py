@@ -35,8 +35,8 @@ class HiddenProtocol(MaskedProtocol):
     def __post_init__(self) -> None:
         texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
         right = not isinstance(self.reference, str) or self.reference in PIXELS[:-1]
-        wanted = f"the reference to be one of {', '.join(PIXELS[:-1])}"
-        check_that(right, wanted, repr(self.reference), texts if self.reference in WORDS else "")
+        expectation = f"the reference to be one of {', '.join(PIXELS[:-1])}"
+        check_that(right, expectation, repr(self.reference), texts if self.reference in WORDS else "")
         super().__post_init__()
 
 
@@ -83,8 +83,8 @@ class TextDropProtocol(MaskedProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         hard = self.reference in WORDS and not self.mode.startswith("soft")
-        wanted = f"a reference of texts ({', '.join(WORDS)}) and mode 'remove' or 'keep'"
-        check_that(hard, wanted, f"{self.reference!r} and {self.mode!r}")
+        expectation = f"a reference of texts ({', '.join(WORDS)}) and mode 'remove' or 'keep'"
+        check_that(hard, expectation, f"{self.reference!r} and {self.mode!r}")
 
 
 def average_drop(result: MaskedResult, scored: str = "explained", relative: bool = True) -> Tensor:

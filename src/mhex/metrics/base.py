@@ -152,8 +152,8 @@ class PerImage(Metric):
         results = tuple(map(self._by_protocol, results))
         rows = self.score(*results).detach().double()
         rows = rows[:, None] if rows.dim() == 1 else rows
-        wanted = f"{len(self.columns)} numbers per image ({', '.join(self.columns)}) from `score`"
-        check_that(rows.dim() == 2 and rows.shape[1] == len(self.columns), wanted, f"shape {tuple(rows.shape)}")
+        expectation = f"{len(self.columns)} numbers per image ({', '.join(self.columns)}) from `score`"
+        check_that(rows.dim() == 2 and rows.shape[1] == len(self.columns), expectation, f"shape {tuple(rows.shape)}")
         numbers = getattr(results[0], "ids", None) if ids is None and results else ids
         numbers = [_UNNUMBERED] * len(rows) if numbers is None else numbers
         numbers = torch.as_tensor(numbers, device=rows.device).long()
@@ -211,18 +211,18 @@ class PerImage(Metric):
         Without an image that counts, values are NaN.
         """
         _, rows = self.rows()
-        counted = rows[rows.isfinite().all(1)].cpu()
+        finite = rows[rows.isfinite().all(1)].cpu()
         value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)
-        if len(counted):
-            value = self.summary(counted)
+        if len(finite):
+            value = self.summary(finite)
             settings = (self.resamples, self.confidence, self.bootstrap_seed, self.interval, self.hits)
-            low, high = interval_of(counted, self.summary, *settings)
+            low, high = interval_of(finite, self.summary, *settings)
         columns = zip(self.outputs, value.tolist(), low.tolist(), high.tolist(), strict=True)
         outputs = {name: {"value": v, "ci_low": start, "ci_high": end} for name, v, start, end in columns}
         return {
             **outputs[self.outputs[0]],
-            "n": len(counted),
-            "n_skipped": len(rows) - len(counted),
+            "n": len(finite),
+            "n_skipped": len(rows) - len(finite),
             "all": outputs,
             "confidence": self.confidence,
             "interval": self.interval,

@@ -99,8 +99,8 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
             places = [s for s in range(1, short + 1) if (height - s + 1) * (width - s + 1) >= self.count]
             advice = "; give sizes=, such as (1, 2, 3), or a smaller count="
             check_that(bool(places), f"images with at least {self.count} places for a box", f"{height}x{width}", advice)
-            chosen = sorted({max(1, places[-1] * k // self.sizes) for k in range(1, self.sizes + 1)})
-            return tuple(chosen), tuple(chosen)
+            sizes = sorted({max(1, places[-1] * k // self.sizes) for k in range(1, self.sizes + 1)})
+            return tuple(sizes), tuple(sizes)
         sides = tuple(s if self.grid is None else max(1, s * short // self.grid) for s in self.sizes)
         check_that(sides[-1] <= short, f"boxes that fit images of {height}x{width}", f"sides {sides}")
         return self.sizes, sides
@@ -135,8 +135,8 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
             changed = torch.where(hidden[:, None], stand_in[samples], pixels[samples])
             return subject.variants(changed, samples, rows=False)
 
-        wanted = subject.classes(explained, other_class)
-        drops = drops_of(subject, (self, radius), len(sides) * self.count, change, wanted, "boxes")
+        target = subject.classes(explained, other_class)
+        drops = drops_of(subject, (self, radius), len(sides) * self.count, change, target, "boxes")
         return BoxResult(drops.ids, (height, width), sizes, sides, corners, drops, runner=self)
 
     def pixels(self, number: int, side: int, draw: int, image: tuple[int, int]) -> Tensor:
@@ -183,11 +183,11 @@ def box_correlation(result: BoxResult, saliency: Tensor, explained: Tensor | Non
     # An offset of the map changes no correlation, and without it a constant map has sums of exactly 0.
     maps = check_maps(saliency, len(result.ids), result.image).double()
     maps = maps - maps.flatten(1).amin(1).view(-1, 1, 1)
-    sums, lost = result.sums(maps), result.lost(explained)
+    sums, drops = result.sums(maps), result.lost(explained)
     least = _ROUNDING * result.image[0] * result.image[1] * maps.flatten(1).amax(1)
     flat = sums.amax(-1) - sums.amin(-1) <= least[:, None].to(sums)
-    flat |= lost.amax(-1) - lost.amin(-1) <= result.drops.rounding[:, None]
-    return torch.where(flat, 0.0, correlation(sums, lost)), flat
+    flat |= drops.amax(-1) - drops.amin(-1) <= result.drops.rounding[:, None]
+    return torch.where(flat, 0.0, correlation(sums, drops)), flat
 
 
 def box_area(r: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:

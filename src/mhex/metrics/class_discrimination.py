@@ -56,9 +56,9 @@ def class_discrimination(
     classes, exchanged = first.classes[:, [0, 3]], second.classes[:, [3, 0]]
     single = (classes[:, 1] < 0) | (classes[:, 1] == classes[:, 0])
     matching = bool((classes == exchanged).all(1).logical_or(single).all())
-    wanted = "curves and boxes of the same images, along maps of two classes that are exchanged"
-    got = f"the classes {classes.tolist()} and {second.classes[:, [0, 3]].tolist()}"
-    check_that(first.ids == second.ids == boxes.ids and matching, wanted, got)
+    expectation = "curves and boxes of the same images, along maps of two classes that are exchanged"
+    actual = f"the classes {classes.tolist()} and {second.classes[:, [0, 3]].tolist()}"
+    check_that(first.ids == second.ids == boxes.ids and matching, expectation, actual)
     gains = []
     for right, wrong, scored, (right_map, wrong_map) in (
         (first, second, classes[:, 0], maps),

@@ -86,10 +86,10 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
         nothing = (result.units == 0).view(-1, 1, 1)
         probabilities = (result.z - result.norm).exp()[..., :3].masked_fill(result.classes[:, None, :3] < 0, torch.nan)
         tables = []
-        for order, wanted in (("mif", share), ("lif", result.units[:, None] - share)):
+        for order, amount in (("mif", share), ("lif", result.units[:, None] - share)):
             # The first step with so many removed: small samples have the same number at several steps.
-            step = (result.removed[:, None] < wanted[..., None]).sum(-1)
-            if not torch.equal(result.removed.gather(1, step), wanted):
+            step = (result.removed[:, None] < amount[..., None]).sum(-1)
+            if not torch.equal(result.removed.gather(1, step), amount):
                 return None
             along = probabilities[result.runner.orders.index(order)]
             tables.append(along.gather(1, step[..., None].expand(-1, -1, 3)).masked_fill(nothing, torch.nan))

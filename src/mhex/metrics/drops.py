@@ -28,14 +28,14 @@ class Drops:
 
     def of(self, classes: Tensor | None = None) -> Tensor:
         """Differences for one class of each sample, (B, n), by default the predicted one; NaN where it is -1."""
-        wanted = self.predicted if classes is None else torch.as_tensor(classes).to(self.classes)
-        fits = wanted.shape == self.predicted.shape
-        check_that(fits, f"one class for each of {len(self.ids)} samples", tuple(wanted.shape))
-        has = self.has(wanted[:, None])
-        check_that(has, "classes whose scores were kept", wanted.tolist(), "; ask the runner for them")
-        column = (self.classes == wanted[:, None]).int().argmax(1)
-        values = self.values[torch.arange(len(wanted), device=wanted.device), :, column]
-        return values.masked_fill(wanted[:, None] < 0, torch.nan)
+        target = self.predicted if classes is None else torch.as_tensor(classes).to(self.classes)
+        fits = target.shape == self.predicted.shape
+        check_that(fits, f"one class for each of {len(self.ids)} samples", tuple(target.shape))
+        has = self.has(target[:, None])
+        check_that(has, "classes whose scores were kept", target.tolist(), "; ask the runner for them")
+        column = (self.classes == target[:, None]).int().argmax(1)
+        values = self.values[torch.arange(len(target), device=target.device), :, column]
+        return values.masked_fill(target[:, None] < 0, torch.nan)
 
 
 def drops_of(subject: Subject, key: Hashable, count: int, change: Change, wanted: Tensor, words: str) -> Drops:

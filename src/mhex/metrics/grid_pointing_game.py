@@ -50,8 +50,8 @@ def mosaics(
     """
     check_images(subject)
     divides = n >= 2 and each >= 1 and n * n % each == 0 and n * n != each
-    wanted = "n of at least 2 and a number of images per class that divides n * n and is below it"
-    check_that(divides, wanted, f"n={n} and each={each}")
+    expectation = "n of at least 2 and a number of images per class that divides n * n and is below it"
+    check_that(divides, expectation, f"n={n} and each={each}")
     height, width = subject.batch.pixels.shape[-2:]
     fits = not shrink or not (height % n or width % n)
     advice = "; choose another n, or shrink=False"
@@ -89,8 +89,8 @@ def _groups(sure: list[int], ids: list[int], label: list[int], cells: int, each:
         ready.sort(key=lambda members: (-len(members), draw[members[0]][0]))
         if len(ready) < cells // each:
             return groups
-        chosen = [members.pop(0) for members in ready[: cells // each] for _ in range(each)]
-        groups.append(sorted(chosen, key=lambda i: (draw[i][1], ids[i])))
+        group = [members.pop(0) for members in ready[: cells // each] for _ in range(each)]
+        groups.append(sorted(group, key=lambda i: (draw[i][1], ids[i])))
 
 
 def grid_pointing_game(saliency: Tensor, cells: Tensor) -> Tensor:

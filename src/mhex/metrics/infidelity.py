@@ -88,10 +88,10 @@ class NoiseProtocol(Protocol, Runner[NoiseResult]):
 
         def change(samples: Tensor, draws: Tensor) -> Batch:
             # Samples come in order, each with several of its draws.
-            chosen: dict[int, list[int]] = {}
+            rows: dict[int, list[int]] = {}
             for sample, draw in zip(samples.tolist(), draws.tolist(), strict=True):
-                chosen.setdefault(sample, []).append(draw)
-            pattern = torch.cat([self.patterns(subject.ids[b], numbers, shape) for b, numbers in chosen.items()])
+                rows.setdefault(sample, []).append(draw)
+            pattern = torch.cat([self.patterns(subject.ids[b], numbers, shape) for b, numbers in rows.items()])
             pattern, clean = pattern.to(pixels), pixels[samples]
             changed = clean - pattern if stand_in is None else torch.where(pattern > 0, stand_in[samples], clean)
             return subject.variants(changed, samples, rows=False)
@@ -130,9 +130,9 @@ def infidelity(result: NoiseResult, saliency: Tensor, explained: Tensor | None =
         saliency: Maps (B, h, w).
         explained: Class whose logit is read, (B,); None for the predicted class.
     """
-    seen = result.drops.of(explained)
-    still = (seen.abs() <= result.drops.rounding[:, None]).all(1, keepdim=True)
-    return squared_errors(result.products(saliency), seen.masked_fill(still, 0.0))
+    drops = result.drops.of(explained)
+    still = (drops.abs() <= result.drops.rounding[:, None]).all(1, keepdim=True)
+    return squared_errors(result.products(saliency), drops.masked_fill(still, 0.0))
 
 
 def squared_errors(foretold: Tensor, seen: Tensor) -> Tensor:

@@ -71,9 +71,9 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
             chunks = subject.run(subject.batch.size, partial(subject.variants, near))
             predicted = torch.cat([top_class(logits) for _, logits in chunks])
             flipped.append(predicted != subject.predicted)
-        used = self if subject.batch.scale is not None else replace(self, units="model")
+        runner = self if subject.batch.scale is not None else replace(self, units="model")
         numbers = (maps.norm(dim=1), torch.stack(change, 1), torch.stack(flipped, 1))
-        return NeighbourResult(tuple(subject.ids), *numbers, runner=used)
+        return NeighbourResult(tuple(subject.ids), *numbers, runner=runner)
 
     def _radius(self, subject: Subject) -> Tensor:
         """The radius in units of the model's input, (C, 1, 1) or a single number."""
@@ -99,8 +99,8 @@ def explain_again(
 ) -> Tensor:
     """Maps of other pixels of the samples, (B, N), float64; of another shape than `like` (B, ...) they are refused."""
     maps = again(image_inputs(subject, pixels), classes)
-    got = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-    check_that(got == tuple(like.shape), f"maps of shape {tuple(like.shape)} when explained again", got)
+    actual = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+    check_that(actual == tuple(like.shape), f"maps of shape {tuple(like.shape)} when explained again", actual)
     return check_map(subject, maps).double().flatten(1)
 
 

@@ -39,8 +39,8 @@ def on_mask(saliency: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         raise ArgumentError(f"Expected maps (B, h, w) and as many masks (B, H, W), but got {shapes}.")
     check_that(bool(saliency.isfinite().all()), "finite maps", "NaN or infinity")
     wrong = mask[(mask != 1) & (mask != 0) & (mask != -1)].tolist()
-    got = f"the value {wrong[0]:g}" if wrong else ""
-    check_that(not wrong, MASK, got, "; write other values as one of these")
+    actual = f"the value {wrong[0]:g}" if wrong else ""
+    check_that(not wrong, MASK, actual, "; write other values as one of these")
     mask = mask.to(saliency.device)
     return at_size(saliency.double(), (mask.shape[-2], mask.shape[-1])), mask.to(torch.int8)
 
@@ -72,8 +72,8 @@ def pointing_game(saliency: Tensor, mask: Tensor, tolerance: int = 0) -> Tensor:
     """
     check_that(tolerance >= 0, "a tolerance of 0 pixels or more", tolerance)
     saliency, mask = on_mask(saliency, mask)
-    seen = saliency.masked_fill(mask < 0, -torch.inf).flatten(1)
-    highest = (seen == seen.amax(1, keepdim=True)) & (mask >= 0).flatten(1)
+    visible = saliency.masked_fill(mask < 0, -torch.inf).flatten(1)
+    highest = (visible == visible.amax(1, keepdim=True)) & (mask >= 0).flatten(1)
     inside = _grown(mask == 1, tolerance).flatten(1)
     return skip_empty((highest & inside).sum(1).double() / highest.sum(1), mask)
 

@@ -45,9 +45,9 @@ def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
     """
     saliency, mask = on_mask(saliency, mask)
     scaled, mask = minmax(saliency).flatten(1), mask.flatten(1)
-    inside, outside, seen = mask == 1, mask == 0, mask >= 0
-    two_classes = [torch.cat(pair, 1) for pair in ((1 - scaled, scaled), (outside, inside), (seen, seen))]
-    precisions = torch.stack([average_precision(*two_classes), average_precision(scaled, inside, seen)], 1)
+    inside, outside, visible = mask == 1, mask == 0, mask >= 0
+    two_classes = [torch.cat(pair, 1) for pair in ((1 - scaled, scaled), (outside, inside), (visible, visible))]
+    precisions = torch.stack([average_precision(*two_classes), average_precision(scaled, inside, visible)], 1)
     sizes = torch.stack([inside.sum(1), outside.sum(1)], 1)
     levels: list[Tensor | float] = [scaled.mean(1, keepdim=True), *SEARCHED]
     counts = [((scaled > level) & part).sum(1) for level in levels for part in (inside, outside)]  # strictly
@@ -141,8 +141,8 @@ class Segmentation(LocationMetric):
         best_miou, best_pacc = agreement(*best[0].unbind(-1), *best[1].unbind(-1))
         missing = torch.where(best[2].isnan(), torch.nan, 0.0).to(rows)
         at_best = [best_miou + missing, best_pacc + missing]
-        chosen = at_best if self.protocol.threshold == "best" else [miou[..., 0], pacc[..., 0]]
-        return torch.stack([*chosen, *precisions.unbind(-1), *at_best, best[2]], -1)
+        values = at_best if self.protocol.threshold == "best" else [miou[..., 0], pacc[..., 0]]
+        return torch.stack([*values, *precisions.unbind(-1), *at_best, best[2]], -1)
 
 
 def _of_sums(sums: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,9 +58,9 @@ def token_f1(words: WordScores, k: Sequence[int] = _K, mode: str = "signed", see
     number = words.counted.sum(1)
     columns = []
     for most in k:
-        chosen = number.clamp_max(most)
-        hits = ((rank < chosen[:, None]) & marked).sum(1).double()
-        columns.append(2 * hits / (chosen + size))  # 2 P R / (P + R) with P = hits / chosen and R = hits / size
+        choice = number.clamp_max(most)
+        hits = ((rank < choice[:, None]) & marked).sum(1).double()
+        columns.append(2 * hits / (choice + size))  # 2 P R / (P + R) with P = hits / chosen and R = hits / size
     return torch.stack(columns, 1).masked_fill((size == 0)[:, None], torch.nan)
 
 
@@ -128,9 +128,9 @@ class TokenF1(PerImage):
         rows = zip(marks, case.ids, texts, strict=True)
         rationale = [marked_words(row, f"sample {i}", text) for row, i, text in rows]
         units = text_units(case.subject, case.saliency, "word", self.protocol.words, self.protocol.pooling)
-        counted = units.counted
-        assert counted is not None
-        return (WordScores(tuple(case.ids), units.scores, counted, rationale),)
+        valid = units.counted
+        assert valid is not None
+        return (WordScores(tuple(case.ids), units.scores, valid, rationale),)
 
     def score(self, words: WordScores) -> Tensor:
         return torch.cat([super().score(words), recall_bound(words)[:, None]], 1)

@@ -81,16 +81,16 @@ class MaskedPass(Runner[MaskedResult]):
 
     def _text(self, subject: Subject, saliency: Tensor) -> tuple[Tensor, Any, Tensor]:
         right = self.reference in WORDS and not self.mode.startswith("soft")
-        wanted = f"a reference of texts ({', '.join(WORDS)}) and a mode that is not soft"
-        check_that(right, wanted, f"{self.reference!r} and {self.mode!r}")
+        expectation = f"a reference of texts ({', '.join(WORDS)}) and a mode that is not soft"
+        check_that(right, expectation, f"{self.reference!r} and {self.mode!r}")
         units = text_units(subject, saliency, "token")
-        counted = ~subject.batch.roles[1]
-        place = ranks(units.scores, subject.ids, self.seed, "random", counted)
+        valid = ~subject.batch.roles[1]
+        place = ranks(units.scores, subject.ids, self.seed, "random", valid)
         # Whole numbers, so that there are no floating-point surprises: 0.1 of 30 is 3, rounded up or down.
         above = 9_999 if self.rounding == "up" else 0
         number = ((units.number * round(self.fraction * 10_000) + above) // 10_000).clamp(1, self.most)
         salient = place < number[:, None]
-        hidden = (~salient if self.mode == "keep" else salient) & counted
+        hidden = (~salient if self.mode == "keep" else salient) & valid
         scaled, nothing = minmax(units.scores), units.number == 0
         return scaled, lambda jobs: removed_words(subject, self.reference, hidden[jobs], jobs), nothing
 

@@ -54,8 +54,8 @@ def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Te
     """
     check_that(sigma > 0, "sigma of the blur to be above 0", sigma)
     radius = math.ceil(3 * sigma) if radius is None else radius
-    whole = isinstance(radius, int) and radius >= 1
-    check_that(whole, "the radius of the blur to be a whole number from 1 on", repr(radius))
+    is_count = isinstance(radius, int) and radius >= 1
+    check_that(is_count, "the radius of the blur to be a whole number from 1 on", repr(radius))
     if radius >= min(pixels.shape[-2:]):
         raise ArgumentError(
             f"Expected a blur that fits images of {pixels.shape[-2]}x{pixels.shape[-1]}, but with sigma {sigma:g} it "
@@ -173,8 +173,8 @@ def _solved(pixels: Tensor, hole: Tensor) -> Tensor:
     """All images by conjugate gradients, each cycle of multigrid a step of them."""
     emptied = hole.flatten(1).all(1).view(-1, 1, 1, 1)
     # Accuracy is relative to the right side, in which an offset would hide what is to be solved for.
-    counted = ~hole | emptied
-    mean = torch.where(counted, pixels, 0.0).sum((2, 3), keepdim=True) / counted.sum((2, 3), keepdim=True)
+    valid = ~hole | emptied
+    mean = torch.where(valid, pixels, 0.0).sum((2, 3), keepdim=True) / valid.sum((2, 3), keepdim=True)
     grids = _grids(hole & ~emptied, pixels.dtype)
     if not grids:
         return torch.where(emptied, mean, pixels)

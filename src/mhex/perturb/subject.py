@@ -115,8 +115,8 @@ class Subject:
             progress: Draw progress bars.
         """
         number = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 1
-        wanted = "the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole number"
-        check_that(number or batch_size is None, f"{wanted} from 1 on", repr(batch_size))
+        expectation = "the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole number"
+        check_that(number or batch_size is None, f"{expectation} from 1 on", repr(batch_size))
         self.model = unwrap(model)
         numbers = None if ids is None else [int(i) for i in ids]
         ready = isinstance(inputs, Prepared)
@@ -257,8 +257,8 @@ class Subject:
         columns = [self.predicted if explained is None else explained, self.predicted, self.label, other_class]
         classes = torch.stack([none if column is None else column.to(self.device) for column in columns], 1)
         wrong = (classes >= self.count).any(1) | (classes[:, 0] < 0)
-        wanted = f"one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples"
-        check_that(not bool(wrong.any()), wanted, classes[:, 0].tolist())
+        expectation = f"one explained class from 0 to {self.count - 1} for each of {self.batch.size} samples"
+        check_that(not bool(wrong.any()), expectation, classes[:, 0].tolist())
         return classes
 
     def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:

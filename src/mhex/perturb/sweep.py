@@ -86,8 +86,8 @@ class SweepResult(PassResult):
 
     def _place(self, order: str) -> int:
         orders: tuple[str, ...] = self.runner.orders
-        wanted = f"one of the orders of the sweep, {', '.join(orders)}"
-        check_that(order in orders, wanted, repr(order), "; make the sweep with it")
+        expectation = f"one of the orders of the sweep, {', '.join(orders)}"
+        check_that(order in orders, expectation, repr(order), "; make the sweep with it")
         return orders.index(order)
 
 
@@ -144,8 +144,8 @@ class Removal:
         passes, place = different[order], order.argsort()[inverse]
 
         def make(jobs: Tensor) -> Batch:
-            chosen = passes[size + jobs]
-            sample, removal = chosen % size, chosen // size
+            batch = passes[size + jobs]
+            sample, removal = batch % size, batch // size
             n, rank = (removal % ends)[:, None], self.rank[sample]
             least = rank >= self.units.number[sample][:, None] - n
             removed = torch.where((removal >= ends)[:, None], least, rank < n)
@@ -199,10 +199,10 @@ class PerturbationSweep(Runner[SweepResult]):
         check_choice("the reference", self.reference, (*PIXELS, *WORDS))
         check_choice("granularity", self.granularity, ("pixel", "patch", "token", "word"))
         check_choice("tie", self.tie, get_args(Tie))
-        whole = isinstance(self.steps, int) and self.steps >= 1
-        check_that(whole, "steps to be a whole number from 1 on", repr(self.steps))
-        known = bool(self.orders) and all(order in ORDERS for order in self.orders)
-        check_that(known, "orders 'mif' and 'lif'", repr(self.orders))
+        is_count = isinstance(self.steps, int) and self.steps >= 1
+        check_that(is_count, "steps to be a whole number from 1 on", repr(self.steps))
+        is_order = bool(self.orders) and all(order in ORDERS for order in self.orders)
+        check_that(is_order, "orders 'mif' and 'lif'", repr(self.orders))
         check_split(self.words)
         check_pooling(self.pooling)
 

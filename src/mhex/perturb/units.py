@@ -142,10 +142,10 @@ def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> T
 
     Texts have no image, and maps (B, T).
     """
-    axes, wanted = (2, "(B, T)") if image is None else (3, "(B, H, W)")
-    got = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
-    right = isinstance(got, tuple) and len(got) == axes and got[0] == count
-    check_that(right, f"one map for each of {count} samples, of shape {wanted}", got)
+    axes, expectation = (2, "(B, T)") if image is None else (3, "(B, H, W)")
+    actual = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
+    right = isinstance(actual, tuple) and len(actual) == axes and actual[0] == count
+    check_that(right, f"one map for each of {count} samples, of shape {expectation}", actual)
     if image is not None and not all(1 <= side <= most for side, most in zip(saliency.shape[1:], image, strict=True)):
         size, grid = ("x".join(map(str, shape)) for shape in (image, saliency.shape[1:]))
         raise ArgumentError(f"Expected maps of the size of the images, {size}, or on a coarser grid, but got {grid}.")
@@ -172,8 +172,8 @@ def units_of(
         check_choice("granularity of texts", granularity, ("token", "word"))
         return text_units(subject, saliency, granularity, words, pooling)
     patches = reference != "drop" or granularity == "patch"
-    wanted = "granularity 'patch' for the reference 'drop' of images"
-    check_that(patches, wanted, repr(granularity), ": whole patches are dropped")
+    expectation = "granularity 'patch' for the reference 'drop' of images"
+    check_that(patches, expectation, repr(granularity), ": whole patches are dropped")
     right = reference in (*PIXELS, "drop") and granularity in ("pixel", "patch")
     check_that(right, "a reference and a granularity of images", f"{reference!r} and {granularity!r}")
     saliency = check_map(subject, saliency)
@@ -183,8 +183,8 @@ def units_of(
     elif reference == "drop":
         saliency = _on_patches(subject, saliency)
     rows, columns = saliency.shape[-2:]
-    wanted = f"a map whose grid divides images of {height}x{width} for granularity 'patch'"
-    check_that(height % rows == width % columns == 0, wanted, f"{rows}x{columns}", "; choose 'pixel'")
+    expectation = f"a map whose grid divides images of {height}x{width} for granularity 'patch'"
+    check_that(height % rows == width % columns == 0, expectation, f"{rows}x{columns}", "; choose 'pixel'")
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
         cells = removed.view(-1, rows, columns)
@@ -200,8 +200,8 @@ def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:
     """Maps (B, h, w) on the patches of a plain Vision Transformer; of a finer grid, the mean over each patch."""
     rows, columns = plain_vit(subject.model).grid(*subject.batch.pixels.shape[-2:])
     height, width = saliency.shape[-2:]
-    wanted = f"maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
-    check_that(height % rows == width % columns == 0, f"{wanted}the reference 'drop'", f"{height}x{width}")
+    expectation = f"maps on the grid of the model's patches, {rows}x{columns}, or a finer one that it divides, for "
+    check_that(height % rows == width % columns == 0, f"{expectation}the reference 'drop'", f"{height}x{width}")
     return F.avg_pool2d(saliency[:, None], (height // rows, width // columns))[:, 0]
 
 
@@ -221,10 +221,10 @@ def text_units(
     if key not in subject.shared:
         subject.shared[key] = words_of(subject.prepared, words)
     word_of, most = subject.shared[key]  # (B, T, P), and the most words of a text
-    scores, counted = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
+    scores, valid = pool(saliency[..., None].expand(word_of.shape).flatten(1), word_of.flatten(1), most, pooling)
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
         words: Tensor = word_of[samples]
         return (removed.gather(1, words.clamp_min(0).flatten(1)).view(words.shape) & (words >= 0)).any(2)
 
-    return Units(scores, counted.sum(1), counted, spread)
+    return Units(scores, valid.sum(1), valid, spread)

@@ -21,7 +21,7 @@ _TEMPLATE = "recommendation.html"
 
 def recommendation_page(advice: Recommendation) -> str:
     """The whole page of a recommendation, in HTML."""
-    entry, used, budget = _evaluation(advice), spoken(advice.used), spoken(advice.budget)
+    entry, duration, budget = _evaluation(advice), spoken(advice.used), spoken(advice.budget)
     pieces = {
         **first_pieces(advice),
         "Maps": _pictures(advice, entry),
@@ -29,7 +29,7 @@ def recommendation_page(advice: Recommendation) -> str:
         "Curves": curves_html(entry),
         "Cost per explanation": cost_html(entry),
         "Not raced": _left_out(advice),
-        "Score and race": part("course", _TEMPLATE, advice=advice, used=used, budget=budget),
+        "Score and race": part("course", _TEMPLATE, advice=advice, used=duration, budget=budget),
         "How it was made": facts_html(entry),
     }
     title = f"Which method explains {advice.call['model']} best?"
@@ -50,8 +50,8 @@ def _evaluation(advice: Recommendation) -> Evaluation:
     facts = json.loads(advice.report.rows.column("run")[0].as_py())
     raced = advice.report.only([line.method for line in advice.table])
     maps = advice.saved_maps
-    drawn = {} if maps is None else explanations_from(maps.photos.table(), maps.maps.table())
-    return Evaluation("recommendation", raced, facts, [call], drawn)
+    explanations = {} if maps is None else explanations_from(maps.photos.table(), maps.maps.table())
+    return Evaluation("recommendation", raced, facts, [call], explanations)
 
 
 def _pictures(advice: Recommendation, entry: Evaluation) -> str:
@@ -60,11 +60,11 @@ def _pictures(advice: Recommendation, entry: Evaluation) -> str:
     random = [line for line in advice.table if line.method == RANDOM]
     ends = [*methods[:_BEST], *methods[_BEST:][-_WORST:], *random]
     standings = {line.method: line.standing for line in ends if not line.control}
-    drawn = {
+    explanations = {
         image: {line.method: maps[line.method] for line in ends if line.method in maps}
         for image, maps in entry.drawn.items()
     }
-    return "".join(sample_html(image, map_cards(maps, standings)) for image, maps in drawn.items() if maps)
+    return "".join(sample_html(image, map_cards(maps, standings)) for image, maps in explanations.items() if maps)
 
 
 def _behind(advice: Recommendation) -> str:

@@ -118,9 +118,9 @@ class Costs:
 
     def note(self, name: str, seconds: float) -> None:
         """Note a measured cost; the first is forgotten when a second comes, because it may hold a cold start."""
-        seen = self._seen.get(name, 0)
-        self.seconds[name] = seconds if seen < 2 else (self.seconds[name] + seconds) / 2
-        self._seen[name] = seen + 1
+        visits = self._seen.get(name, 0)
+        self.seconds[name] = seconds if visits < 2 else (self.seconds[name] + seconds) / 2
+        self._seen[name] = visits + 1
 
     def total(self, methods: Iterable[MethodRun]) -> float:
         """Seconds of a sample by all of these."""
@@ -195,13 +195,13 @@ class Race:
         run.keep(pictures=_PICTURES)
         pieces.change(lambda samples: samples.numbered(run.numbers))
         entries = [methods] if isinstance(methods, str) else list(methods)
-        wanted = [entry for entry in entries if not str(entry).startswith(PREFIX)]
-        if entries and not wanted:
+        methods_only = [entry for entry in entries if not str(entry).startswith(PREFIX)]
+        if entries and not methods_only:
             raise ArgumentError(
                 "Expected methods, but got control maps alone: they take part, and are never recommended."
             )
         every = methods == "all"
-        self.entrants = method_runs("all" if every else wanted, anatomy, controls=True)  # with control maps
+        self.entrants = method_runs("all" if every else methods_only, anatomy, controls=True)  # with control maps
         refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if every}
         self.left_out = {name: why for name, why in refusals.items() if why}
         self.too_slow: dict[str, float] = {}
@@ -217,17 +217,17 @@ class Race:
 
     def _run(self, model: nn.Module | Bundle, options: Any) -> Run:
         """The run of the first piece whose outputs are finite; samples before it are taken out."""
-        lost: dict[int, str] = {}
+        losses: dict[int, str] = {}
         while (first := self.pieces.get(0)) is not None:
-            run = Run(model, first, lost, **options)
+            run = Run(model, first, losses, **options)
             finite = run.subject.finite.tolist()
             if all(finite):
                 return run
-            lost.update({i: NOT_FINITE for i, fine in zip(first.ids, finite, strict=True) if not fine})
+            losses.update({i: NOT_FINITE for i, fine in zip(first.ids, finite, strict=True) if not fine})
             places = [place for place, fine in enumerate(finite) if fine]
             self.pieces.put(first.only(places) if places else None)
-        reasons = losses_in_words(lost)
-        raise ArgumentError(f"Expected samples that can be judged, but none of {len(lost)} can: {reasons}.")
+        reasons = losses_in_words(losses)
+        raise ArgumentError(f"Expected samples that can be judged, but none of {len(losses)} can: {reasons}.")
 
     @property
     def report(self) -> Report:
@@ -238,8 +238,8 @@ class Race:
     def lost(self) -> dict[int, str]:
         """Samples that could not be read or judged, and why, by their number in the data."""
         order = self.pieces.order
-        lost = {**self.pieces.unread, **self.run.lost}
-        return {place if order is None else order[place]: reason for place, reason in lost.items()}
+        losses = {**self.pieces.unread, **self.run.lost}
+        return {place if order is None else order[place]: reason for place, reason in losses.items()}
 
     @property
     def raced(self) -> list[MethodRun]:

@@ -173,10 +173,10 @@ def race_result(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0
     behind, sure = {best: (0.0, 0.0, 0.0)}, 1.0
     if names:
         table = torch.stack(list(differences.values()), 1)
-        used = table[table.isfinite().any(1)]
-        draws = resampled(used, lambda rows: rows.nanmean(-2), _RESAMPLES, seed)
+        finite = table[table.isfinite().any(1)]
+        draws = resampled(finite, lambda rows: rows.nanmean(-2), _RESAMPLES, seed)
         ends = draws.nanquantile(torch.tensor([0.025, 0.975], dtype=draws.dtype), 0)
-        spans = zip(used.nanmean(0).tolist(), *ends.tolist(), strict=True)
+        spans = zip(finite.nanmean(0).tolist(), *ends.tolist(), strict=True)
         behind |= dict(zip(names, spans, strict=True))
         # Where a draw has no image of a method, it says nothing of that one.
         sure = float((draws.nan_to_num(math.inf) > 0).all(1).double().mean())

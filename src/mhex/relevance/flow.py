@@ -160,8 +160,8 @@ class Flow:
 
     def settle(self) -> Tensor | None:
         """What was lost since the last time, (B,); None if nothing was."""
-        lost, self.lost = self.lost, None
-        return lost
+        losses, self.lost = self.lost, None
+        return losses
 
     def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What stands where the model calls `function`."""
@@ -181,11 +181,11 @@ class Flow:
             result = function(*args, **kwargs)
             follow(name_of_operation(operation), args, result)
             return result
-        written = operation is not function
+        in_place = operation is not function
         if kwargs.get("inplace"):  # torch hands it on by its name, however it was given
-            written, kwargs = True, {**kwargs, "inplace": False}
+            in_place, kwargs = True, {**kwargs, "inplace": False}
         result = self._apply(operation, args, kwargs)
-        if written and result is not args[0]:  # dropout hands back what it is given
+        if in_place and result is not args[0]:  # dropout hands back what it is given
             self.replaced[id(args[0])] = (args[0], result)
             if args[0]._is_view():
                 self.parts.append((args[0], function))
@@ -346,7 +346,10 @@ class Flow:
         start = start / mass.where(mass > 0, 1.0)
         start = start if signed else start.abs()
         # One pass for samples whose shares have one sign, whichever it is; those with both take part in a second.
-        relevances, lost = [torch.zeros_like(full(tensor.detach())) for tensor in tensors], start.new_zeros(len(start))
+        relevances, losses = (
+            [torch.zeros_like(full(tensor.detach())) for tensor in tensors],
+            start.new_zeros(len(start)),
+        )
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
@@ -358,8 +361,8 @@ class Flow:
             for relevance, more in zip(relevances, carried, strict=True):
                 relevance.add_(full(more) * _per_sample(sign, more))
             if (share := self.settle()) is not None:
-                lost += share * sign.flatten()
-        return relevances, _books(start, relevances[0], lost)
+                losses += share * sign.flatten()
+        return relevances, _books(start, relevances[0], losses)
 
 
 def _start(y: Tensor, sources: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:

@@ -83,10 +83,10 @@ class PairTests:
         """The tests of some methods alone, numbered anew, and corrected for their pairs."""
         place = torch.full_like(self.counts, -1)
         place[list(methods)] = torch.arange(len(methods))
-        chosen = (place[self.first] >= 0) & (place[self.second] >= 0)
-        p = self.p[chosen]
-        pairs = (place[self.first[chosen]], place[self.second[chosen]], self.difference[chosen], p)
-        return PairTests(self.counts[list(methods)], *pairs, _adjusted(p), self.n[chosen], self.flips)
+        selection = (place[self.first] >= 0) & (place[self.second] >= 0)
+        p = self.p[selection]
+        pairs = (place[self.first[selection]], place[self.second[selection]], self.difference[selection], p)
+        return PairTests(self.counts[list(methods)], *pairs, _adjusted(p), self.n[selection], self.flips)
 
     def against(self, method: int, methods: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Of each of the methods less one: difference, and p corrected for these pairs alone, (len(methods),) each."""
@@ -105,9 +105,9 @@ def pair_tests(
     values: Tensor, seed: int = 0, flips: int | None = None, summary: Summary | None = None
 ) -> list[PairTests]:
     """Test every pair of methods on the images that both have, for each output; arguments as for `all_pairs`."""
-    counted, table = present(values, summary), values.detach().double().cpu()
+    valid, table = present(values, summary), values.detach().double().cpu()
     first, second = torch.triu_indices(values.shape[1], values.shape[1], 1)
-    common = counted[:, first] & counted[:, second]
+    common = valid[:, first] & valid[:, second]
     n = common.sum(0)
     flips = max(FLIPS, _FLIPS_PER_PAIR * len(first)) if flips is None else flips
     if summary is None:
@@ -121,7 +121,7 @@ def pair_tests(
             numbers = first[pairs], second[pairs]
             difference[pairs], p[pairs] = _summary_tests(table[images], *numbers, summary, seed, flips)
     columns = zip(difference.unbind(1), p.unbind(1), strict=True)
-    return [PairTests(counted.sum(0), first, second, d, q, _adjusted(q), n, flips) for d, q in columns]
+    return [PairTests(valid.sum(0), first, second, d, q, _adjusted(q), n, flips) for d, q in columns]
 
 
 def _adjusted(p: Tensor) -> Tensor:
@@ -138,8 +138,8 @@ def _summary_tests(
         return difference, torch.stack([exchange(table[:, i], table[:, j], summary, seed, flips) for i, j in pairs])
     # To compute all of it again for each flip and pair takes minutes for a table. What one image changes is no way
     # out: values at a threshold that is searched for jump. So the spread over resamples, the same for all methods.
-    used = torch.unique(torch.cat([first, second])).tolist()
-    draws = {m: resampled(table[:, m], summary, _RESAMPLES, seed).double() for m in used}
+    columns = torch.unique(torch.cat([first, second])).tolist()
+    draws = {m: resampled(table[:, m], summary, _RESAMPLES, seed).double() for m in columns}
     spread = torch.stack([_spread(draws[i] - draws[j]) for i, j in pairs])
     t = torch.where(difference == 0, 0.0, difference / spread)
     p = torch.from_numpy(2 * stats.t.sf(t.abs().numpy(), len(table) - 1))
@@ -179,14 +179,14 @@ def all_pairs(
         By numbers of two methods, the smaller first; without a common image, all but the counts is NaN.
     """
     tested = pair_tests(values, seed, flips, summary)[0]
-    counted, table = present(values, summary), values.detach().double().cpu()
+    valid, table = present(values, summary), values.detach().double().cpu()
     ends = torch.full((2, len(tested.n)), torch.nan, dtype=table.dtype)
     single = torch.full((3, len(tested.n)), torch.nan, dtype=table.dtype)  # wilcoxon, effect, superiority
-    for images, pairs in _by_images(counted[:, tested.first] & counted[:, tested.second]):
-        used, place = torch.unique(torch.stack([tested.first[pairs], tested.second[pairs]]), return_inverse=True)
-        part = table[images][:, used]
+    for images, pairs in _by_images(valid[:, tested.first] & valid[:, tested.second]):
+        places, place = torch.unique(torch.stack([tested.first[pairs], tested.second[pairs]]), return_inverse=True)
+        part = table[images][:, places]
 
-        def differences(rows: Tensor, methods: int = len(used), place: Tensor = place) -> Tensor:
+        def differences(rows: Tensor, methods: int = len(places), place: Tensor = place) -> Tensor:
             rows = rows.view(*rows.shape[:-1], methods, -1)
             totals = rows.mean(-3)[..., 0] if summary is None else summary(rows.movedim(-2, -3))[..., 0]
             return totals[..., place[0]] - totals[..., place[1]]
@@ -238,9 +238,9 @@ def paired(
 
 def present(values: Tensor, summary: Summary | None = None) -> Tensor:
     """Whether an image counts for a method, bool (n, M), of values (n, M), or (n, M, J) with a summary."""
-    axes, wanted = (2, "(n, M)") if summary is None else (3, "(n, M, J)")
+    axes, expectation = (2, "(n, M)") if summary is None else (3, "(n, M, J)")
     right = values.dim() == axes and values.shape[1] > 0
-    check_that(right, f"values per image and method, {wanted}", f"shape {tuple(values.shape)}")
+    check_that(right, f"values per image and method, {expectation}", f"shape {tuple(values.shape)}")
     finite = values.detach().cpu().isfinite()
     return finite if summary is None else finite.all(2)
 
@@ -305,15 +305,15 @@ def ranking(
         summary: As for `all_pairs`; with one, there are no places on single images.
     """
     present_in = present(values, summary)
-    counted = present_in.all(1)
-    if not bool(counted.any()):
+    valid = present_in.all(1)
+    if not bool(valid.any()):
         most, least = int(present_in.sum(0).max()), int(present_in.sum(0).min())
         raise ArgumentError(
             f"Expected images with values of all methods, but there are none: the methods have {least} to {most} of "
-            f"{len(counted)} images. Leave out those that have few."
+            f"{len(valid)} images. Leave out those that have few."
         )
     methods, sign = values.shape[1], -1 if higher else 1
-    table = values.detach().double().cpu()[counted] * (sign if summary is None else 1)
+    table = values.detach().double().cpu()[valid] * (sign if summary is None else 1)
     single = mean_ranks(table) + 1 if summary is None else table.new_full((len(table), methods), torch.nan)
     rows = torch.cat([table.flatten(1), single], 1)
 

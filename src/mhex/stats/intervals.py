@@ -103,10 +103,10 @@ def resampled(rows: Tensor, summary: Summary, resamples: int = 2000, seed: int =
 def _corrected(shares: Tensor, draws: Tensor, rows: Tensor, summary: Summary) -> Tensor:
     """Shares (2, O) of the draws at which the ends of a BCa interval lie."""
     value = summary(rows)
-    counted = (~draws.isnan()).sum(0)
+    size = (~draws.isnan()).sum(0)
     # Ties count half, so that a value that never changes has no bias.
-    below = ((draws < value).sum(0) + (draws <= value).sum(0)).double() / (2 * counted)
-    least = 0.5 / counted.clamp_min(1)
+    below = ((draws < value).sum(0) + (draws <= value).sum(0)).double() / (2 * size)
+    least = 0.5 / size.clamp_min(1)
     # Without any draw that has a value, every share of them is as good.
     bias = torch.special.ndtri(below.nan_to_num(0.5).clamp(least, 1 - least))
     z = bias + torch.special.ndtri(shares)

@@ -85,8 +85,8 @@ def _drawn_ways(flips: int, images: int, part: int, seed: int) -> Iterator[Tenso
 def holm(p: Sequence[float] | Tensor) -> list[float]:
     """P-values corrected for many comparisons, in the order given; NaN stays NaN and does not count."""
     values = np.asarray(p, dtype=float)
-    counted = np.flatnonzero(~np.isnan(values))
-    order = counted[np.argsort(values[counted], kind="stable")]
+    places = np.flatnonzero(~np.isnan(values))
+    order = places[np.argsort(values[places], kind="stable")]
     adjusted = np.full(len(values), np.nan)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(order), 0, -1)))
     return [float(value) for value in adjusted]

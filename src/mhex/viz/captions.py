@@ -189,10 +189,10 @@ def choose(wanted: Sequence[int] | None, count: int, most: int, noun: str, call:
             return list(range(count)), ""
         more = f"; {call}(..., {noun}=range({most}, {min(2 * most, count)})) draws more" if call else ""
         return list(range(most)), f"The first {most} of {count} {noun} are drawn{more}."
-    chosen = [int(i) for i in wanted]
-    if not chosen or any(not 0 <= i < count for i in chosen):
-        raise ArgumentError(f"Expected {noun} between 0 and {count - 1}, at least one, but got {chosen}.")
-    return chosen, ""
+    selection = [int(i) for i in wanted]
+    if not selection or any(not 0 <= i < count for i in selection):
+        raise ArgumentError(f"Expected {noun} between 0 and {count - 1}, at least one, but got {selection}.")
+    return selection, ""
 
 
 def choose_both(

@@ -174,12 +174,12 @@ def cosine_figure(cosine: Tensor, names: Sequence[str]) -> Sheet:
     chart = _RowChart(names, "Do gate and head pull the same way?", notes, 4.4, beside=1.25)
     axes = chart.axes(0, "cosine of the two pulls", (-1.04 * end, 1.04 * end))
     axes.set_xticks([-end, -end / 2, 0, end / 2, end])
-    drawn = values[np.linspace(0, len(values) - 1, min(len(values), _DOTS)).astype(int)]
+    dots = values[np.linspace(0, len(values) - 1, min(len(values), _DOTS)).astype(int)]
     # Multiples of the golden ratio spread the dots evenly over the row, the same way in every picture.
-    shift = 0.5 * ((np.arange(len(drawn)) * 0.6180339887) % 1 - 0.5) if len(drawn) > 1 else np.zeros(1)
+    shift = 0.5 * ((np.arange(len(dots)) * 0.6180339887) % 1 - 0.5) if len(dots) > 1 else np.zeros(1)
     for row in range(len(names)):
         low, middle, high = np.nanpercentile(values[:, row], [25, 50, 75])
-        axes.scatter(drawn[:, row], row + shift, s=9, color=_DOT, alpha=0.35, linewidths=0, zorder=2)
+        axes.scatter(dots[:, row], row + shift, s=9, color=_DOT, alpha=0.35, linewidths=0, zorder=2)
         axes.plot([low, high], [row, row], color=INK, linewidth=6, alpha=0.4, solid_capstyle="butt", zorder=3)
         axes.plot([middle, middle], [row - 0.26, row + 0.26], color=INK, linewidth=1.8, zorder=4)
         agree = 100 * float(np.mean(values[:, row] > 0))
@@ -328,14 +328,14 @@ def scatter(first: Explained, second: Explained, *, title: str = "") -> Sheet:
     total = len(along)
     varies = bool(along.std() > 0 and up.std() > 0)
     r = float(np.corrcoef(along, up)[0, 1]) if varies else 0.0
-    drawn = np.linspace(0, total - 1, min(total, _MOST_DOTS)).astype(int)
+    places = np.linspace(0, total - 1, min(total, _MOST_DOTS)).astype(int)
     unit = "patches" if first.modality == "image" else "tokens"
     sentence = f"Pearson r = {r:.2f} over " if varies else "No correlation: one of the two does not vary over "
     note = f"{sentence}{total} {unit}." + (f" {_MOST_DOTS} of them are drawn." if total > _MOST_DOTS else "")
     heading = title or f"{second.method} against {first.method}"
     sheet, top = lay_out(_SIDE + 1.1, _SIDE + 0.5, heading, [note])
     axes = sheet.axes_at(0.85, top, _SIDE, _SIDE, "scatter")
-    axes.scatter(along[drawn], up[drawn], s=7, color=_DOT, alpha=0.3, linewidths=0, zorder=2)
+    axes.scatter(along[places], up[places], s=7, color=_DOT, alpha=0.3, linewidths=0, zorder=2)
     axes.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
     axes.axvline(0, color=MUTED, linewidth=0.8, zorder=1)
     _plain(axes, first.method, second.method)

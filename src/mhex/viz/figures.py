@@ -35,15 +35,15 @@ def figure(
     """
     is_text = explanation.modality == "text"
     limits = {"most": _MOST_TEXTS} if is_text else {"most": _MOST_MAPS, "most_samples": _MOST_MAPS}
-    chosen, columns, more = captions.choose_both(explanation, samples, targets, call="mhex.viz.figure", **limits)
-    bars = [captions.legend(explanation, captions.drawn_names(explanation, chosen, columns))]
-    prediction = captions.prediction_note(explanation, chosen)
+    selection, columns, more = captions.choose_both(explanation, samples, targets, call="mhex.viz.figure", **limits)
+    bars = [captions.legend(explanation, captions.drawn_names(explanation, selection, columns))]
+    prediction = captions.prediction_note(explanation, selection)
     if is_text:
-        blocks = text_blocks([explanation], [""], chosen, columns)
+        blocks = text_blocks([explanation], [""], selection, columns)
         return draw_blocks(blocks, explanation.method, bars, [prediction, *more])
     rows = []
-    for sample in chosen:
-        panels = _photo_panel(explanation, sample, f"sample {sample}" if len(chosen) > 1 else "input")
+    for sample in selection:
+        panels = _photo_panel(explanation, sample, f"sample {sample}" if len(selection) > 1 else "input")
         for target in columns:
             name, value = captions.target_label(explanation, sample, target)
             tail = ", ".join(filter(None, (value, captions.remark(explanation, sample, target))))
@@ -125,14 +125,14 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
     if mode == "occlude":
         title = "fall of the sum of cosines"
         meaning = "by how much the sum of cosines of gate and head falls while this cell is hidden"
-    chosen, more = captions.choose(None, len(maps), _MOST_MAPS, "samples")
+    selection, more = captions.choose(None, len(maps), _MOST_MAPS, "samples")
     rows = []
-    for sample in chosen:
+    for sample in selection:
         photo = picture_pixels(images[sample])
         low, high = float(raw[sample].min()), float(raw[sample].max())
         tail = f"{low:.2f} to {high:.2f}".replace("-", "\N{MINUS SIGN}") if high > low else "constant"
         cells = Panel(cells_over(photo, maps[sample], images.shape[2:]), title, tail)
-        rows.append(PanelRow([Panel(photo, f"sample {sample}" if len(chosen) > 1 else "input"), cells]))
+        rows.append(PanelRow([Panel(photo, f"sample {sample}" if len(selection) > 1 else "input"), cells]))
     notes = [f"Each cell: {meaning}.", SCALE_NOTE, more]
     return draw_rows(rows, "Where gate and head agree", [Legend(False, "least", "most")], notes)
 

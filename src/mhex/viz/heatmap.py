@@ -44,9 +44,9 @@ def cells_over(photo: Pixels, cells: Tensor, size: Sequence[int]) -> Pixels:
     # The image itself was cut at floor(i * size / grid); each drawn pixel takes the cell that it lies in.
     rows, columns = (
         np.searchsorted(
-            np.arange(1, len(scores) + 1) * length // len(scores), np.arange(drawn) * length // drawn, side="right"
+            np.arange(1, len(scores) + 1) * length // len(scores), np.arange(side) * length // side, side="right"
         )
-        for drawn, length in zip(photo.shape[:2], size, strict=True)
+        for side, length in zip(photo.shape[:2], size, strict=True)
     )
     return blend(photo, np.asarray(scores[rows][:, columns], np.float32), signed=False)
 

@@ -159,19 +159,19 @@ def break_lines(words: Sequence[Unit], room: float) -> list[list[Unit]]:
         else:
             chunks.append([unit])
     lines: list[list[Unit]] = []
-    used = 0.0
+    position = 0.0
     for chunk in chunks:
         width = sum(map(_width, chunk))
-        if lines and used + _SPACE + width <= room:
+        if lines and position + _SPACE + width <= room:
             lines[-1] += chunk
-            used += _SPACE + width
+            position += _SPACE + width
             continue
         for place, unit in enumerate(chunk):
-            if place == 0 or used + _width(unit) > room:
+            if place == 0 or position + _width(unit) > room:
                 lines.append([])
-                used = 0.0
+                position = 0.0
             lines[-1].append(unit)
-            used += _width(unit)
+            position += _width(unit)
     return lines
 
 

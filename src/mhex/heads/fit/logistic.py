@@ -116,15 +116,15 @@ def fit_logistic(h: Tensor, y: Tensor, held_out: Tensor, options: Options) -> Li
     alive = h.amax(0) > h.amin(0)
     h = h[:, alive]
     rows = LogisticProblem(h[~held_out], y[~held_out], options)
-    chosen = options.strength is None and bool(held_out.any())
-    if chosen:
+    searches = options.strength is None and bool(held_out.any())
+    if searches:
         strength, trial = _choose(rows, h[held_out], y[held_out], options)
         strength *= len(rows.y) / len(y)  # the same penalty on the sum of the losses, which now has more terms
     else:
         strength = UNCHOSEN if options.strength is None else options.strength
         trial = rows.solve(strength)
     head = LogisticProblem(h, y, options).solve(strength, trial)
-    return LinearFit(head.spread(alive), strength, chosen, trial(h[held_out]), int(alive.sum()))
+    return LinearFit(head.spread(alive), strength, searches, trial(h[held_out]), int(alive.sum()))
 
 
 def _choose(rows: LogisticProblem, h: Tensor, y: Tensor, options: Options) -> tuple[float, Linear]:

@@ -86,8 +86,8 @@ class LeastSquares:
         if options.binary:
             cross, mean = (2 * moments.cross - moments.total) / moments.count, moments.total / moments.count
             return cls(gram, cross, mean, 2 * share - 1, torch.full_like(moments.count, share.numel()))
-        seen = moments.labels > 0
-        weight = seen.to(share) / seen.sum() if options.balance else share
+        present = moments.labels > 0
+        weight = present.to(share) / present.sum() if options.balance else share
         means = moments.cross / moments.labels.clamp_min(1e-300)[:, None]  # no rows: 0 / tiny = 0
         if options.balance:
             gram = gram + (means.T * (weight - share)) @ means
@@ -113,8 +113,8 @@ def fit_ridge(train: Moments, held_out: Moments, h: Tensor, y: Tensor, options: 
     alive = (train + held_out).alive
     train, held_out = train.of(alive), held_out.of(alive)
     total = train + held_out
-    chosen = options.strength is None and bool(alive.any()) and bool(held_out.count > 0)
-    if chosen:
+    searches = options.strength is None and bool(alive.any()) and bool(held_out.count > 0)
+    if searches:
         strength = STRENGTHS[int(held_out_errors(train, held_out, STRENGTHS, options).argmin())]
     else:
         usual = UNCHOSEN if bool(alive.any()) else 0.0
@@ -122,11 +122,11 @@ def fit_ridge(train: Moments, held_out: Moments, h: Tensor, y: Tensor, options: 
     trial = solve(train, strength, options)
     scores = trial(h.to(train.second.device)[:, alive])
     scale = fitted_scale(scores, y.to(scores), options) if len(h) else 1.0
-    if chosen:  # the same penalty on the sum of squared errors, which now has more terms
+    if searches:  # the same penalty on the sum of squared errors, which now has more terms
         strength *= float(train.count / total.count)
     head = solve(total, strength, options)
     head = Linear(head.weight * scale, head.bias * scale).spread(alive)
-    return LinearFit(head, strength, chosen, scores * scale, int(alive.sum()))
+    return LinearFit(head, strength, searches, scores * scale, int(alive.sum()))
 
 
 def solve(moments: Moments, strength: float, options: Options) -> Linear:
@@ -194,11 +194,11 @@ def _rebalanced(moments: Moments, weight: Tensor, root: Tensor, options: Options
     else:
         parts, factor = torch.stack([plus, minus], 1), torch.cat([0.5 - share, share - 0.5], 1)
     solved = torch.cholesky_solve(parts.flatten(0, 1).T, root).T.reshape(parts.shape)  # (n, k, C)
-    wanted = torch.cholesky_solve(gap.T / 2, root).T  # (n, C)
+    optimum = torch.cholesky_solve(gap.T / 2, root).T  # (n, C)
     small = torch.eye(parts.shape[1]).to(weight) + factor[:, :, None] * (parts @ solved.mT)
-    right = factor * (parts @ wanted[:, :, None])[:, :, 0]
+    right = factor * (parts @ optimum[:, :, None])[:, :, 0]
     update = torch.linalg.solve(small, right[:, :, None])  # (n, k, 1)
-    balanced = wanted - (solved * update).sum(1)
+    balanced = optimum - (solved * update).sum(1)
     weight = torch.where(mixed[:, None], balanced, torch.zeros_like(weight))
     if not options.intercept:
         return Linear(weight, torch.zeros_like(yes))
@@ -220,8 +220,8 @@ class RowSample:
         """Take in rows, given as tensors (B, ...) that belong together."""
         places = torch.arange(self.count, self.count + len(columns[0]))
         self.count += len(places)
-        chosen = places % self.stride == 0
-        self.parts.append([column[chosen.to(column.device)].cpu() for column in columns])
+        sample = places % self.stride == 0
+        self.parts.append([column[sample.to(column.device)].cpu() for column in columns])
         if sum(len(part[0]) for part in self.parts) > 2 * self.limit:
             self.parts = [[column[::2] for column in self.columns()]]
             self.stride *= 2

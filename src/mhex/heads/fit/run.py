@@ -98,8 +98,8 @@ def fit_heads(
     if strength is not None and not (isinstance(strength, (int, float)) and 0 < strength < float("inf")):
         raise ArgumentError(f"Expected strength to be a number above 0, or None to choose it, but got {strength!r}.")
     _check_gates(heads)
-    gatherer, seen, rows, held_out = _gather(model, heads, loader, method, memory_gb, progress)
-    _check_classes(seen, rows, options)
+    gatherer, class_counts, rows, held_out = _gather(model, heads, loader, method, memory_gb, progress)
+    _check_classes(class_counts, rows, options)
     fits: dict[str, tuple[LinearFit, float]] = {}
     for name in track(heads.names, "Fitting heads", progress):
         start = time.perf_counter()
@@ -181,7 +181,7 @@ def _gather(
     widths = dict(zip(settings.junctions, settings.channels, strict=True))
     gatherer: RidgeGatherer | LogisticGatherer | None = None
     split, rows, held_count = Split(), 0, 0
-    seen = torch.zeros(settings.num_classes, dtype=torch.float64)
+    class_counts = torch.zeros(settings.num_classes, dtype=torch.float64)
     with watched(model) as run:
         for inputs, labels in labelled(track(loader, "Reading data", progress)):
             if not len(labels):
@@ -197,11 +197,11 @@ def _gather(
                 expected = len(loader) * len(y) if hasattr(loader, "__len__") and len(loader) > 1 else None
                 gatherer = LogisticGatherer(widths, first.device, memory_gb, expected)
             gatherer.add(features, y, held_out)
-            seen += y.sum(0)
+            class_counts += y.sum(0)
             rows, held_count = rows + len(y), held_count + int(held_out.sum())
     if gatherer is None:
         raise ArgumentError("Expected at least one sample to fit the heads on, but the loader gave none.")
-    return gatherer, seen, rows, held_count
+    return gatherer, class_counts, rows, held_count
 
 
 def _check_features(features: Mapping[str, Tensor], names: Iterable[str]) -> None:
@@ -298,8 +298,8 @@ def mean_average_precision(scores: Tensor, y: Tensor) -> float:
     from torchmetrics.functional.classification import binary_average_precision
 
     truth = (y > 0.5).long()
-    seen = truth.sum(0).nonzero()[:, 0].tolist()
-    return float(torch.tensor([float(binary_average_precision(scores[:, k], truth[:, k])) for k in seen]).mean())
+    present = truth.sum(0).nonzero()[:, 0].tolist()
+    return float(torch.tensor([float(binary_average_precision(scores[:, k], truth[:, k])) for k in present]).mean())
 
 
 def right_answers(scores: Tensor, y: Tensor, options: Options) -> Tensor:

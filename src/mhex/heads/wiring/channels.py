@@ -233,8 +233,8 @@ def _positions(unit: nn.Module, node: fx.Node, sources: dict[fx.Node, set[fx.Nod
 
 def _reads_size(node: fx.Node) -> bool:
     """True where a tensor is asked for its size and the like, so that nothing of it flows on."""
-    asked = node.args[1:] in (("shape",), ("device",), ("dtype",), ("ndim",))
-    return node.target in ("size", "dim", len) or (node.target is getattr and asked)
+    is_fact = node.args[1:] in (("shape",), ("device",), ("dtype",), ("ndim",))
+    return node.target in ("size", "dim", len) or (node.target is getattr and is_fact)
 
 
 def _takes_one(index: Any) -> bool:

@@ -195,8 +195,8 @@ def graft_junctions(model: nn.Module, junctions: Iterable[Junction], join: Join)
     their forward hooks fire all the same, their backward hooks do not.
     `ungraft` undoes it.
     """
-    for unit, joined in _by_unit(model, junctions):
-        _rewrite(unit, {j: (_JOIN, (j.name,)) for j in joined})
+    for unit, members in _by_unit(model, junctions):
+        _rewrite(unit, {j: (_JOIN, (j.name,)) for j in members})
         unit.__dict__[_JOIN] = join
 
 
@@ -208,8 +208,8 @@ def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, st
     """
     planted: dict[str, str] = {}
     places: list[tuple[nn.Module, dict[Junction, str]]] = []
-    for unit, joined in _by_unit(model, joins):
-        children = {j: "_".join([_CHILD, *j.name.split(":")[1:]]) for j in joined}
+    for unit, members in _by_unit(model, joins):
+        children = {j: "_".join([_CHILD, *j.name.split(":")[1:]]) for j in members}
         for child in children.values():
             if hasattr(unit, child):
                 raise UnsupportedModelError(f"{type(unit).__name__} has an attribute {child!r} of its own; rename it.")
@@ -228,7 +228,7 @@ def _by_unit(model: nn.Module, junctions: Iterable[Junction]) -> list[tuple[nn.M
     by_unit: dict[str, list[Junction]] = {}
     for junction in junctions:
         by_unit.setdefault(junction.unit, []).append(junction)
-    return [(model.get_submodule(name), joined) for name, joined in by_unit.items()]
+    return [(model.get_submodule(name), members) for name, members in by_unit.items()]
 
 
 def ungraft(model: nn.Module) -> None:

@@ -90,13 +90,13 @@ def _traced(unit: nn.Module, present: set[str], hooked: bool) -> fx.Graph:
     try:
         graph = UnitTracer(inlined(unit), hooked).trace(unit, concrete_args=fixed or None)
     finally:
-        written = [k for k, v in vars(unit).items() if k not in attributes or attributes[k] is not v]
+        changes = [k for k, v in vars(unit).items() if k not in attributes or attributes[k] is not v]
         vars(unit).clear()
         vars(unit).update(attributes)
-    if any(name.startswith("_tensor_constant") for name in written):  # the tracer leaves them on the module
+    if any(name.startswith("_tensor_constant") for name in changes):  # the tracer leaves them on the module
         raise fx.proxy.TraceError("its forward makes tensors that do not depend on its input; register them as buffers")
-    if written:
-        raise fx.proxy.TraceError(f"its forward writes to self.{written[0]}")
+    if changes:
+        raise fx.proxy.TraceError(f"its forward writes to self.{changes[0]}")
     arguments = inspect.unwrap(type(unit).forward).__code__.co_varnames[1:]
     for name, node in zip(arguments, graph.find_nodes(op="placeholder"), strict=False):
         if name in fixed:  # which the tracer gave another name, and no caller knows that

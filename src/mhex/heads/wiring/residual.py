@@ -63,8 +63,8 @@ def meetings(unit: nn.Module, graph: fx.Graph) -> tuple[list[Meeting], list[str]
 
 
 def _is_addition(node: fx.Node) -> bool:
-    called = node.op in ("call_function", "call_method") and node.target in ADDITIONS
-    return called and len(node.args) == 2 and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args)
+    is_call = node.op in ("call_function", "call_method") and node.target in ADDITIONS
+    return is_call and len(node.args) == 2 and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args)
 
 
 def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
@@ -186,9 +186,9 @@ def survey(model: nn.Module) -> Survey:
         if why := failed.get(name) or refused.get(name) or ("" if met else "adds, but past no layers"):
             looked.setdefault(type(module).__name__, why)
     if not junctions:
-        seen = "; ".join(f"{kind}: {why}" for kind, why in looked.items()) or "no module of it adds two tensors"
+        remarks = "; ".join(f"{kind}: {why}" for kind, why in looked.items()) or "no module of it adds two tensors"
         raise UnsupportedModelError(
-            f"Expected a network with residual connections, but found none in {type(model).__name__}: {seen}. "
+            f"Expected a network with residual connections, but found none in {type(model).__name__}: {remarks}. "
             "Heads sit where a shortcut is added to a branch; write each such addition in the forward of a submodule."
         )
     units = {junction.unit for junction in junctions}
@@ -271,9 +271,9 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
         "projection": [j for j in main if j.meeting.projection],
     }
     if where in choices:
-        chosen = choices[where]
+        selection = choices[where]
     elif number := re.fullmatch(r"first(\d+)", where):
-        chosen = main[: (count := int(number.group(1)))]
+        selection = main[: (count := int(number.group(1)))]
         if count > len(main):
             warn(
                 f"where={where!r} asks for {count} residual connections, but the model has {len(main)}: all of them "
@@ -283,13 +283,13 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
         raise ArgumentError(f"Expected names of residual connections in a list: where=[{where!r}], not {where!r}.")
     else:
         raise unknown_name("placement", where, _PLACEMENTS)
-    if not chosen:
+    if not selection:
         names = some_of([j.name for j in main])
         raise ArgumentError(
             f"No residual connection of the model fits where={where!r}. There are: {names}. Use 'all', 'first3' or a "
             "list of these names."
         )
-    return chosen
+    return selection
 
 
 def named(seen: Survey, names: Collection[str]) -> list[Junction]:

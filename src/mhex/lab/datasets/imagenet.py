@@ -159,8 +159,8 @@ def load_imagenet_multi(
             f"None of the {len(listed)} photos of {file} that have two classes is in {str(folder)!r}: place the "
             "validation photos of ImageNet-1k there, as val/SYNSET/ILSVRC2012_val_00000001.JPEG or without synsets."
         )
-    chosen, present, seconds = zip(*files.evenly_spaced(photos, limit), strict=True)
-    images = files.PhotoFiles(chosen, side)
+    selection, present, seconds = zip(*files.evenly_spaced(photos, limit), strict=True)
+    images = files.PhotoFiles(selection, side)
     return TwoClassSet(
         images=images,
         labels=torch.tensor([numbers[0] for numbers in present]),

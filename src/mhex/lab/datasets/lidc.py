@@ -60,16 +60,16 @@ def load_lidc_biomarkers(
     """
     table, _, splits = _nodules()
     present = [name for name in table if name not in ("image", "split")]
-    wanted = [name for name in present if name != "malignancy"] if biomarkers is None else list(biomarkers)
-    for name in wanted:
+    selection = [name for name in present if name != "malignancy"] if biomarkers is None else list(biomarkers)
+    for name in selection:
         if name not in present:
             raise unknown_name("biomarker", name, present)
-    if not wanted:
+    if not selection:
         raise files.wrong_file(f"{LIDC_FILE} should have columns with biomarkers, and has {list(table)}", "add some")
     rows = files.pick_rows(splits, split, limit)
-    values = torch.tensor([files.csv_numbers(table, name, LIDC_FILE) for name in wanted]).T
+    values = torch.tensor([files.csv_numbers(table, name, LIDC_FILE) for name in selection]).T
     images, names = _crops(table, rows, side)
-    return ValueSet(images=images, values=values[rows], value_names=tuple(wanted), split=split, names=names)
+    return ValueSet(images=images, values=values[rows], value_names=tuple(selection), split=split, names=names)
 
 
 def _nodules() -> tuple[dict[str, list[str]], list[float], list[str]]:

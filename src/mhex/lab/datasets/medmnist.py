@@ -119,8 +119,8 @@ def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, 
     title = f"{name} of MedMNIST v2 as published, with the arrays train_images, train_labels"
     path = files.data_file(_file(name, size), title)
     counts = _checked_counts(path, files.split_parts(SPLITS, split), len(classes) if several else 1)
-    chosen = files.evenly_spaced([(part, place) for part, count in counts.items() for place in range(count)], limit)
-    rows = {part: [place for owner, place in chosen if owner == part] for part in counts}
+    selection = files.evenly_spaced([(part, place) for part, count in counts.items() for place in range(count)], limit)
+    rows = {part: [place for owner, place in selection if owner == part] for part in counts}
     images = torch.from_numpy(np.concatenate([files.array_rows(path, f"{part}_images", rows[part]) for part in rows]))
     labels = np.concatenate(
         [files.array_rows(path, f"{part}_labels", rows[part]).reshape(len(rows[part]), -1) for part in rows]
@@ -132,7 +132,7 @@ def load_medmnist(name: str, split: str = "train", *, limit: int | None = None, 
     numbers = torch.from_numpy(labels.astype(np.int64))
     if not several:
         numbers = files.checked_labels(labels[:, 0].tolist(), classes, name)
-    names = tuple(f"{part}-{place}" for part, place in chosen)
+    names = tuple(f"{part}-{place}" for part, place in selection)
     return ImageSet(images=images, labels=numbers, classes=classes, split=split, names=names)
 
 

@@ -40,8 +40,8 @@ class Items(Sequence[dict[str, Any]]):
 
     def __getitem__(self, place: int | slice) -> dict[str, Any] | Items:
         if isinstance(place, slice):
-            chosen = range(self._count)[place]
-            return Items(len(chosen), lambda inner: self._take(chosen[inner]))
+            position = range(self._count)[place]
+            return Items(len(position), lambda inner: self._take(position[inner]))
         if not -self._count <= place < self._count:
             raise IndexError(f"There are {self._count} items, and number {place} was asked for.")
         return self._take(place % self._count)

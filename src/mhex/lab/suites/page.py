@@ -139,8 +139,8 @@ def beside(
     """
     ours = {(cell.method, without_seed(cell.column, seed)): cell for cell in cells}
     methods = [name for name in published.values if any(method == name for method, _ in ours)]
-    wanted = dict.fromkeys(column for name in methods for column in published.values[name])
-    columns = [name for name in wanted if any(column == name for _, column in ours)]
+    headings = dict.fromkeys(column for name in methods for column in published.values[name])
+    columns = [name for name in headings if any(column == name for _, column in ours)]
     groups, orders = [], []
     for start in range(0, len(columns), _OUR_COLUMNS):
         part = columns[start : start + _OUR_COLUMNS]

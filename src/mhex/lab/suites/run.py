@@ -108,13 +108,13 @@ def _methods(entry: SuiteEntry, bundle: Bundle, items: Items) -> list[MethodGive
     prepared = prepare(model, [_longest(items)], bundle.preprocess, bundle.tokenizer)
     anatomy = find_anatomy(model, prepared.batch)
     tokens = prepared.batch.tokens(anatomy)
-    named = [part for part in entry.methods if part.name not in (EVERY, *entry.leave_out)]
-    if named:
-        method_runs([part.argument for part in named], anatomy, controls=False)
-    for part in named:
+    parts = [part for part in entry.methods if part.name not in (EVERY, *entry.leave_out)]
+    if parts:
+        method_runs([part.argument for part in parts], anatomy, controls=False)
+    for part in parts:
         if not is_control(part.name):
             get_method(part.name).check_serves(anatomy, tokens)
-    methods = [part.argument if part.options else part.name for part in named]
+    methods = [part.argument if part.options else part.name for part in parts]
     if EVERY in [part.name for part in entry.methods]:
         able = [name for name, method in all_methods().items() if not method.refusal(anatomy, tokens)]
         methods = [*(name for name in able if name not in (*entry.leave_out, *methods)), *methods]

@@ -92,10 +92,10 @@ def _report(folder: Path, record: Mapping[str, Any]) -> Report:
     """Read the rows that a record tells of; of other methods and metrics there may be more."""
     report = Report.load(folder)
     methods, metrics = list(record["methods"]), list(record["protocols"])
-    lost = [name for name in methods if name not in report.methods]
-    lost += [name for name in metrics if name not in report.metrics]
-    if lost:
-        raise ArgumentError(f"Expected rows of {lost[0]} in {folder}, as {RECORD} tells; copy the whole folder.")
+    absent = [name for name in methods if name not in report.methods]
+    absent += [name for name in metrics if name not in report.metrics]
+    if absent:
+        raise ArgumentError(f"Expected rows of {absent[0]} in {folder}, as {RECORD} tells; copy the whole folder.")
     if set(methods) != set(report.methods) or set(metrics) != set(report.metrics):
         report = report.only(methods, metrics)
     if (count := count_samples(report)) != record["images"]:

@@ -192,15 +192,15 @@ def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[s
     Keys are ``"PARAMETER.NAME"`` and, for what an optimiser keeps once for a group of parameters, such as the number of
     steps in LAMB, ``"group.PLACE.NAME"``. What is neither a tensor nor a plain value is refused.
     """
-    stored = optimizer.state_dict()
-    flat = {f"{place}.{name}": value for place, part in stored["state"].items() for name, value in part.items()}
+    state = optimizer.state_dict()
+    flat = {f"{place}.{name}": value for place, part in state["state"].items() for name, value in part.items()}
     for key, value in flat.items():
         if not isinstance(value, Tensor | _PLAIN):
             raise ArgumentError(
                 f"{type(optimizer).__name__} keeps {key.partition('.')[2]!r} as {type(value).__name__}, which a "
                 "checkpoint cannot hold: choose another train.optimizer."
             )
-    for place, group in enumerate(stored["param_groups"]):
+    for place, group in enumerate(state["param_groups"]):
         # What else is in a group, betas and lists of parameters, never changes.
         flat |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}
     tensors = {name: value for name, value in flat.items() if isinstance(value, Tensor)}

@@ -148,7 +148,7 @@ class Loop:
             # What was written of later steps before a break is taken back.
             purge = self.progress.step + 1 if self.progress.step else None
             self._logs = SummaryWriter(log_dir=str(self.out / LOGS), purge_step=purge)
-        begin, written, before = time.monotonic(), time.monotonic(), self.progress.seconds
+        begin, latest_save, before = time.monotonic(), time.monotonic(), self.progress.seconds
         sums = torch.tensor(self.progress.loss_sum, dtype=torch.float64, device=self.accelerator.device)
         remaining = [] if self.stopped else range(self.progress.step, self.steps)
         order, epoch = None, -1
@@ -166,7 +166,9 @@ class Loop:
                     self._check_loss(loss.item(), step)
                     self._log(loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
                 ended = place == 0
-                due = (pace.steps and self.progress.step % pace.steps == 0) or time.monotonic() - written > pace.seconds
+                due = (
+                    pace.steps and self.progress.step % pace.steps == 0
+                ) or time.monotonic() - latest_save > pace.seconds
                 if not ended and not (due and main):
                     continue
                 self.progress.loss_sum = sums.item()
@@ -180,7 +182,7 @@ class Loop:
                         self.progress.scaler = self.accelerator.scaler.state_dict()
                     parts = (self.progress, self.model, self.optimizer, self.average)
                     save_checkpoint(self.out, self.recipe, *parts, best)
-                    written = time.monotonic()
+                    latest_save = time.monotonic()
                 if self.stopped:
                     break
         self.accelerator.wait_for_everyone()

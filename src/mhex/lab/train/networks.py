@@ -73,9 +73,9 @@ def make_network(recipe: TrainingRecipe, classes: Sequence[str], *, training: bo
 def classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
     """Find the prefixes of the parameters of a model's classifier, with the pooler before it in BERT-like models."""
     config = getattr(model, "pretrained_cfg", None)
-    named = config.get("classifier") if isinstance(config, dict) else None
-    if named:
-        return (f"{named}.",) if isinstance(named, str) else tuple(f"{name}." for name in named)
+    prefix = config.get("classifier") if isinstance(config, dict) else None
+    if prefix:
+        return (f"{prefix}.",) if isinstance(prefix, str) else tuple(f"{name}." for name in prefix)
     names = [name for name, _ in model.named_children() if name in _CLASSIFIERS]
     if not names:
         raise ArgumentError(f"{type(model).__name__} has no classifier among {_CLASSIFIERS}: choose another model.")

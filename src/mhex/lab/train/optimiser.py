@@ -97,10 +97,10 @@ def rate_factor(schedule: str, step: int, steps: int, warmup: float, floor: floa
         return _half_cosine(1.0, max(_LAST, floor), (step - top) / max(1, steps - 1 - top))
     if step < rise:
         return (step + 1) / rise
-    done = (step - rise) / max(1, steps - rise)
+    share = (step - rise) / max(1, steps - rise)
     if schedule == "cosine":
-        return _half_cosine(1.0, floor, done)
-    return 1.0 if schedule == "constant" else 1 - (1 - floor) * done
+        return _half_cosine(1.0, floor, share)
+    return 1.0 if schedule == "constant" else 1 - (1 - floor) * share
 
 
 def _half_cosine(begin: float, end: float, done: float) -> float:

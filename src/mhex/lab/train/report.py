@@ -228,11 +228,11 @@ def account(recipe: TrainingRecipe) -> str:
 def licence(recipe: TrainingRecipe, pretraining: list[str]) -> str:
     """Say what may be done with the weights, as far as their data say."""
     sets = [data_entry(name) for name in (recipe.data.name, *pretraining)]
-    named = ", and ".join(
+    terms = ", and ".join(
         f"{data.title}, which names no licence" if data.licence == "none named" else f"{data.title} ({data.licence})"
         for data in sets
     )
-    words = f"The code that made and loads these weights is Apache-2.0. The weights were learned from {named}"
+    words = f"The code that made and loads these weights is Apache-2.0. The weights were learned from {terms}"
     if "SA" in sets[0].licence:
         return (
             f"{words}; where weights count as derived from their training data, {sets[0].licence} applies to them, "

@@ -58,9 +58,9 @@ def train(
     if restart and main:
         clear(out)
     accelerator.wait_for_everyone()
-    done = read_finished(out)
-    if done is not None:
-        recipe.check_same(done.recipe, out)
+    result = read_finished(out)
+    if result is not None:
+        recipe.check_same(result.recipe, out)
         pace.say(f"{recipe.name}: already there")
     elif recipe.fit is None:
         learn(recipe, out, accelerator, pace)

@@ -201,8 +201,8 @@ def load_samples(recipe: TrainingRecipe) -> RecipeSamples:
     if not validation:
         return RecipeSamples(train, rows)
     if isinstance(validation, str):
-        chosen = entry.load(validation, limit=part.limit)
-        return RecipeSamples(train, rows, chosen, torch.arange(len(chosen)))
+        data = entry.load(validation, limit=part.limit)
+        return RecipeSamples(train, rows, data, torch.arange(len(data)))
     mask = held_out(len(train), validation, part.name)
     if mask.all() or not mask.any():
         raise ArgumentError(
