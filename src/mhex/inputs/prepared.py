@@ -64,7 +64,7 @@ def not_finite(x: Tensor) -> list[int]:
     """Places of the samples of a tensor (B, ...) that hold NaN or infinity."""
     if bool(x.isfinite().all()):
         return []
-    return [place for place, row in enumerate(torch.atleast_1d(x)) if not bool(row.isfinite().all())]
+    return [place for place, row in enumerate(x if x.dim() else x[None]) if not bool(row.isfinite().all())]
 
 
 def finite(x: Tensor, name: str, ids: Sequence[int] | None = None) -> Tensor:

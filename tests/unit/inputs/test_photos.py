@@ -303,7 +303,7 @@ def test_tiff_of_signed_bytes_is_refused_and_large_unsigned_numbers_are_read() -
         upright_rgb(tiff(bytes([0, 127, 128, 255]), 8, t339=2))
     assert grey(upright_rgb(tiff(bytes([0, 127, 128, 255]), 8, t339=1))) == [[0, 127], [128, 255]]
     large = np.array([[0, 2**31 - 1], [2**31, 2**32 - 1]], np.uint32)
-    with pytest.raises(ArgumentError, match="from 0 to 4.29497e"):
+    with pytest.raises(ArgumentError, match=r"from 0 to 4\.29497e"):
         upright_rgb(tiff(large.tobytes(), 32))
     assert grey(upright_rgb(tiff(large.tobytes(), 32), (0, 2**32 - 1))) == [[0, 127], [128, 255]]
     signed = np.array([[-1, 0], [1, 2]], np.int32)
