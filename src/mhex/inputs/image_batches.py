@@ -45,12 +45,7 @@ def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs:
 
 
 def image_batch(
-    model: nn.Module,
-    x: Any,
-    kwargs: dict[str, Any],
-    pictures: Any = None,
-    preprocess: Any = None,
-    ids: Sequence[int] | None = None,
+    model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None, preprocess: Any = None, ids: Any = None
 ) -> Prepared:
     """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
 

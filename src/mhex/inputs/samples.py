@@ -61,7 +61,7 @@ class Samples:
 
     def only(self, places: slice | Sequence[int]) -> Samples:
         """The samples at some places of the batch."""
-        parts = {name: select(getattr(self, name), places) for name in ("inputs", *BESIDE)}
+        parts = {name: select(getattr(self, name), places, len(self.ids)) for name in ("inputs", *BESIDE)}
         return replace(self, ids=tuple(select(self.ids, places)), names=select(self.names, places), **parts)
 
     def numbered(self, numbers: Callable[[Sequence[int | str]], Tensor]) -> Samples:
@@ -101,8 +101,7 @@ def in_samples(
             start = samples.ids[-1] + 1
             gaps = _not_finite(samples.inputs)
             unread.update({samples.ids[place]: "the input holds NaN or infinity" for place in gaps})
-            places = [place for place in range(len(samples.ids)) if place not in gaps]
-            if places:
+            if places := [place for place in range(len(samples.ids)) if place not in gaps]:
                 any_read = True
                 yield samples.only(places) if gaps else samples
         if limit is not None and start >= limit:

@@ -99,14 +99,16 @@ def metric_from(settings: str) -> PerImage:
         ) from error
 
 
-def check_names(kind: str, names: Iterable[str], choices: Iterable[str]) -> None:
-    """Refuse names that are not among the choices, and names that come twice."""
-    names, choices = list(names), list(choices)
+def check_names(kind: str, names: str | Iterable[str] | None, choices: Iterable[str]) -> list[str]:
+    """Names in a list, of one string or all choices for None; those that are no choice or come twice are refused."""
+    choices = list(choices)
+    names = choices if names is None else [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in choices:
             raise unknown_name(kind, name, choices)
         if names.count(name) > 1:
             raise ArgumentError(f"Expected each {kind} once, but got {name!r} twice.")
+    return names
 
 
 def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: bool) -> list[MethodRun]:

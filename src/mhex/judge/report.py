@@ -103,11 +103,6 @@ def command() -> str:
     return "" if first in ("", "-c", "-m") else shlex.join([first, *sys.argv[1:]])
 
 
-def _names(names: str | Sequence[str] | None, known: list[str]) -> list[str]:
-    """Names as a list: a string is one name, and None stands for all that are known."""
-    return known if names is None else [names] if isinstance(names, str) else list(names)
-
-
 class Pairs(dict[tuple[str, str], Paired]):
     """Comparisons by the names of two methods; asked for in the other order, a pair is turned round."""
 
@@ -230,10 +225,8 @@ class Report:
 
     def only(self, methods: str | Sequence[str] | None = None, metrics: str | Sequence[str] | None = None) -> Report:
         """A report with some methods, as they are called in tables, or some metrics alone."""
-        methods = _names(methods, self.methods)
-        metrics = _names(metrics, self.metrics)
-        check_names("method", methods, self.methods)
-        check_names("metric", metrics, self.metrics)
+        methods = check_names("method", methods, self.methods)
+        metrics = check_names("metric", metrics, self.metrics)
         names = zip(store.labels_of(self.rows), self.rows.column("metric").to_pylist(), strict=True)
         pairs = set(product(methods, metrics))
         rows = self.rows.take([place for place, pair in enumerate(names) if pair in pairs])
@@ -250,8 +243,7 @@ class Report:
     ) -> tuple[list[str], Tensor, Summary | None]:
         """Methods, what is compared of them, (n, M) or (n, M, J), and how a value of the data set is made of it."""
         _, numbers = self.values(metric)  # refuses unknown metrics
-        names = _names(methods, list(numbers))
-        check_names("method", names, numbers)
+        names = check_names("method", methods, numbers)
         return names, *compared(self.metric(metric), numbers, names, output)
 
     def compare(self, metric: str, methods: str | Sequence[str] | None = None, seed: int = 0, output: int = 0) -> Pairs:

@@ -299,7 +299,7 @@ def test_a_window_far_wider_than_the_photo_is_warned_of() -> None:
 
 
 def test_tiff_of_signed_bytes_is_refused_and_large_unsigned_numbers_are_read() -> None:
-    with pytest.raises(ArgumentError, match="The photo has signed values of 8 bits, from -128 to 127"):
+    with pytest.raises(ArgumentError, match="The photo has signed values of 8 bits, which are not read"):
         upright_rgb(tiff(bytes([0, 127, 128, 255]), 8, t339=2))
     assert grey(upright_rgb(tiff(bytes([0, 127, 128, 255]), 8, t339=1))) == [[0, 127], [128, 255]]
     large = np.array([[0, 2**31 - 1], [2**31, 2**32 - 1]], np.uint32)

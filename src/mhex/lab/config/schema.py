@@ -39,7 +39,7 @@ class _StrictLoader(yaml.SafeLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._anchors: list[str | None] = []  # of the nodes around the one that is read; most have none
-        self._sizes: dict[str, int] = {}  # values that an anchor stands for
+        self._sizes: dict[str | None, int] = {}  # values that an anchor stands for
         self._values = 0  # so far, with those that aliases stand for
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -58,8 +58,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._anchors.append(event.anchor)
         node = super().compose_node(parent, index)
         self._anchors.pop()
-        if event.anchor is not None:
-            self._sizes[event.anchor] = self._values - before
+        self._sizes[event.anchor] = self._values - before
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
