@@ -44,7 +44,7 @@ def prepare(
     if isinstance(inputs, Mapping):
         if "pixel_values" in inputs:
             arguments = {name: value for name, value in inputs.items() if name != "pixel_values"}
-            return image_batch(model, inputs["pixel_values"], arguments, preprocess=preprocess)
+            return image_batch(model, inputs["pixel_values"], arguments, preprocess=preprocess, ids=ids)
         if "input_ids" in inputs or "inputs_embeds" in inputs:
             return token_batch(model, inputs, tokenizer)
         hint = "; sound is not explained" if {"input_values", "input_features"} & inputs.keys() else ""
@@ -54,7 +54,7 @@ def prepare(
     if isinstance(inputs, Tensor):
         if inputs.dim() == 2 and not inputs.is_floating_point():
             return token_batch(model, {"input_ids": inputs}, tokenizer)
-        return image_batch(model, inputs, {}, preprocess=preprocess)
+        return image_batch(model, inputs, {}, preprocess=preprocess, ids=ids)
     if isinstance(inputs, (list, tuple)):
         kinds = ", ".join(sorted({type(item).__name__ for item in inputs}))
         raise ArgumentTypeError(

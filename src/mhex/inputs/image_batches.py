@@ -45,13 +45,18 @@ def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs:
 
 
 def image_batch(
-    model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None, preprocess: Any = None
+    model: nn.Module,
+    x: Any,
+    kwargs: dict[str, Any],
+    pictures: Any = None,
+    preprocess: Any = None,
+    ids: Sequence[int] | None = None,
 ) -> Prepared:
     """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
 
     `kwargs` are handed on to the model, and `pictures` are drawn; None for the images. Where it is known how colours
     from 0 to 1 were normalised, `preprocess` has `mean` and `std`, as those of mhex and torchvision's presets have, or
-    is a sequence of `transforms` of which one has them.
+    is a sequence of `transforms` of which one has them. `ids` are the images' numbers, for messages.
     """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
@@ -74,8 +79,8 @@ def image_batch(
             "for raw photos pass PIL images and preprocess=."
         )
     device, dtype = place_of(model)
-    x = finite(x, "images")
-    pixels = finite(x.to(device, dtype), f"images in the model's {dtype}")
+    x = finite(x, "images", ids)
+    pixels = finite(x.to(device, dtype), f"images in the model's {dtype}", ids)
     arguments = {name: value for name, value in kwargs.items() if name != "labels"}
     scale = _scale(preprocess, x.shape[1], pixels.device)
     batch = Batch("image", (pixels,), arguments, x.shape[0], scale=scale)
@@ -112,7 +117,7 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
     x = torch.stack(tensors)
-    return image_batch(model, x, {}, photos if uncropped else x, preprocess if x.is_floating_point() else None)
+    return image_batch(model, x, {}, photos if uncropped else x, preprocess if x.is_floating_point() else None, ids)
 
 
 def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) -> Any:

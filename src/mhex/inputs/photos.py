@@ -26,7 +26,9 @@ _USUAL, _DENSEST = 4_000_000, 20_000  # pixels of any file, and pixels for each 
 _DEEP = ("I", "F")  # how PIL's modes of grey values with more than 8 bits begin
 _SIXTEEN: Window = (0.0, 65535.0)
 _BITS, _WHITE_IS_ZERO, _MIN, _MAX, _SIGNED_MIN, _SIGNED_MAX = 258, 262, 280, 281, 340, 341  # tags of TIFF
+_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2  # the tag of TIFF for the type of numbers, and two of its values
 _LITTLE = 0.1  # share of the pixels between black and white below which a window is warned of
+_SLIVER = 64  # a photo whose values are a smaller part of a window than 1/64 looks all the same
 _CHUNKS = 1000  # of a PNG file are looked at, at most
 
 
@@ -130,6 +132,7 @@ class _Depth:
     stated: Window | None = None  # TIFF and PGM: values that are black and white
     inverted: bool = False  # TIFF: black and white change places
     narrowed: bool = False  # PIL reads the upper 8 bits of colours of 16
+    numbers: int = 0  # TIFF: the type of numbers that PIL takes for another one, for negative or large ones
 
 
 def _depth(photo: Any) -> _Depth:
@@ -145,7 +148,9 @@ def _depth(photo: Any) -> _Depth:
         tags = photo.tag_v2
         bits = max(tags.get(_BITS, (1,)))
         inverted = deep and tags.get(_WHITE_IS_ZERO) == 0
-        return _Depth(sixteen, stated=_tiff_range(tags, bits), inverted=inverted, narrowed=not deep and bits > 8)
+        narrowed, numbers = not deep and bits > 8, max(tags.get(_FORMAT, (_UNSIGNED,)))
+        numbers = numbers if (bits, numbers) in ((8, _SIGNED), (32, _UNSIGNED)) else 0
+        return _Depth(sixteen, stated=_tiff_range(tags, bits), inverted=inverted, narrowed=narrowed, numbers=numbers)
     if kind == "PPM" and deep:
         # PIL scales to 16 bits unless the file says that they are 16 bits already, as it does of many that are not.
         return _Depth(True, stated=_SIXTEEN if isinstance(raw, tuple) and raw[-1] != 65535 else None)
@@ -189,6 +194,10 @@ def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transpar
 
     if photo.mode.startswith(_DEEP):
         return _grey(photo, depth, window, name).convert("RGB")
+    if depth.numbers == _SIGNED:
+        raise ArgumentError(
+            f"{name} has signed values of 8 bits, from -128 to 127, which are not read; save it with those from 0 to 255."
+        )
     if transparency and photo.has_transparency_data:
         clear = photo.convert("RGBA")
         colours = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
@@ -213,6 +222,8 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
     from PIL import Image
 
     values = np.asarray(photo, dtype=np.float64)
+    if depth.numbers == _UNSIGNED:
+        values = values % 2.0**32  # PIL reads them as signed
     if not np.isfinite(values).all():
         raise ArgumentError(f"{name} holds values that are not finite; save it with numbers in their place.")
     low, high = float(values.min()), float(values.max())
@@ -231,6 +242,8 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
                 f"{text}, and only {inside:.0%} of its pixels lie between the ends of {clipping}: the others are black "
                 "or white."
             )
+        elif 0 < high - low < (window[1] - window[0]) / _SLIVER:
+            warn(f"{text}, which are less than 1/{_SLIVER} of {clipping}: all of its pixels look nearly the same.")
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
 
 

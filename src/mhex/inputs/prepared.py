@@ -1,5 +1,6 @@
 """What images and texts share: the prepared batch, and how tensors are brought to the model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Batch
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, some_of
 
 WHOLE_NUMBERS = (
     *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -61,10 +62,19 @@ def check_batch(x: Tensor, name: str) -> None:
         ) from error
 
 
-def finite(x: Tensor, name: str) -> Tensor:
-    """The tensor, cut from any graph, refused if it holds NaN or infinity."""
-    if not bool(torch.isfinite(x).all()):
-        raise ArgumentError(f"Expected finite {name}, but they hold NaN or infinity; check how they were normalised.")
+def not_finite(x: Tensor) -> list[int]:
+    """Places of the samples of a tensor (B, ...) that hold NaN or infinity."""
+    if bool(x.isfinite().all()):
+        return []
+    return [place for place, row in enumerate(x if x.dim() else x[None]) if not bool(row.isfinite().all())]
+
+
+def finite(x: Tensor, name: str, ids: Sequence[int] | None = None) -> Tensor:
+    """The tensor (B, ...), cut from any graph, refused if it holds NaN or infinity; `ids` are numbers for messages."""
+    if places := not_finite(x):
+        numbers = [ids[place] for place in places] if ids is not None and len(ids) == len(x) else places
+        holders = f"samples {some_of(numbers)} hold" if len(numbers) > 1 else f"sample {numbers[0]} holds"
+        raise ArgumentError(f"Expected finite {name}, but {holders} NaN or infinity; check how they were normalised.")
     # Tensors made under inference_mode cannot enter a graph; a copy made outside of it can.
     with torch.inference_mode(False):
         return x.clone() if x.is_inference() else x.detach()

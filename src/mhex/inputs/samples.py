@@ -15,6 +15,7 @@ from torch.utils.data import Subset
 from mhex.errors import ArgumentError, ArgumentTypeError, check_count, some_of
 from mhex.inputs.data import BESIDE, Parts, holds_batches, is_sequence, length, parts_of, raw_batches, select
 from mhex.inputs.masks import MaskReader, marked_words
+from mhex.inputs.prepared import not_finite
 
 # What metrics need beside inputs, and how items must look that have it.
 FORMS: Mapping[str, tuple[str, str]] = {
@@ -85,27 +86,41 @@ def in_samples(
             and beside them `label`, `mask`, `rationale`, `other`.
         size: The most samples of a batch that is made here.
         limit: The most samples in all, counted with those that cannot be read.
-        unread: Filled with the numbers of samples that cannot be read, and why; these are left out.
+        unread: Filled with the numbers of samples that cannot be read or are not finite, and why; these are left out.
     """
     unread = {} if unread is None else unread
     check_count("batch_size", size)
     if limit is not None:
         check_count("limit", limit)
-    start, read = 0, MaskReader()
+    start, any_read, read = 0, False, MaskReader()
     for batch in raw_batches(data, size, limit, unread):
         if limit is not None:
             batch = {name: select(value, slice(0, limit - start)) for name, value in batch.items()}
         if length(batch["inputs"]):
             samples = _samples(batch, start, read)
-            yield samples
             start = samples.ids[-1] + 1
+            gaps = _not_finite(samples.inputs)
+            unread.update({samples.ids[place]: "the input holds NaN or infinity" for place in gaps})
+            places = [place for place in range(len(samples.ids)) if place not in gaps]
+            if places:
+                any_read = True
+                yield samples.only(places) if gaps else samples
         if limit is not None and start >= limit:
-            return
-    if start == 0 and unread:
+            break
+    if not any_read and unread:
         reasons = losses_in_words(unread)
         raise ArgumentError(f"Expected samples that can be read, but none of {len(unread)} can: {reasons}.")
     if start == 0:
         raise ArgumentError("Expected at least one sample, but the data is empty; a generator can be read only once.")
+
+
+def _not_finite(inputs: Any) -> list[int]:
+    """Places of images that hold NaN or infinity, where images are given as tensors."""
+    images = inputs.get("pixel_values") if isinstance(inputs, Mapping) else inputs
+    try:
+        return not_finite(images) if isinstance(images, Tensor) and images.is_floating_point() else []
+    except RuntimeError:  # such as of one that does not fit into memory, which is refused when it is prepared
+        return []
 
 
 def losses_in_words(lost: Mapping[int, str]) -> str:

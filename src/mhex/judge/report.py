@@ -103,6 +103,11 @@ def command() -> str:
     return "" if first in ("", "-c", "-m") else shlex.join([first, *sys.argv[1:]])
 
 
+def _names(names: str | Sequence[str] | None, known: list[str]) -> list[str]:
+    """Names as a list: a string is one name, and None stands for all that are known."""
+    return known if names is None else [names] if isinstance(names, str) else list(names)
+
+
 class Pairs(dict[tuple[str, str], Paired]):
     """Comparisons by the names of two methods; asked for in the other order, a pair is turned round."""
 
@@ -223,10 +228,10 @@ class Report:
                 counts[method][name] = int((presence[method] & ~rows.isfinite().all(1)).sum())
         return counts
 
-    def only(self, methods: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Report:
+    def only(self, methods: str | Sequence[str] | None = None, metrics: str | Sequence[str] | None = None) -> Report:
         """A report with some methods, as they are called in tables, or some metrics alone."""
-        methods = self.methods if methods is None else methods
-        metrics = self.metrics if metrics is None else metrics
+        methods = _names(methods, self.methods)
+        metrics = _names(metrics, self.metrics)
         check_names("method", methods, self.methods)
         check_names("metric", metrics, self.metrics)
         names = zip(store.labels_of(self.rows), self.rows.column("metric").to_pylist(), strict=True)
@@ -241,15 +246,15 @@ class Report:
         return per_image(self.metric(metric), self.values(metric)[1], output)
 
     def _compared(
-        self, metric: str, methods: Sequence[str] | None, output: int
+        self, metric: str, methods: str | Sequence[str] | None, output: int
     ) -> tuple[list[str], Tensor, Summary | None]:
         """Methods, what is compared of them, (n, M) or (n, M, J), and how a value of the data set is made of it."""
         _, numbers = self.values(metric)  # refuses unknown metrics
-        names = list(numbers) if methods is None else list(methods)
+        names = _names(methods, list(numbers))
         check_names("method", names, numbers)
         return names, *compared(self.metric(metric), numbers, names, output)
 
-    def compare(self, metric: str, methods: Sequence[str] | None = None, seed: int = 0, output: int = 0) -> Pairs:
+    def compare(self, metric: str, methods: str | Sequence[str] | None = None, seed: int = 0, output: int = 0) -> Pairs:
         """Every pair of methods by one metric, each on the images that both have, corrected for all pairs.
 
         Args:
@@ -273,7 +278,7 @@ class Report:
     def ranks(
         self,
         metric: str,
-        methods: Sequence[str] | None = None,
+        methods: str | Sequence[str] | None = None,
         resamples: int = 2000,
         confidence: float = 0.95,
         seed: int = 0,

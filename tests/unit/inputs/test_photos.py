@@ -3,6 +3,7 @@
 import io
 import re
 import struct
+import warnings
 import zlib
 
 import numpy as np
@@ -280,3 +281,30 @@ def test_a_window_with_nothing_of_the_photo_is_refused() -> None:
             upright_rgb(deep, window)
     with pytest.warns(MhexWarning, match="of its pixels lie between the ends of window"):
         upright_rgb(deep, (0, 90))
+
+
+def test_a_window_far_wider_than_the_photo_is_warned_of() -> None:
+    light = Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8))
+    with pytest.warns(
+        MhexWarning, match=r"from 0 to 1, which are less than 1/64 of window=\(0, 4095\): all of its pixels"
+    ):
+        upright_rgb(light, (0, 4095))
+    dark = Image.fromarray(np.full((8, 8), 2, np.uint16) * np.arange(8, dtype=np.uint16))
+    with pytest.warns(MhexWarning, match=r"from 0 to 14, which are less than 1/64 of"):
+        upright_rgb(dark, (0, 4095))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        upright_rgb(light, (0, 10))
+        upright_rgb(Image.fromarray(np.full((8, 8), 2048, np.uint16)), (0, 4095))
+
+
+def test_tiff_of_signed_bytes_is_refused_and_large_unsigned_numbers_are_read() -> None:
+    with pytest.raises(ArgumentError, match="The photo has signed values of 8 bits, from -128 to 127"):
+        upright_rgb(tiff(bytes([0, 127, 128, 255]), 8, t339=2))
+    assert grey(upright_rgb(tiff(bytes([0, 127, 128, 255]), 8, t339=1))) == [[0, 127], [128, 255]]
+    large = np.array([[0, 2**31 - 1], [2**31, 2**32 - 1]], np.uint32)
+    with pytest.raises(ArgumentError, match=r"from 0 to 4\.29497e"):
+        upright_rgb(tiff(large.tobytes(), 32))
+    assert grey(upright_rgb(tiff(large.tobytes(), 32), (0, 2**32 - 1))) == [[0, 127], [128, 255]]
+    signed = np.array([[-1, 0], [1, 2]], np.int32)
+    assert grey(upright_rgb(tiff(signed.tobytes(), 32, t339=2), (-1, 2))) == [[0, 85], [170, 255]]

@@ -225,3 +225,53 @@ def test_a_race_goes_on_without_them(tmp_path: Path, photos: Path) -> None:
     found = raced(Linear(), data=load_folder(photos).items(), preprocess=prepared)
     assert {line.images for line in found.table} == {4}
     assert {number: reason.split()[0] for number, reason in found.lost.items()} == {2: "2.png", 5: "5.png"}
+
+
+# Images that hold NaN
+
+
+def with_nan(count: int, *places: int) -> Tensor:
+    x = images(count).clone()
+    x[list(places), 0, 0, 0] = torch.nan
+    return x
+
+
+def test_explain_names_the_images_that_hold_nan() -> None:
+    with pytest.raises(ArgumentError, match="Expected finite images, but samples 1, 3 hold NaN or infinity"):
+        mhex.explain(Linear(), with_nan(5, 1, 3), "input-x-gradient")
+    with pytest.raises(ArgumentError, match="Expected finite images, but sample 0 holds NaN or infinity"):
+        mhex.explain(Linear(), with_nan(1, 0), "input-x-gradient")
+
+
+@pytest.mark.parametrize("form", [list, lambda x: x, lambda x: {"pixel_values": x}, lambda x: (x, torch.zeros(len(x)))])
+@pytest.mark.parametrize("size", [1, 5])
+def test_images_with_nan_cost_their_sample(form: Any, size: int) -> None:
+    with pytest.warns(MhexWarning, match="2 of 5 samples could not be judged: samples 0, 3: the input holds NaN"):
+        report = judged(form(with_nan(5, 0, 3)), Linear(), batch_size=size)
+    assert list(report.lost) == [0, 3]
+    numbers, values = report.values("compactness")
+    assert numbers.tolist() == [1, 2, 4]
+    wanted = judged(images(5), Linear()).values("compactness")[1]["input-x-gradient"][[1, 2, 4]]
+    assert torch.allclose(values["input-x-gradient"], wanted, 1e-9)
+
+
+def test_images_that_all_hold_nan_are_an_error() -> None:
+    for run in (quiet, lambda data: raced(Linear(), data=data)):
+        with pytest.raises(ArgumentError, match="none of 2 can: samples 0, 1: the input holds NaN or infinity"):
+            run(with_nan(2, 0, 1))
+
+
+def test_a_photo_that_preprocessing_turns_into_nan_is_named() -> None:
+    photos = [Image.new("L", (8, 8), grey) for grey in (0, 40, 255, 90)]
+
+    def spoil_white(photo: Image.Image) -> Tensor:
+        return prepared(photo).where(prepared(photo) < 0.5, torch.nan)
+
+    with pytest.raises(ArgumentError, match="Expected finite images, but sample 2 holds NaN"):
+        judged(photos, Linear(), preprocess=spoil_white)
+
+
+def test_a_race_goes_on_without_images_that_hold_nan() -> None:
+    answer = raced(Linear(), data=with_nan(9, 2, 5))
+    assert answer.lost == dict.fromkeys((2, 5), "the input holds NaN or infinity")
+    assert {line.images for line in answer.table} == {7}

@@ -40,7 +40,16 @@ def test_one_method_cannot_be_compared() -> None:
     both = report_of({"deletion": three()})
     with pytest.raises(ArgumentError, match=r"got cdam alone; the report has gae, rollout, cdam\.$"):
         both.compare("deletion", ["cdam"])
+    with pytest.raises(ArgumentError, match=r"got cdam alone; the report has gae, rollout, cdam\.$"):
+        both.compare("deletion", "cdam")
     assert str(unknown_name("method", "gae", [])) == "Unknown method 'gae'. Known: none."
+
+
+def test_a_string_is_one_name() -> None:
+    report = report_of({"deletion": three(8), "insertion": three(8)})
+    part = report.only("cdam", "insertion")
+    assert (part.methods, part.metrics) == (["cdam"], ["insertion"])
+    assert list(report.ranks("deletion", "gae", resamples=10)) == ["gae"]
 
 
 def test_pairs_are_asked_for_in_either_order() -> None:

@@ -13,6 +13,7 @@ from mhex.errors import ArgumentError, unknown_name
 
 SUFFIXES = (".yaml", ".yml")
 _DEEPEST = 64  # levels; Python gives up at about a thousand, in whatever code comes first
+_MOST = 100_000  # values that a file with aliases stands for; aliases of aliases grow with each level
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -38,18 +39,27 @@ class _StrictLoader(yaml.SafeLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._anchors: list[str | None] = []  # of the nodes around the one that is read; most have none
+        self._sizes: dict[str, int] = {}  # values that an anchor stands for
+        self._values = 0  # so far, with those that aliases stand for
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Read a node that is not nested too deeply, and not inside itself."""
+        """Read a node that is not nested too deeply, not inside itself, and not far larger than it is written."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent) and event.anchor in self._anchors:
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if is_alias and event.anchor in self._anchors:
             raise KeyMistakeError(f"*{event.anchor} in line {line} stands inside what it stands for")
         if len(self._anchors) >= _DEEPEST:
             raise KeyMistakeError(f"line {line} is nested more than {_DEEPEST} levels deep")
+        before = self._values
+        self._values += self._sizes.get(event.anchor, 0) if is_alias else 1
+        if is_alias and self._values > _MOST:
+            raise KeyMistakeError(f"with *{event.anchor} in line {line}, aliases stand for more than {_MOST:,} values")
         self._anchors.append(event.anchor)
         node = super().compose_node(parent, index)
         self._anchors.pop()
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._values - before
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -166,6 +166,12 @@ def test_files_that_are_not_recipes(tmp_path):
         find_recipe("pets-vitt")
 
 
+# Each level is ten times the one before: a trillion values in all.
+ALIASES = "name: a\na0: &a0 [x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 13)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -176,6 +182,7 @@ def test_files_that_are_not_recipes(tmp_path):
         ("name: " + 5000 * "[", r"x\.yaml: line 1 is nested more than 64 levels deep\."),
         ("".join(f"{place * ' '}a:\n" for place in range(2000)), r"line 6\d is nested more than 64 levels deep"),
         ("name: a\ntrain: &self {clip: *self}\n", r"\*self in line 2 stands inside what it stands for"),
+        (ALIASES, r"x\.yaml: with \*a4 in line 7, aliases stand for more than 100,000 values\."),
         ("name: a\nmodel: {arguments: {1: 2}}\n", r"x\.yaml: the key '1' in line 2 should be a text"),
         ("name: 2026-13-01\n", r"x\.yaml: a value cannot be read: month must be in 1\.\.12"),
     ],
