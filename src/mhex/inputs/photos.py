@@ -196,7 +196,8 @@ def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transpar
         return _grey(photo, depth, window, name).convert("RGB")
     if depth.numbers == _SIGNED:
         raise ArgumentError(
-            f"{name} has signed values of 8 bits, from -128 to 127, which are not read; save it with those from 0 to 255."
+            f"{name} has signed values of 8 bits, from -128 to 127, which are not read; save it with values from 0 to "
+            "255."
         )
     if transparency and photo.has_transparency_data:
         clear = photo.convert("RGBA")
