@@ -204,6 +204,35 @@ def test_relevance_of_probabilities_that_sum_to_1_starts_at_the_class() -> None:
     assert bool((e.diagnostics["relevance_in"] == 1).all())
 
 
+MIXTURES: dict[str, End] = {
+    "mean": lambda z: torch.stack([z.sigmoid(), (z - 1).sigmoid()]).mean(0),
+    "weighted sum": lambda z: 0.3 * z.sigmoid() + 0.7 * (z + 1).sigmoid(),
+    "complement": lambda z: 1 - z.sigmoid(),
+    "tanh": lambda z: (torch.tanh(z) + 1) / 2,
+}
+
+
+@pytest.mark.parametrize("classes", [1, 5])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_of_probabilities_are_told_of(name: str, classes: int) -> None:
+    model = Small(classes, MIXTURES[name], bias=-3.0)
+    with pytest.warns(MhexWarning, match="lie between 0 and 1"):
+        mhex.explain(model, X, "occlusion", patch=16)
+    with torch.no_grad():
+        wanted = model(X)
+    e = mhex.explain(model, X, "occlusion", patch=16, outputs="probabilities")
+    assert float((e.probabilities[:, -classes:] - wanted).abs().max()) <= 1e-9
+
+
+def test_a_scripted_model_that_may_return_probabilities_is_told_of() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 1), nn.Sigmoid()).double().eval()
+    with torch.no_grad():
+        model[1].bias.fill_(-3.0)
+    scripted = torch.jit.trace(model, X)
+    with pytest.warns(MhexWarning, match="lie between 0 and 1"):
+        mhex.explain(scripted, X, "occlusion", patch=16)
+
+
 def test_honest_logits_between_0_and_1_are_left_alone() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

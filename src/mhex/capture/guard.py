@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mhex.capture.anatomy import GUEST, guests
 from mhex.capture.batch import Batch
-from mhex.capture.outputs import SECTION
+from mhex.capture.outputs import SECTION, find_scores
 from mhex.capture.threads import Shared, others_wait, turn, unchanged
 from mhex.errors import CaptureError, MhexError, UnsupportedModelError
 
@@ -24,13 +24,15 @@ _PASSING = (MhexError, torch.OutOfMemoryError, torch.AcceleratorError)  # these 
 def model_failures(model: nn.Module, batch: Batch) -> Iterator[None]:
     """While open, an error that the bare model raises for the batch too becomes an UnsupportedModelError that says so.
 
-    Any other error is left as it is, and so are running out of memory and faults of a device.
+    The bare model is called, and a gradient is taken through it. Any other error is left as it is, and so are running
+    out of memory and faults of a device.
     """
     try:
         yield
     except _ERRORS as error:
         if not isinstance(error, _PASSING):
             _check_bare_pass(model, batch)
+            _check_bare_gradient(model, batch, type(error))
         raise
 
 
@@ -45,11 +47,40 @@ def _check_bare_pass(model: nn.Module, batch: Batch) -> None:
         tensors = {"images": batch.pixels, **batch.kwargs} if batch.modality == "image" else batch.kwargs
         shapes = {name: tuple(x.shape) for name, x in tensors.items() if isinstance(x, Tensor)}
         inputs = " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
-        words = next(iter(str(error).splitlines()), "").strip().rstrip(".")[:200]
-        cause = f"{type(error).__name__}: {words}" if words else type(error).__name__
         raise UnsupportedModelError(
-            f"{name_of_class(model)} itself fails when it is called with {inputs} ({cause}); {_remedy(model)}."
+            f"{name_of_class(model)} itself fails when it is called with {inputs} ({_cause(error)}); {_remedy(model)}."
         ) from error
+
+
+def _check_bare_gradient(model: nn.Module, batch: Batch, kind: type[Exception]) -> None:
+    """Refuse a model through which the gradient of all scores, for images or embeddings, fails with such an error."""
+    batch = batch.copied()
+    with untouched(model), ExitStack() as stack:
+        sources = [m.weight for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.is_floating_point()]
+        stack.enter_context(_swapped(sources, "requires_grad", True, of_instance=False))
+        if batch.modality == "image":
+            sources.append(batch.pixels.detach().requires_grad_())
+            batch = batch.with_input(sources[-1].clone())  # the model may write into it
+        try:
+            scores = find_scores(model(*batch.args, **batch.kwargs))
+            if scores is not None and scores.requires_grad:
+                torch.autograd.grad(scores.sum(), sources, allow_unused=True)
+        except _PASSING:
+            raise
+        except _ERRORS as error:
+            if type(error) is not kind:
+                return
+            reason = f"its own operations refuse to be differentiated ({_cause(error)})"
+            raise UnsupportedModelError(
+                f"No gradient can be taken through {name_of_class(model)}: {reason}; choose a method without "
+                "gradients, such as occlusion or rise.",
+                reason,
+            ) from error
+
+
+def _cause(error: BaseException) -> str:
+    words = next(iter(str(error).splitlines()), "").strip().rstrip(".")[:200]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _remedy(model: nn.Module) -> str:

@@ -51,7 +51,8 @@ _VIEW_NODES = frozenset(
 )
 _AFFINE = frozenset(("linear", "convolution", "matmul", "batch_norm", "layer_norm"))  # they give no probabilities
 _LINEAR = _AFFINE | {"add", "pool"}  # these may mix probabilities, which then sum to 1
-_UNTOLD = frozenset(("multiply", "divide", "subtract", "negate", "concatenate", "route", None))  # logits or not
+_UNTOLD = frozenset(("multiply", "divide", "subtract", "negate", "concatenate", "route"))  # logits or not
+_TANH, _MIXTURE = "tanh", "mixture"  # an average or another mixture of probabilities, as ensembles return
 _TELLING, _WIDE = 8, 0.5  # logits are not so many, or so far apart, and yet all from 0 to 1
 _SUM = 1e-4  # how far from 1 probabilities of a sample may add up, if they are not rounded more coarsely
 _PASS = threading.local()  # `skipped` while a pass of the thread leaves out the activation at the end of the model
@@ -333,5 +334,15 @@ class _EndingMode(TorchFunctionMode):
             maker = self.makers.get(args[0], "route")
         destination = args[0] if name == "__setitem__" else result
         if isinstance(destination, Tensor):
-            self.makers[destination] = maker or name_of_operation(func) or name
+            self.makers[destination] = maker or self._operation(func, name, args)
         return result
+
+    def _operation(self, func: Function, name: str, args: Any) -> str:
+        """The name of an operation; mixtures of what sigmoids, softmaxes and tanh gave have one of their own."""
+        operation = name_of_operation(func) or name
+        if operation in _AFFINE:
+            return operation
+        flat = [x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else (arg,)) if isinstance(x, Tensor)]
+        bounded = (self.makers.get(x) for x in flat)
+        mixes = any(isinstance(maker, Ending) or maker in (_MIXTURE, _TANH) for maker in bounded)
+        return _MIXTURE if mixes else _TANH if name in ("tanh", "tanh_") else operation

@@ -352,7 +352,7 @@ def checked_model(model: Any) -> nn.Module:
 
 def heads_of(model: nn.Module) -> Heads | None:
     """The heads that a model carries, or None."""
-    heads = model._modules.get(PREFIX)
+    heads = getattr(model, PREFIX, None)
     return heads if isinstance(heads, Heads) else None
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Batch
-from mhex.errors import ArgumentError, ArgumentTypeError, some_of
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, some_of
 
 WHOLE_NUMBERS = (
     *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -30,8 +30,10 @@ class Prepared:
 
 
 def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Device and dtype of the model's weights."""
+    """Device and dtype of the model's weights; a CaptureError if they have no values."""
     floating = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if floating is not None and floating.is_meta:
+        raise CaptureError("The model's weights are on the meta device, which holds no values; load them first.")
     return (torch.device("cpu"), torch.get_default_dtype()) if floating is None else (floating.device, floating.dtype)
 
 

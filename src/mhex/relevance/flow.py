@@ -36,6 +36,7 @@ from mhex.errors import CaptureError, UnsupportedModelError
 Rule = Callable[..., Any]
 Operation = Callable[..., Tensor]
 Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
+_NUMBERS = frozenset((Tensor.item, Tensor.__float__, Tensor.__int__, Tensor.__index__))
 _USES = "_mhex_uses"  # an attribute of the tensors of a pass
 _PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
 _WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their GELUs may be made of small operations
@@ -167,6 +168,8 @@ class Flow:
         """What stands where the model calls `function`."""
         if self.inside:
             return function(*args, **kwargs)
+        if function in _NUMBERS:  # torch warns of numbers that are read out of a graph
+            return function(self.current(args[0]).detach())
         if self.composite.partial:
             return self._keep_gradient(function, args, kwargs)
         if function in OPERATIONS and not kwargs.keys().isdisjoint(("input", "other", "axis")):

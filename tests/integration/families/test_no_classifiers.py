@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, UnsupportedModelError
+import mhex
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexError, MhexWarning, UnsupportedModelError
 from support.cases import METHODS, explain, named_methods
 from support.models import FAMILIES, PlainCNN, enliven
 from support.stock_models import LSTM, STOCK_MODELS
@@ -169,6 +172,13 @@ def test_torchscript(name: str) -> None:
     assert not unsure
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_torchscript_is_judged_by_methods_that_serve_it(name: str) -> None:
+    model = SCRIPTS[name]()
+    tables = [mhex.evaluate(m, images(), ["occlusion"], ["deletion"]) for m in (model, cnn())]
+    torch.testing.assert_close(*(table.per_image("deletion")["occlusion"] for table in tables))
+
+
 def test_torchscript_in_training_mode_is_run_in_evaluation_mode() -> None:
     model = torch.jit.script(cnn().train())
     e = explain(model, images(), "input-x-gradient", target=1)
@@ -216,6 +226,52 @@ def test_flexible_attention_gives_way() -> None:
         assert model.config._attn_implementation == "flex_attention"
 
 
+class Flexible(nn.Module):
+    """Calls flexible attention itself, which refuses to be called in a graph on a CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.qkv, self.head = nn.Conv2d(3, 16, 8, 8), nn.Linear(16, 48), nn.Linear(16, 5)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k, v)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patch(x).flatten(2).mT
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.qkv(tokens).chunk(3, -1))
+        return self.head((tokens + self.attend(q, k, v).transpose(1, 2).flatten(2)).mean(1))
+
+
+class OneWay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+        raise NotImplementedError("no backward here")
+
+
+class Forwards(Flexible):
+    """Refuses in the backward pass."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return OneWay.apply(q + k + v)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("kind", [Flexible, Forwards])
+def test_operations_that_refuse_to_be_differentiated(kind: type[nn.Module]) -> None:
+    """Methods with gradients refuse in a sentence, and the automatic choice goes on to one without."""
+    torch.manual_seed(0)
+    model = kind().eval()
+    for method in ("lrp", "input-x-gradient", "integrated-gradients", "smoothgrad"):
+        with pytest.raises(UnsupportedModelError, match=r"such as occlusion|relevance rule"):
+            explain(model, images(), method)
+    with pytest.warns(MhexWarning, match="took 'occlusion'"):
+        assert mhex.explain(model, images()).method == "occlusion"
+
+
 def test_exported_programs() -> None:
     fixed = torch.export.export(cnn(), (images(),))
     with pytest.raises(ArgumentTypeError, match=r"ExportedProgram; give its module\(\)"):
@@ -228,6 +284,34 @@ def test_exported_programs() -> None:
         torch.testing.assert_close(explain(free, images(), method, target=1).scores, wanted)
     with pytest.raises(ArgumentTypeError, match="function; wrap it in a module"):
         explain(lambda x: x, images(), "occlusion")
+
+
+class Scaled(nn.Conv2d):
+    """Reads a number out of its values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return (y / max(float(y.abs().max()), 1)).mean((2, 3))
+
+
+def test_numbers_read_by_the_model_give_no_warning_of_the_rules() -> None:
+    model = Scaled(3, 5, 3).eval()
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Converting a tensor")
+            assert explain(model, images(), "lrp").scores.ne(0).any()
+    finally:
+        torch.set_warn_always(always)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "lrp"])
+def test_weights_without_values(method: str) -> None:
+    with pytest.raises(CaptureError, match="meta device"):
+        explain(cnn().to("meta"), images(), method)
+    with pytest.raises(CaptureError, match="meta device"):
+        explain(hf("BertForSequenceClassification", "BertConfig", **BERT).to("meta"), texts(), method)
 
 
 # --- what is given ---------------------------------------------------------------------------------------------------
