@@ -64,7 +64,7 @@ def test_folded_head_is_the_equivalent_matrix():
     folded = scaffold.fold("last_head")
     last = scaffold.names[-1]
     matrix = folded.host.get_submodule(f"{last}.mhex_gate").w2.weight
-    assert matrix.shape == (CLASSES, 512)
+    assert matrix.shape == (CLASSES, 40)
     assert torch.equal(matrix, scaffold.equivalent_matrix(last))
     with watched(scaffold.model) as watch:
         seen = watch(x).blocks[last]
