@@ -40,6 +40,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries that count what is left at the end find it as usual."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the slow tests out unless a marker expression or a test id asks for them."""
     if config.option.markexpr or any("::" in argument for argument in config.args):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mhex.errors import MhexError
 from mhex.registry import Method
 from support.cases import CORE, PERTURBING, cases, explain, one_per_family
-from support.models import FAMILIES, Family, call
+from support.models import FAMILIES, Family, PlainCNN, call
 from support.snapshot import Snapshot, in_use
 
 
@@ -125,6 +125,21 @@ def test_after_an_error_in_the_backward_pass(method: str, family: Family) -> Non
     with pytest.raises(Boom):
         explain(model, inputs, method, target=lambda logits: Explode.apply(logits)[:, 0])
     before.check()
+
+
+class Drawing(PlainCNN):
+    """A network that draws random numbers also in evaluation mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.01 * torch.rand(1, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("method", ["input-x-gradient", "gradcam", "occlusion"])
+def test_the_generator_is_put_back_after_a_model_that_draws(method: str) -> None:
+    model, inputs = Drawing().double().eval(), FAMILIES["plain_cnn"].inputs(2)
+    before = torch.get_rng_state()
+    explain(model, inputs, method, target=1)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
