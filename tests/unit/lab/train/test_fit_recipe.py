@@ -105,7 +105,7 @@ def test_a_base_with_a_base_is_refused(zoo, tmp_path):
     folder = tmp_path / "run" / "shipped"
     path = folder / "pets-mhex-resnet10t.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "base": "pets-mhex-resnet10t"}))
-    with pytest.raises(ArgumentError, match="a resident with weights of its own"):
+    with pytest.raises(ArgumentError, match="a model with weights of its own"):
         mhex.load("zoo:pets-mhex-resnet10t", folder=folder)
 
 
