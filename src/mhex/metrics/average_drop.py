@@ -33,10 +33,11 @@ class HiddenProtocol(MaskedProtocol):
     sigma: float | None = None  # spread of the blur
 
     def __post_init__(self) -> None:
-        texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
-        right = not isinstance(self.reference, str) or self.reference in PIXELS[:-1]
-        expectation = f"the reference to be one of {', '.join(PIXELS[:-1])}"
-        check_that(right, expectation, repr(self.reference), texts if self.reference in WORDS else "")
+        if isinstance(self.reference, str):  # other kinds are refused below
+            texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
+            expectation = f"the reference to be one of {', '.join(PIXELS[:-1])}"
+            advice = texts if self.reference in WORDS else ""
+            check_that(self.reference in PIXELS[:-1], expectation, repr(self.reference), advice)
         super().__post_init__()
 
 
