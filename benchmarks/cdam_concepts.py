@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 import mhex
+from mhex.errors import ArgumentError
 from mhex.lab.datasets import Pets, load_pets
 from mhex.lab.datasets.pets import SPECIES
 from mhex.lab.datasets.sets import two_class_items
@@ -61,7 +62,8 @@ def energy_on(scores: Tensor, right: Tensor) -> Tensor:
         right: Which half, bool (B,): True for the right one.
     """
     half = scores.shape[-1] // 2
-    assert scores.shape[-1] == 2 * half, "a column lies on both halves"
+    if scores.shape[-1] != 2 * half:
+        raise ArgumentError(f"Expected an even number of columns, but got {scores.shape[-1]}: one lies on both halves.")
     positive = scores.double().clamp_min(0)
     shares = positive[..., half:].sum((1, 2)) / positive.sum((1, 2))
     return torch.where(right.to(shares.device), shares, 1 - shares)
