@@ -78,7 +78,9 @@ from support.training import recipe_dict
 from support.zoo_models import write_bert, write_hf_vit, write_resident
 
 FEW, MANY = 100, 10_000
-FEWER = 1_000  # of readers that take more than ten milliseconds, since they build networks or draw maps
+# Of readers that take more than two milliseconds, since they check recipes or tables, and of those that take more than
+# ten, since they build networks or draw maps: all together take six minutes.
+FEWER, FEWEST = 5_000, 1_000
 LONGEST, MOST_MEMORY = 2.0, 300  # seconds of one file, megabytes
 
 
@@ -246,7 +248,7 @@ def load_last_checkpoint(folder: Path) -> Any:
     return load_checkpoint(place, RECIPE, *_trained(), None)
 
 
-READERS["checkpoint"] = Reader(write_checkpoint, load_last_checkpoint, {**SAFE, "state.json": damaged_json})
+READERS["checkpoint"] = Reader(write_checkpoint, load_last_checkpoint, {**SAFE, "state.json": damaged_json}, many=FEWER)
 
 CACHE_KEY = (MethodRun("gae"), ("a", "b"), torch.tensor([0, 1]), 0)
 
@@ -274,6 +276,7 @@ READERS["recipe"] = Reader(
     lambda folder: write_yaml(folder, "small.yaml", RECIPE_WHOLE),
     lambda folder: read_recipe(folder / "small.yaml").digest(),
     {"*.yaml": damaged_yaml},
+    many=FEWER,
 )
 SUITE = suite_dict()
 
@@ -287,6 +290,7 @@ READERS["suite"] = Reader(
     write_small_suite,
     lambda folder: read_suite(folder / "small.suite").entries(quick=True),
     {"*.suite": damaged_yaml},
+    many=FEWER,
     variable="MHEX_MODELS",
 )
 
@@ -304,7 +308,7 @@ def load_card(folder: Path) -> Any:
 
 
 READERS["card"] = Reader(
-    write_card, load_card, {"*.json": damaged_json, "*.safetensors": damaged_safetensors}, many=FEWER
+    write_card, load_card, {"*.json": damaged_json, "*.safetensors": damaged_safetensors}, many=FEWEST
 )
 
 
@@ -380,8 +384,8 @@ def load_evaluation(folder: Path) -> Any:
     return [(run.name, run.report.methods) for run in evaluations(folder)]
 
 
-READERS["rows"] = Reader(write_evaluation, load_report, TABLE)
-READERS["evaluation"] = Reader(write_evaluation, load_evaluation, {**TABLE, "*.json": damaged_json}, many=FEWER)
+READERS["rows"] = Reader(write_evaluation, load_report, TABLE, many=FEWER)
+READERS["evaluation"] = Reader(write_evaluation, load_evaluation, {**TABLE, "*.json": damaged_json}, many=FEWEST)
 
 # --- data sets -------------------------------------------------------------------------------------------------------
 
@@ -424,7 +428,7 @@ def load_tables(folder: Path) -> None:
         assert len(data) == len(data.labels if hasattr(data, "labels") else data.names)
 
 
-READERS["tables of data sets"] = Reader(write_tables, load_tables, TABLE)
+READERS["tables of data sets"] = Reader(write_tables, load_tables, TABLE, many=FEWER)
 
 
 def write_texts(folder: Path) -> None:
@@ -528,8 +532,8 @@ def load_vit(folder: Path) -> Any:
     return mhex.load(f"hf:{folder / 'vit'}").preprocess(photo())
 
 
-READERS["text model"] = Reader(lambda folder: write_bert(folder / "bert"), load_bert, FOLDERS, many=FEWER)
-READERS["image model"] = Reader(lambda folder: write_hf_vit(folder / "vit"), load_vit, FOLDERS, many=FEWER)
+READERS["text model"] = Reader(lambda folder: write_bert(folder / "bert"), load_bert, FOLDERS, many=FEWEST)
+READERS["image model"] = Reader(lambda folder: write_hf_vit(folder / "vit"), load_vit, FOLDERS, many=FEWEST)
 
 # --- the search ------------------------------------------------------------------------------------------------------
 

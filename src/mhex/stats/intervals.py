@@ -94,7 +94,7 @@ def resampled(rows: Tensor, summary: Summary, resamples: int = 2000, seed: int =
     right = rows.dim() == 2 and len(rows) > 0
     check_that(right, "numbers (n, J) of at least one image", f"shape {tuple(rows.shape)}")
     check_that(resamples >= 1, "at least one resample", resamples)
-    rows, generator = rows.cpu(), torch.Generator().manual_seed(seed % 2**63)
+    rows, generator = rows.cpu(), torch.Generator().manual_seed(int(seed) % 2**63)
     part = max(1, _AT_A_TIME // rows.numel())
     shapes = [(min(part, resamples - start), len(rows)) for start in range(0, resamples, part)]
     return torch.cat([summary(rows[torch.randint(len(rows), shape, generator=generator)]) for shape in shapes])
