@@ -115,7 +115,7 @@ def _parquet(file: Path, in_folder: bool, kind: Kind) -> Any:
     with file.open("rb") as stream:
         try:
             return pq.read_table(stream)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file may be whole, but cannot be read
             again = f"delete it, and the same call makes its {kind.noun} again"

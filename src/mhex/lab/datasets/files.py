@@ -141,7 +141,9 @@ def read_split(
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Some columns of a parquet file as lists, in the order of the rows."""
     parquet, broken = require("pyarrow.parquet"), require("pyarrow").ArrowException
-    with refuse_damage(f"{path.name} is not a parquet file, or damaged", "place it anew", broken, OSError):
+    with refuse_damage(
+        f"{path.name} is not a parquet file, or damaged", "place it anew", broken, OSError, UnicodeDecodeError
+    ):
         present = parquet.read_schema(path).names
     if missing := [name for name in columns if name not in present]:
         words = f"should have the columns {list(columns)}, and lacks {missing} (it has {list(present)})"

@@ -110,3 +110,17 @@ def test_images_keep_their_order_and_must_share_a_size():
         decode_images([png(2, 0), png(3, 0)])
     with pytest.raises(ArgumentError, match="no images"):
         decode_images([])
+
+
+def test_a_table_whose_column_is_named_in_no_text_is_refused(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    from mhex.errors import MhexError
+    from mhex.lab.datasets.files import read_columns
+
+    path = tmp_path / "damaged.parquet"
+    parquet.write_table(pyarrow.table({"imaxyz": [1, 2]}), path)
+    path.write_bytes(path.read_bytes().replace(b"imaxyz", b"ima\xe5yz"))
+    with pytest.raises(MhexError, match="damaged"):
+        read_columns(path, ["image"])
