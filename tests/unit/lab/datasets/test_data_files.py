@@ -3,13 +3,15 @@
 import io
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 
 from mhex.errors import ArgumentError, MhexError
 from mhex.lab.datasets import DataFormatError, DataMissingError, data_file, data_folder, load_cifar10, load_pets
-from mhex.lab.datasets.files import decode_images, pick_rows
+from mhex.lab.datasets.files import decode_images, pick_rows, read_columns
 
 
 def test_no_variable_says_what_to_set(monkeypatch):
@@ -113,12 +115,6 @@ def test_images_keep_their_order_and_must_share_a_size():
 
 
 def test_a_table_whose_column_is_named_in_no_text_is_refused(tmp_path):
-    import pyarrow
-    from pyarrow import parquet
-
-    from mhex.errors import MhexError
-    from mhex.lab.datasets.files import read_columns
-
     path = tmp_path / "damaged.parquet"
     parquet.write_table(pyarrow.table({"imaxyz": [1, 2]}), path)
     path.write_bytes(path.read_bytes().replace(b"imaxyz", b"ima\xe5yz"))
