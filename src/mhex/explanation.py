@@ -19,7 +19,7 @@ from mhex._files import read_tensors, write_tensors
 from mhex.capture import Modality
 from mhex.errors import ArgumentError, unknown_name
 from mhex.inputs.photos import LARGEST, drawn_photo
-from mhex.inputs.words import Pooling, clean, pool_runs, usual_pooling, word_runs
+from mhex.inputs.words import POOLING, Pooling, clean, pool_runs, word_runs
 from mhex.targets import Task
 
 Normalisation = Literal["auto", "minmax", "percentile", "relu_max", "none"]
@@ -238,14 +238,14 @@ class Explanation:
         names = self.tokens[sample] if self.tokens is not None else [str(i) for i in range(len(values))]
         return list(zip(names, values, strict=True))
 
-    def word_scores(self, sample: int = 0, target: int = 0, pooling: Pooling | None = None) -> list[tuple[str, float]]:
+    def word_scores(self, sample: int = 0, target: int = 0, pooling: Pooling = POOLING) -> list[tuple[str, float]]:
         """Words of a text, as the tokenizer splits it, and their scores.
 
         Args:
             sample: Which text of the batch.
             target: Which of several targets.
-            pooling: `"sum"` adds the scores of a word's tokens, `"max"` takes the highest, as metrics of words do by
-                default. None for the sum of signed scores, and the highest of unsigned ones.
+            pooling: `"max"` takes the highest score of a word's tokens, as pictures and metrics of words do by
+                default, `"sum"` adds them up.
         """
         if self.tokens is None or self.words is None:
             raise ArgumentError(
@@ -253,7 +253,7 @@ class Explanation:
             )
         names, values = zip(*self.token_scores(sample, target), strict=True)
         runs = [run for run in word_runs(self.words[sample]) if self.words[sample][run[0]] is not None]
-        scores = pool_runs(values, runs, usual_pooling(self.signed) if pooling is None else pooling)
+        scores = pool_runs(values, runs, pooling)
         return [(clean(names[start:end]), score) for (start, end), score in zip(runs, scores, strict=True)]
 
     def save(self, path: str | PathLike[str]) -> Path:

@@ -17,6 +17,7 @@ from mhex.metrics.case import Case
 from mhex.metrics.comprehensiveness import Comprehensiveness
 from mhex.metrics.token_f1 import TokenF1
 from mhex.perturb import PerturbationSweep, Subject, text_units
+from mhex.viz.text import units
 from support.tiny_bert import bert, tokenizer
 
 # As the tokenizer has it: a good - bad ( sea ##side ) film , play ##ing . long plot
@@ -113,15 +114,17 @@ def test_the_protocol_names_words_and_their_scores():
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_one_score_of_a_word(signed: bool):
-    """An explanation, a sweep of words and token F1 give words the same scores, if they pool them in the same way."""
+    """An explanation, its picture, a sweep of words and token F1 give words the same scores, by default too."""
     text = "seaside film playing"  # words of the tokenizer are those between white space
     e = mhex.explain(bert(), [text], "attention", tokenizer=tokenizer())
     e.signed, e.scores = signed, torch.tensor([[0.0, 1.0, -3.0, 2.0, 4.0, 5.0, 0.0]])
     assert [len(pieces) for pieces in e.tokens] == [7]
     wanted = {"sum": [-2.0, 2.0, 9.0], "max": [1.0, 2.0, 5.0]}
-    usual = "sum" if signed else "max"
-    assert [score for _, score in e.word_scores()] == wanted[usual]
     subject = subject_of([text])
+    assert [score for _, score in e.word_scores()] == wanted["max"]
+    assert [unit.score for unit in units(e) if not unit.special] == wanted["max"]
+    assert text_units(subject, e.scores, "word").scores.tolist() == [wanted["max"]]
+    assert TokenF1().of(Case(subject, e.scores, rationale=[[0]]))[0].scores.tolist() == [wanted["max"]]
     for pooling, scores in wanted.items():
         assert [score for _, score in e.word_scores(pooling=pooling)] == scores
         for words in ("tokenizer", "whitespace"):

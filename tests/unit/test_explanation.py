@@ -126,18 +126,19 @@ def test_words_join_pieces_and_skip_padding():
     scores = torch.tensor([[0.0, 1.0, -3.0, 2.0, 0.0]])
     tokens = [["[CLS]", "grip", "##ping", "film", "[SEP]"]]
     words = [[None, 0, 0, 1, None]]
-    assert text(scores, tokens, words, signed=True).word_scores() == [("gripping", -2.0), ("film", 2.0)]
+    assert text(scores, tokens, words, signed=True).word_scores() == [("gripping", 1.0), ("film", 2.0)]
+    assert text(scores, tokens, words, signed=True).word_scores(pooling="sum") == [("gripping", -2.0), ("film", 2.0)]
     assert text(scores, tokens, words, signed=False).word_scores() == [("gripping", 1.0), ("film", 2.0)]
     padded = torch.cat([torch.zeros(1, 2), scores], 1)
     left = torch.tensor([[False, False, True, True, True, True, True]])
-    assert text(padded, tokens, words, signed=True, real=left).word_scores() == [("gripping", -2.0), ("film", 2.0)]
+    assert text(padded, tokens, words, signed=True, real=left).word_scores() == [("gripping", 1.0), ("film", 2.0)]
 
 
 def test_words_of_a_pair_of_texts_stay_apart():
     tokens = [["<s>", "caf", "Ã©", "</s>", "</s>", "Ġbad", "</s>"]]
     words = [[None, 0, 0, None, None, 0, None]]
     scores = torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0, 5.0, 0.0]])
-    assert text(scores, tokens, words, signed=True).word_scores() == [("café", 3.0), ("bad", 5.0)]
+    assert text(scores, tokens, words, signed=True).word_scores() == [("café", 2.0), ("bad", 5.0)]
 
 
 def test_words_need_a_tokenizer():

@@ -13,6 +13,7 @@ from mhex.inputs.prepared import Prepared
 
 Pooling = Literal["max", "sum"]
 Words = Literal["tokenizer", "whitespace"]
+POOLING: Pooling = "max"  # how scores of tokens make that of their word, unless told otherwise
 MARKS = ("Ġ", "▁")  # how tokenizers write the space before a word
 
 
@@ -24,11 +25,6 @@ def word_runs(words: Sequence[int | None]) -> list[tuple[int, int]]:
     """
     starts = [i for i, word in enumerate(words) if word is None or i == 0 or word != words[i - 1]]
     return list(zip(starts, [*starts[1:], len(words)], strict=True))
-
-
-def usual_pooling(signed: bool) -> Pooling:
-    """How scores of tokens make that of their word: signed ones are added up, of others the highest counts."""
-    return "sum" if signed else "max"
 
 
 def check_pooling(pooling: object) -> None:
@@ -53,7 +49,7 @@ def pool(scores: Tensor, words: Tensor, count: int, pooling: Pooling) -> tuple[T
     return total[:, :count].to(scores.device), valid[:, :count].to(scores.device)
 
 
-def pool_runs(scores: Sequence[float], runs: Sequence[tuple[int, int]], pooling: Pooling) -> list[float]:
+def pool_runs(scores: Sequence[float], runs: Sequence[tuple[int, int]], pooling: Pooling = POOLING) -> list[float]:
     """Scores of words that are runs of tokens, from the first to before the last; arguments as for `pool`."""
     words = torch.full((len(scores),), -1)
     for word, (start, end) in enumerate(runs):

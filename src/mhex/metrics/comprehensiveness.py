@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mhex._settings import check_that
-from mhex.inputs.words import Pooling, Words
+from mhex.inputs.words import POOLING, Pooling, Words
 from mhex.metrics import Case, PerImage, Protocol, Scored, register_metric
 from mhex.perturb import PassResult, PerturbationSweep, Runner, Subject, SweepResult, column_of, counts
 
@@ -44,7 +44,7 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
     tie: str = "random"
     seed: int = 0
     words: Words = "tokenizer"
-    pooling: Pooling = "max"
+    pooling: Pooling = POOLING
 
     def __post_init__(self) -> None:
         super().__post_init__()

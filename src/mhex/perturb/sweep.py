@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mhex._settings import check_choice, check_that
 from mhex.capture import Batch
-from mhex.inputs.words import Pooling, Words, check_pooling, check_split
+from mhex.inputs.words import POOLING, Pooling, Words, check_pooling, check_split
 from mhex.perturb.references import PIXELS, WORDS, imputed
 from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of, top_class
 from mhex.perturb.units import Tie, Units, counts, generator_for, ranks, removed_words, units_of
@@ -193,7 +193,7 @@ class PerturbationSweep(Runner[SweepResult]):
     noise: float = 0.01
     radius: int | None = None
     words: Words = "tokenizer"
-    pooling: Pooling = "max"
+    pooling: Pooling = POOLING
 
     def __post_init__(self) -> None:
         check_choice("the reference", self.reference, (*PIXELS, *WORDS))

@@ -11,7 +11,7 @@ from torch import Tensor
 from mhex._settings import check_choice, check_that
 from mhex.capture import Batch, plain_vit
 from mhex.errors import ArgumentError
-from mhex.inputs.words import Pooling, Words, pool, words_of
+from mhex.inputs.words import POOLING, Pooling, Words, pool, words_of
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import Subject
 
@@ -206,7 +206,7 @@ def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:
 
 
 def text_units(
-    subject: Subject, saliency: Tensor, granularity: str, words: Words = "tokenizer", pooling: Pooling = "max"
+    subject: Subject, saliency: Tensor, granularity: str, words: Words = "tokenizer", pooling: Pooling = POOLING
 ) -> Units:
     """Tokens that are neither special nor padding, by their scores (B, T); or words, as `mhex.inputs.words` has them.
 

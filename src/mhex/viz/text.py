@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mhex.inputs.words import MARKS, clean, pool_runs, usual_pooling, word_runs
+from mhex.inputs.words import MARKS, clean, pool_runs, word_runs
 from mhex.viz.captions import TEXT_SCALE_NOTE, Explained, Legend, remark, target_label, target_scores
 from mhex.viz.colour import INK, MUTED, text_colours
 from mhex.viz.sheet import MARGIN, Sheet, font_note, lay_out, shorten, text_width
@@ -97,7 +97,7 @@ def _named_units(explanation: Explained, sample: int, scores: Sequence[float]) -
     marked = any(token.startswith(MARKS) for token in tokens)
     runs = word_runs([None] * len(tokens) if numbers is None else numbers)
     words: list[Unit] = []
-    for (start, end), score in zip(runs, pool_runs(scores, runs, usual_pooling(explanation.signed)), strict=True):
+    for (start, end), score in zip(runs, pool_runs(scores, runs), strict=True):
         first = tokens[start]
         if numbers is None:
             special = _SPECIAL.fullmatch(first) is not None and scores[start] == 0

@@ -500,12 +500,13 @@ def test_layers_are_saved_and_loaded(tmp_path: Any) -> None:
     assert mhex.explain(model, images(), "mhex").by_layer() == {}
 
 
-def test_words_are_sums_of_their_pieces() -> None:
+def test_words_are_made_of_their_pieces() -> None:
     inputs = BERT.inputs(1)
     e = mhex.explain(BERT.model(), inputs, "mhex")
     length = inputs["input_ids"].shape[1]
     e.tokens, e.words = [[f"t{i}" for i in range(length)]], [[None, 0, 0, *range(1, length - 3), None]]
-    assert e.word_scores()[0][1] == pytest.approx(float(e.scores[0, 1] + e.scores[0, 2]))
+    assert e.word_scores()[0][1] == pytest.approx(float(e.scores[0, 1:3].max()))
+    assert e.word_scores(pooling="sum")[0][1] == pytest.approx(float(e.scores[0, 1:3].sum()))
 
 
 def test_heads_that_pool_after_the_relu_are_mapped_as_they_pool() -> None:
