@@ -34,40 +34,56 @@ def check_that(right: bool, expected: str, got: object, advice: str = "") -> Non
         raise ArgumentError(f"Expected {expected}, but got {got}{advice}.")
 
 
-def check_count(name: str, value: object, or_none: bool = False, most: int = _MOST) -> None:
+def check_count(name: str, value: object, or_none: bool = False, most: float = _MOST) -> None:
     """Refuse what is no whole number from 1 to `most`; None passes where `or_none` says so."""
     if value is None and or_none:
         return
     if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
-        raise ArgumentError(f"Expected {name} to be a whole number from 1 to {most}, but got {value!r}.")
+        end = "on" if most == math.inf else f"to {most}"
+        raise ArgumentError(f"Expected {name} to be a whole number from 1 {end}, but got {value!r}.")
 
 
-def check_kind(name: str, value: Any, kinds: Sequence[Any]) -> None:
-    """Refuse a setting of another type than it is annotated with, and numbers beyond all reason.
+def check_seed(name: str, value: object) -> int:
+    """A seed as an int; refused unless it is a whole number. Any will do, negative and large ones too."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ArgumentTypeError(f"Expected {name} to be a whole number, such as 0, but got {value!r}.")
+    return int(value)
+
+
+def check_kind(name: str, value: Any, kinds: Sequence[Any]) -> Any:
+    """A setting in plain numbers; refused if it has another type than it is annotated with, or is beyond all reason.
 
     Args:
-        name: Name of the setting; seeds have no largest value.
+        name: Name of the setting.
         value: Its value.
         kinds: Types that it may have: `int`, `float`, `str`, `bool`, `NoneType` or a tuple of whole numbers.
     """
-    most = math.inf if name.endswith("seed") else _MOST
     words = []
     for kind in kinds:
         if kind is int:
-            right, word = _is_number(value, Integral, most), f"a whole number up to {_MOST}"
+            right, word = _is_number(value, Integral, _MOST), f"a whole number up to {_MOST}"
         elif kind is float:
             right, word = _is_number(value, Real, _LARGEST), "a finite number"
         elif get_origin(kind) is tuple:
-            right = isinstance(value, tuple) and all(_is_number(part, Integral, most) for part in value)
+            right = isinstance(value, tuple) and all(_is_number(part, Integral, _MOST) for part in value)
             word = f"a list of whole numbers up to {_MOST}"
         elif kind in (NoneType, bool):
             right, word = isinstance(value, kind), "None" if kind is NoneType else "True or False"
         else:
             right, word = isinstance(value, str), "a name"
         if right:
-            return
+            return _plain(value)
         words.append(word)
     raise ArgumentTypeError(f"Expected {name} to be {' or '.join(words)}, but got {value!r}.")
+
+
+def _plain(value: Any) -> Any:
+    """A value as files and messages can hold it: numbers of numpy become those of Python."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, (bool, int, float)):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else value
 
 
 def _is_number(value: Any, kind: Any, most: float) -> bool:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from mhex._files import read_tensors, write_tensors
 from mhex._progress import track
+from mhex._settings import check_count
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Needs, Outcome, find_anatomy, full, observe, unwrap
-from mhex.errors import ArgumentError, ArgumentTypeError, check_count
+from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs import in_batches, prepare, with_window
 
 Similarity = Literal["dot", "cosine", "l2"]

@@ -135,13 +135,6 @@ def require(module: str, extra: str | None = None) -> ModuleType:
         ) from error
 
 
-def check_count(name: str, value: Any) -> int:
-    """Refuse an argument that is not a whole number from 1 on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"Expected {name} to be a whole number from 1 on, but got {value!r}.")
-    return value
-
-
 def by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
     """The names that were left out for each reason."""
     groups: dict[str, list[str]] = {}

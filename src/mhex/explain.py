@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_seed
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import (
     Anatomy,
@@ -130,6 +131,7 @@ def explain(
             f"Method {spec.name!r} explains classes: expected a class number or name as target, but got {kind}."
         )
     check_outputs(outputs)
+    seed = check_seed("seed", seed)
     with torch.inference_mode(False):
         if not isinstance(inputs, Prepared):
             reading = with_window(preprocess or bundle.preprocess, window, inputs)
@@ -225,8 +227,6 @@ def _explained(question: _Question, spec: Method, settings: dict[str, Any]) -> E
     bare = headless or (has_concept(target) and lacks_classifier)
     read = "logits" if _is_regression(question) or bare else question.outputs
     with observe(model, anatomy, batch, needs, rules, question.progress, read) as trace:
-        if isinstance(question.seed, bool) or not isinstance(question.seed, int):
-            raise ArgumentTypeError(f"Expected a whole number as seed, but got {question.seed!r}.")
         trace.seed = question.seed
         finite = torch.isfinite(trace.logits.detach()).flatten(1).all(1)
         if not bool(finite.all()):

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
+from mhex._settings import check_count, check_seed
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Batch, Outcome, Outputs, find_ending, logits_of, untouched, unwrap
-from mhex.errors import ArgumentError, check_count, warn
+from mhex.errors import ArgumentError, warn
 from mhex.explain import explain
 from mhex.explanation import Explanation
 from mhex.inputs import in_batches, prepare, with_window
@@ -86,6 +87,7 @@ def tune_sigma(
     """
     levels = _levels(sigmas)
     check_count("batch_size", batch_size)
+    seed = check_seed("seed", seed)
     bundle = as_bundle(model)
     inner = unwrap(bundle.model)
     names = bundle.class_names if class_names is None else class_names
@@ -129,7 +131,7 @@ def _fidelity(model: nn.Module, images: Tensor, explanation: Explanation, classe
     scores, blurred = explanation.scores, _blur(images)
     count = scores[0].numel()
     # Equal scores are put into a random order, the same in every image.
-    shuffle = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).to(scores.device)
+    shuffle = torch.randperm(count, generator=torch.Generator().manual_seed(seed % 2**63)).to(scores.device)
     order = shuffle[scores.flatten(1)[:, shuffle].argsort(dim=1, descending=True, stable=True)]
     rank = order.argsort(1).reshape(scores.shape)
     rank = F.interpolate(rank[:, None].float(), size=images.shape[-2:], mode="nearest").round()

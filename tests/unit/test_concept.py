@@ -196,7 +196,7 @@ def test_an_unknown_similarity_is_refused():
         ([], {}, "at least one example"),
         (iter(()), {}, "at least one example"),
         (torch.zeros(0, 3, 32, 48), {}, "at least one"),
-        (FAMILIES["timm_vit"].inputs(2), {"batch_size": 0}, "batch_size to be a whole number from 1 on"),
+        (FAMILIES["timm_vit"].inputs(2), {"batch_size": 0}, "batch_size to be a whole number from 1 to 1000000"),
         (FAMILIES["timm_vit"].inputs(2), {"similarity": "no"}, "similarity"),
         (["a text"], {}, "without tokenizer="),
     ],

@@ -67,7 +67,7 @@ def test_best_level_at_the_end_is_a_warning(monkeypatch):
         ({"sigmas": ()}, "different levels"),
         ({"sigmas": 0.1}, "different levels"),
         ({"sigmas": "abc"}, "different levels"),
-        ({"batch_size": 0}, "batch_size to be a whole number from 1 on"),
+        ({"batch_size": 0}, "batch_size to be a whole number from 1 to 1000000"),
         ({"sigmas": (0.1, 0.1)}, "different levels"),
         ({"target": [0, 1]}, "one class"),
         ({"images": VIT.inputs(1)[:0]}, "at least one image"),

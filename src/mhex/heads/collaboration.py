@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mhex._progress import track
+from mhex._settings import check_count
 from mhex.capture import full
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, check_count, unknown_name, warn
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
 from mhex.heads.block import wide_dtype
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import Heads, required_heads

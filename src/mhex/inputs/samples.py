@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from mhex.errors import ArgumentError, ArgumentTypeError, check_count, some_of
+from mhex._settings import check_count
+from mhex.errors import ArgumentError, ArgumentTypeError, some_of
 from mhex.inputs.data import BESIDE, Parts, holds_batches, is_sequence, length, parts_of, raw_batches, select
 from mhex.inputs.masks import MaskReader, marked_words
 from mhex.inputs.prepared import not_finite
@@ -90,8 +92,7 @@ def in_samples(
     """
     unread = {} if unread is None else unread
     check_count("batch_size", size)
-    if limit is not None:
-        check_count("limit", limit)
+    check_count("limit", limit, or_none=True, most=math.inf)
     start, any_read, read = 0, False, MaskReader()
     for batch in raw_batches(data, size, limit, unread):
         if limit is not None:
@@ -224,7 +225,7 @@ def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
     Tensors, dictionaries of columns and sequences of items are shuffled; loaders, generators and sequences of batches
     stay in their order, with None for the numbers.
     """
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(seed % 2**63)
     if isinstance(data, (Tensor, Mapping)) or (isinstance(data, tuple) and data and isinstance(data[0], Tensor)):
         order = torch.randperm(length(parts_of(data)["inputs"]), generator=draw).tolist()
         return tuple(select(part, order) for part in data) if isinstance(data, tuple) else select(data, order), order

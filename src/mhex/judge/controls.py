@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_seed
 from mhex.errors import ArgumentError, unknown_name
 from mhex.perturb import Subject, generator_for
 
@@ -98,4 +99,4 @@ def control(name: str, subject: Subject, seed: int = 0) -> Tensor:
     if modality not in CONTROLS[name].modalities:
         choices = [entry.name for entry in CONTROLS.values() if modality in entry.modalities]
         raise ArgumentError(f"The control {name!r} needs images, but got {modality}s; choose {', '.join(choices)}.")
-    return CONTROLS[name].make(subject, seed)
+    return CONTROLS[name].make(subject, check_seed("seed", seed))

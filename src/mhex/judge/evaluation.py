@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex._progress import Bar, is_watched, progress_bar
+from mhex._settings import check_seed
 from mhex.bundle import Bundle
 from mhex.capture import Outputs, find_anatomy
 from mhex.errors import ArgumentError, warn
@@ -104,6 +105,7 @@ def evaluate(
         raise ArgumentError(f"Expected pictures to be a whole number from 0 on, but got {pictures!r}.")
     if pictures and out is None:
         raise ArgumentError(f"Expected a folder for {pictures} pictures, but there is none; give it as out=.")
+    seed = check_seed("seed", seed)
     losses: dict[int, str] = {}
     batches = in_samples(data, batch_size, limit, losses)
     first = next(batches)

@@ -175,7 +175,10 @@ def _metric_run(entry: MetricGiven, modality: str, seed: int) -> MetricRun:
     preset = preset or ("text" if modality == "text" and "text" in spec.presets else "default")
     if seed and preset in spec.presets and hasattr(spec.presets[preset], "seed"):
         changes = {"seed": seed, **changes}
-    return MetricRun(spec, preset, spec.metric(preset, **changes), dict(changes))
+    metric = spec.metric(preset, **changes)
+    return MetricRun(
+        spec, preset, metric, {name: getattr(metric.protocol, name, value) for name, value in changes.items()}
+    )
 
 
 def task_of_subject(subject: Subject, task: Any) -> Task:

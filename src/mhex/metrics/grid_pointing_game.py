@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex._settings import check_that
+from mhex._settings import check_seed, check_that
 from mhex.errors import ArgumentError
 from mhex.metrics import Case, JudgedMaps, PerImage, Protocol, register_metric
 from mhex.perturb import Subject, check_images, check_map, generator_for
@@ -60,7 +60,7 @@ def mosaics(
         raise ArgumentError("Expected labels of the images for mosaics; give label=.")
     sure = (subject.probabilities(subject.logits, subject.label[:, None]) >= least)[:, 0]
     places = (sure & (subject.predicted == subject.label)).nonzero()[:, 0].tolist()
-    groups = _groups(places, subject.ids, subject.label.tolist(), n * n, each, seed)
+    groups = _groups(places, subject.ids, subject.label.tolist(), n * n, each, check_seed("seed", seed))
     if not groups:
         raise ArgumentError(
             f"Expected images of at least {n * n // each} classes, {each} of each, that are classified correctly with "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from types import UnionType
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from mhex._settings import check_choice, check_kind, check_that
+from mhex._settings import check_choice, check_kind, check_seed, check_that
 from mhex.errors import ArgumentError
 from mhex.perturb import PIXELS, WORDS, PerturbationSweep, Runner
 
@@ -27,9 +27,10 @@ class Protocol:
         usual = {f.name: f.default for f in fields(self)}
         protocol: Any = type(self)
         for name, kinds in _kinds(protocol).items():
-            if isinstance(getattr(self, name), list):  # a protocol is looked up by its parts
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-            check_kind(name, getattr(self, name), kinds)
+            value = getattr(self, name)
+            value = tuple(value) if isinstance(value, list) else value  # a protocol is looked up by its parts
+            value = check_seed(name, value) if name == "seed" else check_kind(name, value, kinds)
+            object.__setattr__(self, name, value)
             if get_origin(kinds[0]) is Literal:
                 check_choice(name, getattr(self, name), get_args(kinds[0]))
         for name, why in self.idle.items():

@@ -52,7 +52,7 @@ def randomize(layer: nn.Module, seed: int) -> None:
     parameters = [p for p in layer._parameters.values() if p is not None]
     devices = sorted({p.device.index for p in parameters if p.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices), torch.no_grad():
-        torch.manual_seed(seed)
+        torch.manual_seed(seed % 2**63)
         for name in ("reset_parameters", "_reset_parameters"):  # the second is that of torch's attention
             initialise = getattr(layer, name, None)
             if callable(initialise):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice, check_that
+from mhex._settings import check_choice, check_seed, check_that
 from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import PassResult, Runner, Subject, column_of
 from mhex.perturb.units import at_size, check_map, ranks, removed_words, text_units
@@ -54,6 +54,7 @@ class MaskedPass(Runner[MaskedResult]):
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("remove", "soft-remove", "keep", "soft-keep"))
         check_choice("the reference", self.reference, (*PIXELS[:-1], *WORDS))
+        check_seed("seed", self.seed)
         check_choice("rounding", self.rounding, ("up", "down"))
         check_that(0 < self.fraction <= 1, "fraction to be above 0 and at most 1", self.fraction)
         check_that(self.most is None or self.most >= 1, "most to be at least one token, or None", self.most)

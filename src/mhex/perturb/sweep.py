@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice, check_that
+from mhex._settings import check_choice, check_seed, check_that
 from mhex.capture import Batch
 from mhex.inputs.words import POOLING, Pooling, Words, check_pooling, check_split
 from mhex.perturb.references import PIXELS, WORDS, imputed
@@ -203,6 +203,7 @@ class PerturbationSweep(Runner[SweepResult]):
         check_that(is_count, "steps to be a whole number from 1 on", repr(self.steps))
         is_order = bool(self.orders) and all(order in ORDERS for order in self.orders)
         check_that(is_order, "orders 'mif' and 'lif'", repr(self.orders))
+        check_seed("seed", self.seed)
         check_split(self.words)
         check_pooling(self.pooling)
 

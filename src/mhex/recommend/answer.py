@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mhex._files import folder_aside, write_text
 from mhex._printable import printable
 from mhex._progress import is_watched, progress_bar
+from mhex._settings import check_seed
 from mhex.bundle import Bundle
 from mhex.capture import Outputs
 from mhex.errors import ArgumentError, by_reason
@@ -95,6 +96,7 @@ def recommend(
     Returns:
         The answer. A sample that cannot be read, or for which the model gives NaN, is left out, and the answer says so.
     """
+    seed = check_seed("seed", seed)
     limit = Budget(seconds_of(budget), clock)
     if out is not None:
         check_folder(Path(out))

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from mhex._settings import check_choice, check_kind, check_that
+from mhex._settings import check_choice, check_kind, check_seed, check_that
 
 Summary = Callable[[Tensor], Tensor]
 IntervalKind = Literal["percentile", "bca"]
@@ -58,7 +58,7 @@ def check_interval(resamples: object, confidence: object, seed: object, kind: ob
     """Refuse settings that no interval can be made with; arguments as for `bootstrap`."""
     check_kind("resamples", resamples, (int,))
     check_kind("confidence", confidence, (float,))
-    check_kind("bootstrap_seed", seed, (int,))
+    check_seed("bootstrap_seed", seed)
     check_kind("interval", kind, (str,))
     check_that(0 < confidence < 1, "confidence between 0 and 1", confidence)  # type: ignore[operator]
     check_choice("the kind of interval", kind, get_args(IntervalKind))
@@ -94,7 +94,7 @@ def resampled(rows: Tensor, summary: Summary, resamples: int = 2000, seed: int =
     right = rows.dim() == 2 and len(rows) > 0
     check_that(right, "numbers (n, J) of at least one image", f"shape {tuple(rows.shape)}")
     check_that(resamples >= 1, "at least one resample", resamples)
-    rows, generator = rows.cpu(), torch.Generator().manual_seed(int(seed) % 2**63)
+    rows, generator = rows.cpu(), torch.Generator().manual_seed(check_seed("seed", seed) % 2**63)
     part = max(1, _AT_A_TIME // rows.numel())
     shapes = [(min(part, resamples - start), len(rows)) for start in range(0, resamples, part)]
     return torch.cat([summary(rows[torch.randint(len(rows), shape, generator=generator)]) for shape in shapes])

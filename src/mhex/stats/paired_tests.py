@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhex._settings import check_that
+from mhex._settings import check_seed, check_that
 from mhex.stats.intervals import Summary
 
 FLIPS = 10_000
@@ -77,7 +77,7 @@ def _every_way(images: int) -> Tensor:
 
 def _drawn_ways(flips: int, images: int, part: int, seed: int) -> Iterator[Tensor]:
     """Rows of random bits (M, n), float64, a part at a time."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(check_seed("seed", seed) % 2**63)
     for start in range(0, flips, part):
         yield torch.randint(0, 2, (min(part, flips - start), images), generator=generator, dtype=torch.float64)
 

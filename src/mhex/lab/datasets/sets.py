@@ -249,7 +249,7 @@ def two_class_items(photos: ImageSet | PhotoSet, form: Form, *, limit: int | Non
     """
     if photos.labels.dim() != 1:
         raise ArgumentError("Expected photos with one class each for pictures of two classes, but they have several.")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed % 2**63)
     labels: list[int] = photos.labels.tolist()
     mixed = torch.randperm(len(labels), generator=generator).tolist()
     groups: dict[int, list[Unit]] = {}
