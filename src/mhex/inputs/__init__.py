@@ -21,10 +21,12 @@ def prepare(
     preprocess: Callable[[Any], Tensor] | None = None,
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     ids: Sequence[int] | None = None,
+    fill: bool = False,
 ) -> Prepared:
     """Build a batch on the model's device and in its dtype. See `mhex.explain` for what `inputs` may be.
 
-    `ids` are the numbers of the samples in the user's data, for messages; None for 0, 1, 2...
+    `ids` are the numbers of the samples in the user's data, for messages; None for 0, 1, 2... Samples that hold NaN or
+    infinity are refused; with `fill`, they are zero in the batch, and `Prepared.gaps` has their places.
     """
     samples = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     numbers = ids if ids is not None and len(ids) == len(samples) else range(len(samples))
@@ -40,13 +42,13 @@ def prepare(
     if all(map(is_photo, samples)):
         if preprocess is None and tokenizer is not None:
             raise ArgumentError("The data are photos, and this model reads texts; choose texts, or a model of photos.")
-        return photo_batch(model, samples, preprocess, numbers)
+        return photo_batch(model, samples, preprocess, numbers, fill)
     if isinstance(inputs, Mapping):
         if "pixel_values" in inputs:
             arguments = {name: value for name, value in inputs.items() if name != "pixel_values"}
-            return image_batch(model, inputs["pixel_values"], arguments, preprocess=preprocess, ids=ids)
+            return image_batch(model, inputs["pixel_values"], arguments, preprocess=preprocess, ids=ids, fill=fill)
         if "input_ids" in inputs or "inputs_embeds" in inputs:
-            return token_batch(model, inputs, tokenizer)
+            return token_batch(model, inputs, tokenizer, fill)
         hint = "; sound is not explained" if {"input_values", "input_features"} & inputs.keys() else ""
         raise ArgumentError(
             f"Expected 'pixel_values' or 'input_ids' in the inputs, but got the keys {list(inputs)}{hint}."
@@ -54,7 +56,7 @@ def prepare(
     if isinstance(inputs, Tensor):
         if inputs.dim() == 2 and not inputs.is_floating_point():
             return token_batch(model, {"input_ids": inputs}, tokenizer)
-        return image_batch(model, inputs, {}, preprocess=preprocess, ids=ids)
+        return image_batch(model, inputs, {}, preprocess=preprocess, ids=ids, fill=fill)
     if isinstance(inputs, (list, tuple)):
         kinds = ", ".join(sorted({type(item).__name__ for item in inputs}))
         raise ArgumentTypeError(

@@ -101,7 +101,9 @@ def select(value: Any, places: slice | Sequence[int] | Tensor, count: int | None
     """
     if isinstance(value, Mapping):
         return {
-            name: select(rows, places) if _is_column(rows) and count in (None, len(rows)) else rows
+            name: select(rows, places, count)
+            if isinstance(rows, Mapping) or (_is_column(rows) and count in (None, len(rows)))
+            else rows
             for name, rows in value.items()
         }
     if value is None:
@@ -139,7 +141,9 @@ def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str])
         raise ArgumentTypeError("Expected a collection of samples, but got one string; give a list.")
     if is_columns(data):
         parts = _checked_parts(data)
-        yield from ({name: select(value, cut) for name, value in parts.items()} for cut in _cuts(parts["inputs"], size))
+        count = length(parts["inputs"])
+        for cut in _cuts(parts["inputs"], size):
+            yield {name: select(value, cut, count) for name, value in parts.items()}
         return
     if not is_sequence(data) and not isinstance(data, Iterable):
         kind = type(data).__name__
@@ -184,12 +188,15 @@ def count_batches(data: Any, size: int, limit: int | None = None) -> int | None:
 
 
 def _checked_parts(batch: Any) -> Parts:
-    """Parts of a batch; more or fewer labels, masks or arguments than inputs are refused, and tensors not dense."""
+    """Parts of a batch; more or fewer labels, masks or arguments than inputs are refused, and tensors not dense.
+
+    An argument of the model with a single row, such as position numbers (1, T), is shared by all samples.
+    """
     parts = _dense(parts_of(batch))
     count = length(parts["inputs"])
     arguments = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()
     for name, value in (*((name, parts[name]) for name in BESIDE), *arguments):
-        if value is None or (name not in BESIDE and not _is_column(value)):
+        if value is None or (name not in BESIDE and (not _is_column(value) or len(value) == 1)):
             continue
         if not _is_column(value) or len(value) != count:
             came = len(value) if _is_column(value) else f"1 {type(value).__name__}"
@@ -203,7 +210,7 @@ def in_batches(inputs: Any, size: int) -> Iterator[Any]:
     Batches of a loader are given as they come, without labels: alone, first in tuples, or in dictionaries.
     """
     if isinstance(inputs, (Tensor, Mapping, list, tuple)):
-        yield from (select(inputs, cut) for cut in _cuts(inputs, size))
+        yield from (select(inputs, cut, length(inputs)) for cut in _cuts(inputs, size))
     elif isinstance(inputs, Iterable) and not isinstance(inputs, str):
         yield from unlabelled(inputs)
     else:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
-from mhex.inputs.photos import BROKEN, Window, check_window, scaled, upright_rgb, window_hint
-from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, finite, place_of
+from mhex.inputs.photos import BROKEN, Window, check_fit, check_window, scaled, upright_rgb, window_hint
+from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, filled, finite, place_of
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,20 @@ def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs:
 
 
 def image_batch(
-    model: nn.Module, x: Any, kwargs: dict[str, Any], pictures: Any = None, preprocess: Any = None, ids: Any = None
+    model: nn.Module,
+    x: Any,
+    kwargs: dict[str, Any],
+    pictures: Any = None,
+    preprocess: Any = None,
+    ids: Any = None,
+    fill: bool = False,
 ) -> Prepared:
     """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
 
     `kwargs` are handed on to the model, and `pictures` are drawn; None for the images. Where it is known how colours
     from 0 to 1 were normalised, `preprocess` has `mean` and `std`, as those of mhex and torchvision's presets have, or
-    is a sequence of `transforms` of which one has them. `ids` are the images' numbers, for messages.
+    is a sequence of `transforms` of which one has them. `ids` are the images' numbers, for messages; `fill` is as for
+    `prepare`.
     """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
@@ -67,25 +74,27 @@ def image_batch(
     if x.numel() == 0:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
     if not x.is_floating_point():
-        x = _normalised(x, preprocess)
+        x = _normalised(x, preprocess, ids)
     if x.dtype == torch.float4_e2m1fn_x2:  # of which an entry holds two numbers
         raise ArgumentTypeError(
             f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype}; "
             "for raw photos pass PIL images and preprocess=."
         )
     device, dtype = place_of(model)
+    x, gaps = filled(x, model) if fill else (x, ())
     x = finite(x, "images", ids)
     pixels = finite(x.to(device, dtype), f"images in the model's {dtype}", ids)
     arguments = {name: value for name, value in kwargs.items() if name != "labels"}
     scale = _scale(preprocess, x.shape[1], pixels.device)
     batch = Batch("image", (pixels,), arguments, x.shape[0], scale=scale)
-    return Prepared(batch, pictures=x if pictures is None else pictures)
+    return Prepared(batch, pictures=x if pictures is None else pictures, gaps=gaps)
 
 
-def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Sequence[int]) -> Prepared:
+def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Sequence[int], fill: bool) -> Prepared:
     """A batch from PIL images, each handed to `preprocess` as it is, which turns it into a tensor (C, H, W).
 
-    With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages.
+    With a range, `preprocess` is handed upright photos in 8-bit RGB. `ids` are the photos' numbers, for messages;
+    `fill` is as for `prepare`.
     """
     ranged = isinstance(preprocess, Ranged)
     window, prepare = (preprocess.window, preprocess.preprocess) if ranged else (None, preprocess)
@@ -112,7 +121,8 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
             f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
         )
     x = torch.stack(tensors)
-    return image_batch(model, x, {}, photos if uncropped else x, preprocess if x.is_floating_point() else None, ids)
+    scale = preprocess if x.is_floating_point() else None
+    return image_batch(model, x, {}, photos if uncropped else x, scale, ids, fill)
 
 
 def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) -> Any:
@@ -131,7 +141,7 @@ def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) ->
     return picture
 
 
-def _normalised(x: Tensor, preprocess: Any) -> Tensor:
+def _normalised(x: Tensor, preprocess: Any, ids: Sequence[int] | None) -> Tensor:
     """Whole numbers (B, C, H, W) as the network wants them: scaled by the range, then normalised."""
     if x.dtype not in (torch.bool, *WHOLE_NUMBERS):
         raise ArgumentTypeError(f"Expected images of real numbers, but got {x.dtype}; convert them to float32.")
@@ -146,6 +156,8 @@ def _normalised(x: Tensor, preprocess: Any) -> Tensor:
         )
     mean, std = (part.view(-1, 1, 1) for part in scale)
     light: Tensor = scaled(values, preprocess.window)
+    for number, pair in zip(range(len(x)) if ids is None else ids, zip(values, light, strict=True), strict=True):
+        check_fit(*(part.cpu().numpy() for part in pair), preprocess.window, f"Image {number}")
     return ((light - mean) / std).float()
 
 

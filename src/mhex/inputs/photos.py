@@ -232,19 +232,28 @@ def _grey(photo: Image, depth: _Depth, window: Window | None, name: str) -> Imag
         raise UnknownWindowError([name], low, high)
     light = scaled(values, ends)
     if window is not None:
-        text = f"{name} holds values from {low:g} to {high:g}"
-        clipping = f"window=({window[0]:g}, {window[1]:g})"
-        if high < window[0] or low > window[1]:
-            raise ArgumentError(f"{text}, all of them outside of {clipping}; give a window that fits.")
-        inside = float(((light > 0) & (light < 1)).mean())
-        if inside < _LITTLE and high > low:
-            warn(
-                f"{text}, and only {inside:.0%} of its pixels lie between the ends of {clipping}: the others are black "
-                "or white."
-            )
-        elif 0 < high - low < (window[1] - window[0]) / _SLIVER:
-            warn(f"{text}, which are less than 1/{_SLIVER} of {clipping}: all of its pixels look nearly the same.")
+        check_fit(values, light, window, name)
     return Image.fromarray(np.rint(255 * (1 - light if depth.inverted else light)).astype(np.uint8))
+
+
+def check_fit(values: Any, light: Any, window: Window, name: str) -> None:
+    """Refuse a window with no value of an image in it; warn of one that is far too narrow or far too wide.
+
+    Values are an array of any shape, and `light` is what they become, from 0 to 1.
+    """
+    low, high = float(values.min()), float(values.max())
+    text = f"{name} holds values from {low:g} to {high:g}"
+    clipping = f"window=({window[0]:g}, {window[1]:g})"
+    if high < window[0] or low > window[1]:
+        raise ArgumentError(f"{text}, all of them outside of {clipping}; give a window that fits.")
+    inside = float(((light > 0) & (light < 1)).mean())
+    if inside < _LITTLE and high > low:
+        warn(
+            f"{text}, and only {inside:.0%} of its pixels lie between the ends of {clipping}: the others are black or "
+            "white."
+        )
+    elif 0 < high - low < (window[1] - window[0]) / _SLIVER:
+        warn(f"{text}, which are less than 1/{_SLIVER} of {clipping}: all of its pixels look nearly the same.")
 
 
 def window_hint(low: float, high: float) -> str:
@@ -283,5 +292,6 @@ def _stretched(colours: Image, window: Window, name: str) -> Image:
             f"{name} has 8 bits, whose values go from 0 to 255, and window=({low:g}, {high:g}) is for deeper "
             "ones; explain it without window=, or give a range within 0 and 255."
         )
-    table = np.rint(255 * scaled(np.arange(256.0), window)).astype(int).tolist()
-    return colours.point(3 * table)
+    light, values = scaled(np.arange(256.0), window), np.asarray(colours)
+    check_fit(values, light[values], window, name)
+    return colours.point(3 * np.rint(255 * light).astype(int).tolist())

@@ -27,6 +27,7 @@ class Prepared:
     texts: list[str] | None = None  # the strings given; None if token ids were
     offsets: list[list[tuple[int, int]]] | None = None  # where each token begins and ends in its string, in characters
     lengths: list[int] | None = None  # how many tokens each text had before it was cut; None if not known
+    gaps: tuple[int, ...] = ()  # places of samples that held NaN or infinity, and are zero here
 
 
 def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -65,6 +66,15 @@ def check_batch(x: Tensor, name: str) -> None:
 def not_finite(x: Tensor) -> list[int]:
     """Places of the samples of a tensor (B, ...) that hold NaN or infinity."""
     return [place for place, row in enumerate(x if x.dim() else x[None]) if not bool(row.isfinite().all())]
+
+
+def filled(x: Tensor, model: nn.Module) -> tuple[Tensor, tuple[int, ...]]:
+    """Samples (B, ...) with zeros in those that hold NaN or infinity in the model's precision, and their places."""
+    places = not_finite(x.to(*place_of(model)))
+    if places:
+        x = x.clone()
+        x[places] = 0
+    return x, tuple(places)
 
 
 def finite(x: Tensor, name: str, ids: Sequence[int] | None = None) -> Tensor:

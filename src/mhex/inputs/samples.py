@@ -17,7 +17,6 @@ from mhex._settings import check_count
 from mhex.errors import ArgumentError, ArgumentTypeError, some_of
 from mhex.inputs.data import BESIDE, Parts, holds_batches, is_sequence, length, parts_of, raw_batches, select
 from mhex.inputs.masks import MaskReader, marked_words
-from mhex.inputs.prepared import not_finite
 
 # What metrics need beside inputs, and how items must look that have it.
 FORMS: Mapping[str, tuple[str, str]] = {
@@ -88,7 +87,7 @@ def in_samples(
             and beside them `label`, `mask`, `rationale`, `other`.
         size: The most samples of a batch that is made here.
         limit: The most samples in all, counted with those that cannot be read.
-        unread: Filled with the numbers of samples that cannot be read or are not finite, and why; these are left out.
+        unread: Filled with the numbers of samples that cannot be read, and why; these are left out.
     """
     unread = {} if unread is None else unread
     check_count("batch_size", size)
@@ -96,15 +95,13 @@ def in_samples(
     start, any_read, read = 0, False, MaskReader()
     for batch in raw_batches(data, size, limit, unread):
         if limit is not None:
-            batch = {name: select(value, slice(0, limit - start)) for name, value in batch.items()}
+            count = length(batch["inputs"])
+            batch = {name: select(value, slice(0, limit - start), count) for name, value in batch.items()}
         if length(batch["inputs"]):
             samples = _samples(batch, start, read)
             start = samples.ids[-1] + 1
-            gaps = _not_finite(samples.inputs)
-            unread.update({samples.ids[place]: "the input holds NaN or infinity" for place in gaps})
-            if places := [place for place in range(len(samples.ids)) if place not in gaps]:
-                any_read = True
-                yield samples.only(places) if gaps else samples
+            any_read = True
+            yield samples
         if limit is not None and start >= limit:
             break
     if not any_read and unread:
@@ -112,15 +109,6 @@ def in_samples(
         raise ArgumentError(f"Expected samples that can be read, but none of {len(unread)} can: {reasons}.")
     if start == 0:
         raise ArgumentError("Expected at least one sample, but the data is empty; a generator can be read only once.")
-
-
-def _not_finite(inputs: Any) -> list[int]:
-    """Places of images that hold NaN or infinity, where images are given as tensors."""
-    images = inputs.get("pixel_values") if isinstance(inputs, Mapping) else inputs
-    try:
-        return not_finite(images) if isinstance(images, Tensor) and images.is_floating_point() else []
-    except RuntimeError:  # such as of one that does not fit into memory, which is refused when it is prepared
-        return []
 
 
 def losses_in_words(lost: Mapping[int, str]) -> str:
@@ -227,8 +215,11 @@ def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
     """
     draw = torch.Generator().manual_seed(seed % 2**63)
     if isinstance(data, (Tensor, Mapping)) or (isinstance(data, tuple) and data and isinstance(data[0], Tensor)):
-        order = torch.randperm(length(parts_of(data)["inputs"]), generator=draw).tolist()
-        return tuple(select(part, order) for part in data) if isinstance(data, tuple) else select(data, order), order
+        count = length(parts_of(data)["inputs"])
+        order = torch.randperm(count, generator=draw).tolist()
+        parts = data if isinstance(data, tuple) else (data,)
+        mixed = tuple(select(part, order, count) for part in parts)
+        return mixed if isinstance(data, tuple) else mixed[0], order
     if isinstance(data, str) or not is_sequence(data) or holds_batches(data):
         return data, None
     order = torch.randperm(len(data), generator=draw).tolist()
@@ -261,6 +252,12 @@ class Pieces:
                 return None
             self._pieces.append(samples)
         return self._pieces[place]
+
+    def leading(self) -> Iterator[Samples]:
+        """The first piece; and where another is asked for, the next one, after the first was taken out."""
+        while (first := self.get(0)) is not None:
+            yield first
+            self.put(None)
 
     def put(self, samples: Samples | None) -> None:
         """Set the first piece; None to take it out."""

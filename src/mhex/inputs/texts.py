@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mhex.capture import Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, warn
-from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, finite, place_of
+from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, filled, finite, place_of
 
 # How whole numbers come to the model: embeddings look up those of 32 and 64 bits alone.
 _INDEX = {**dict.fromkeys(WHOLE_NUMBERS, torch.int64), torch.int32: torch.int32}
@@ -76,8 +76,11 @@ def _longest_text(model: nn.Module) -> int | None:
     return positions - offset
 
 
-def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> Prepared:
-    """A batch from tokenizer outputs: `input_ids` (B, T) or `inputs_embeds` (B, T, D), `attention_mask` and so on."""
+def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any, fill: bool = False) -> Prepared:
+    """A batch from tokenizer outputs: `input_ids` (B, T) or `inputs_embeds` (B, T, D), `attention_mask` and so on.
+
+    `fill` is as for `prepare`.
+    """
     device, dtype = place_of(model)
     main = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     if not isinstance(main, Tensor):
@@ -98,6 +101,10 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
             f"Expected at most {longest} tokens for this model, but got {main.shape[1]}; truncate the text."
         )
     kwargs: dict[str, Any] = {}
+    gaps: tuple[int, ...] = ()
+    if fill and main.is_floating_point():
+        main, gaps = filled(main, model)
+        inputs = {**inputs, "inputs_embeds": main}
     for name, value in inputs.items():
         if isinstance(value, Tensor):
             check_batch(value, name)
@@ -135,7 +142,7 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any) -> 
     if not facts and ids is not None and hasattr(tokenizer, "convert_ids_to_tokens"):
         rows = zip(ids, real, strict=True)
         facts["tokens"] = [tokenizer.convert_ids_to_tokens(row[mask].tolist()) for row, mask in rows]
-    return Prepared(batch, **facts)
+    return Prepared(batch, **facts, gaps=gaps)
 
 
 def _brought(value: Tensor, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:

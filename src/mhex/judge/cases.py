@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from mhex.heads.predictors import check_answering
 from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.data import select
 from mhex.inputs.prepared import place_of
-from mhex.inputs.samples import Samples
+from mhex.inputs.samples import Samples, losses_in_words
 from mhex.judge.controls import control
 from mhex.judge.plan import MethodRun, fingerprint, outputs_of, task_of_subject, tensor_bytes
 from mhex.judge.store import CURVES, Parts, SampleKey, SavedMaps
@@ -34,6 +34,9 @@ from mhex.perturb import Subject
 from mhex.targets import names_of, resolve_target
 
 _MAIN = "main"  # maps that all metrics read
+
+
+SoundSamples = tuple[Samples, Prepared]  # samples that can be judged, and their inputs for the explained model
 
 
 class MapCache:
@@ -68,10 +71,16 @@ class MapCache:
         write_tensors({"scores": scores, "classes": classes}, path)
 
 
+def none_judged(lost: Mapping[int, str]) -> str:
+    """What is said where all samples are lost."""
+    return f"Expected samples that can be judged, but none of {len(lost)} can: {losses_in_words(lost)}."
+
+
 class Run:
     """A model with the first samples of its data, and what does not change from batch to batch.
 
-    Arguments are those of `mhex.evaluate`; samples that count for no method, and why, are put into `lost`.
+    Arguments are those of `mhex.evaluate`; samples that count for no method, and why, are put into `lost`. Batches are
+    read until one has samples that can be judged: these are the first.
     """
 
     needs: frozenset[str] = frozenset()  # of the data beside inputs, by the names of `Samples`
@@ -80,7 +89,7 @@ class Run:
     def __init__(
         self,
         model: nn.Module | Bundle,
-        first: Samples,
+        batches: Iterator[Samples],
         lost: dict[int, str],
         *,
         target: str | int = "predicted",
@@ -102,18 +111,24 @@ class Run:
         self.evaluator = self.model if self.reader is None else self.reader
         for module in {self.model, self.evaluator} if target == "predicted" else {self.evaluator}:
             check_answering(module, "its outputs are judged")
-        self.name, self.first, self.lost = bundle.name or type(self.model).__name__, first, lost
+        self.name, self.lost = bundle.name or type(self.model).__name__, lost
         self.seed, self.inner_batch = seed, inner_batch
-        self.reading: Any = {
-            "preprocess": with_window(preprocess or bundle.preprocess, window, first.inputs),
-            "tokenizer": tokenizer or bundle.tokenizer,
-        }
-        self.prepared = self.prepare(first)
-        self.subject = Subject(self.model, self.prepared, ids=first.ids, outputs=outputs)
+        first: SoundSamples | None = None
+        for samples in batches:
+            self.reading: Any = {
+                "preprocess": with_window(preprocess or bundle.preprocess, window, samples.inputs),
+                "tokenizer": tokenizer or bundle.tokenizer,
+            }
+            if (first := self.prepare(samples)) is not None:
+                break
+        if first is None:
+            raise ArgumentError(none_judged(lost))
+        self.first, self.prepared = first
+        self.subject = Subject(self.model, self.prepared, ids=self.first.ids, outputs=outputs)
         self.task, self.outputs = task_of_subject(self.subject, task), outputs_of(self.subject)
         self.evaluator_outputs = self.outputs
         if self.evaluator is not self.model:
-            inputs = self.evaluator_inputs(self.prepared, first)
+            inputs = self.evaluator_inputs(*first)
             self.evaluator_outputs = outputs_of(Subject(self.evaluator, inputs, **self.reading))
         self._names = bundle.class_names if class_names is None else class_names
         self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
@@ -149,29 +164,37 @@ class Run:
         self.saved_maps = SavedMaps(folder if pictures else None, text, pictures, names)
         self.cache = None if cache is None else MapCache(cache, fingerprint(self.model), self.task, self.outputs)
 
-    def prepare(self, samples: Samples) -> Prepared:
-        """Inputs of samples as the explained model takes them; photos are preprocessed here, and nowhere else."""
-        with torch.inference_mode(False):
-            return prepare(self.model, samples.inputs, ids=samples.ids, **self.reading)
+    def prepare(self, samples: Samples) -> SoundSamples | None:
+        """Samples with their inputs as the explained model takes them; None if none of them can be judged.
 
-    def evaluator_inputs(self, prepared: Prepared, samples: Samples) -> Any:
+        Those that hold NaN or infinity, also by the user's preprocessing, are noted as lost. Photos are preprocessed
+        here, and nowhere else.
+        """
+        with torch.inference_mode(False):
+            prepared = prepare(self.model, samples.inputs, ids=samples.ids, fill=True, **self.reading)
+        if not prepared.gaps:
+            return samples, prepared
+        self.lost.update({samples.ids[place]: "the input holds NaN or infinity" for place in prepared.gaps})
+        places = [place for place in range(len(samples.ids)) if place not in prepared.gaps]
+        return (samples.only(places), prepared_part(prepared, places)) if places else None
+
+    def evaluator_inputs(self, samples: Samples, prepared: Prepared) -> Any:
         """Inputs for the evaluator: those of the explained model where they fit, so that they are prepared once."""
         alike = prepared.batch.modality == "image" and place_of(self.model) == place_of(self.evaluator)
         return prepared if self.evaluator is self.model or alike else samples.inputs
 
 
 class SampleBatch:
-    """A batch of samples with all that its methods share; inputs may have been prepared before.
+    """A batch of samples with all that its methods share.
 
     The evaluator sees the samples as `subject`, the explained model as `explained`.
     """
 
-    def __init__(self, run: Run, samples: Samples, prepared: Prepared | None = None, progress: bool = False) -> None:
-        self.run, self.samples, self.progress = run, samples, progress
-        self.prepared = run.prepare(samples) if prepared is None else prepared
+    def __init__(self, run: Run, samples: Samples, prepared: Prepared, progress: bool = False) -> None:
+        self.run, self.samples, self.prepared, self.progress = run, samples, prepared, progress
         self.subject = Subject(
             run.evaluator,
-            run.evaluator_inputs(self.prepared, samples),
+            run.evaluator_inputs(samples, prepared),
             samples.label,
             samples.ids,
             **run.reading,
@@ -254,8 +277,9 @@ def prepared_part(prepared: Prepared, places: Sequence[int]) -> Prepared:
     roles = {name: select(getattr(batch, name), places) for name in ("real", "special", "patches")}
     kwargs = select(batch.kwargs, places, batch.size)
     small = replace(batch, args=args, kwargs=kwargs, size=len(places), **roles)
-    lists = {name: select(value, places) for name, value in vars(prepared).items() if name != "batch"}
-    return replace(prepared, batch=small, **lists)
+    lists = {name: select(value, places) for name, value in vars(prepared).items() if name not in ("batch", "gaps")}
+    gaps = tuple(place for place, number in enumerate(places) if number in prepared.gaps)
+    return replace(prepared, batch=small, gaps=gaps, **lists)
 
 
 class Gaps:
@@ -374,7 +398,7 @@ def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options
         places = [place for place in range(error.count) if place not in error.samples]
         if not places:
             raise
-        some = prepared_part(inputs, places) if isinstance(inputs, Prepared) else select(inputs, places)
+        some = prepared_part(inputs, places) if isinstance(inputs, Prepared) else select(inputs, places, error.count)
         part = _scores(model, some, method, classes[places], options)
         scores = part.new_full((error.count, *part.shape[1:]), torch.nan)
         scores[places] = part

@@ -108,17 +108,16 @@ def evaluate(
     seed = check_seed("seed", seed)
     losses: dict[int, str] = {}
     batches = in_samples(data, batch_size, limit, losses)
-    first = next(batches)
     options: Any = {"target": target, "class_names": class_names, "task": task, "outputs": outputs, "seed": seed}
     options |= {"preprocess": preprocess, "window": window, "tokenizer": tokenizer, "inner_batch": inner_batch}
-    run = Run(model, first, losses, evaluator=evaluator, relabelled=relabelled, **options)
+    run = Run(model, batches, losses, evaluator=evaluator, relabelled=relabelled, **options)
     folder = None if out is None else Path(out)
     run.keep(folder, None if cache is None else Path(cache), curves, pictures)
     metric_list = _metrics(run, metrics)
     method_list = method_runs(methods, find_anatomy(run.model, run.prepared.batch), controls)
     needs = [(name, f"Metric {metric.label!r}") for metric in metric_list for name in metric.needs]
     needs += [("label", "target='label'")] * (run.target == "label")
-    run.needs, start = frozenset(name for name, _ in needs), [first]
+    run.needs, start = frozenset(name for name, _ in needs), [run.first]
     for name, reason in needs:  # batches are read until it is sure that the data has what is needed
         look_for(name, reason, start, batches)
     call = {
@@ -128,18 +127,22 @@ def evaluate(
         "batch_size": batch_size,
     }
     watched, steps = is_watched(progress), count_batches(data, batch_size, limit)
-    size = count_samples(data, first.items, limit)
+    size = count_samples(data, run.first.items, limit)
     if folder is not None:
         write_call(folder, call, samples=size)
     with progress_bar(None if steps is None else steps * len(method_list), watched, "reading") as bar:
         for samples in chain(start, batches):
             span = f"samples {samples.ids[0] + 1} to {samples.ids[-1] + 1}" + ("" if size is None else f" of {size}")
+            sound = (samples, run.prepared) if samples is run.first else run.prepare(samples)
+            if sound is None:
+                bar.advance(len(method_list))
+                continue
             judge_batch(
                 run,
-                samples.numbered(run.numbers),
+                sound[0].numbered(run.numbers),
+                sound[1],
                 _followed(method_list, bar),
                 metric_list,
-                prepared=run.prepared if samples is first else None,
                 progress=watched,
                 say=lambda text, span=span: bar.say(f"{span}, {text}"),  # type: ignore[misc]
             )
@@ -187,17 +190,18 @@ def _warn(run: Run, count: int) -> None:
 def judge_batch(
     run: Run,
     samples: Samples,
+    prepared: Prepared,
     methods: Iterable[MethodRun],
     metrics: list[MetricRun],
     *,
-    prepared: Prepared | None = None,
     progress: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Make the rows of one batch; what is there already is left out, and so is all that only it would need.
 
     Samples for which the model gives NaN or infinity have rows of NaN, and are noted in `run.lost`. A method is taken
-    when the one before it is done. Inputs may have been prepared before. `say` is called with what is at work.
+    when the one before it is done. Samples and inputs are as `Run.prepare` gives them. `say` is called with what is at
+    work.
     """
     for name in run.needs.intersection(ALL):
         samples.check(name)

@@ -14,8 +14,8 @@ from torch import nn
 from mhex.bundle import Bundle
 from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
-from mhex.inputs.samples import PIECE, Pieces, Samples, look_for, losses_in_words
-from mhex.judge.cases import Run
+from mhex.inputs.samples import PIECE, Pieces, Samples, look_for
+from mhex.judge.cases import Run, SoundSamples, none_judged
 from mhex.judge.controls import PREFIX, RANDOM
 from mhex.judge.evaluation import NOT_FINITE, judge_batch
 from mhex.judge.plan import MethodGiven, MethodRun, method_runs
@@ -183,7 +183,6 @@ class Race:
     ) -> None:
         self.pieces, self.budget = pieces, budget
         self.run = run = self._run(model, options)
-        self.prepared = {0: run.prepared}  # inputs of the first pieces, which are judged more than once
         if budget.clock is time.perf_counter and run.subject.device.type == "cpu":
             budget.work = time.process_time
         anatomy = find_anatomy(run.model, run.subject.batch)
@@ -194,6 +193,8 @@ class Race:
         run.needs, run.redraw = frozenset(needs), True
         run.keep(pictures=_PICTURES)
         pieces.change(lambda samples: samples.numbered(run.numbers))
+        first = (run.first.numbered(run.numbers), run.prepared)
+        self._sound: dict[int, SoundSamples | None] = {0: first}  # the first pieces, which are judged more than once
         entries = [methods] if isinstance(methods, str) else list(methods)
         methods_only = [entry for entry in entries if not str(entry).startswith(PREFIX)]
         if entries and not methods_only:
@@ -218,16 +219,15 @@ class Race:
     def _run(self, model: nn.Module | Bundle, options: Any) -> Run:
         """The run of the first piece whose outputs are finite; samples before it are taken out."""
         losses: dict[int, str] = {}
-        while (first := self.pieces.get(0)) is not None:
-            run = Run(model, first, losses, **options)
+        while self.pieces.get(0) is not None:
+            run = Run(model, self.pieces.leading(), losses, **options)
             finite = run.subject.finite.tolist()
+            places = [place for place, fine in enumerate(finite) if fine]
+            self.pieces.put(run.first.only(places) if places else None)
             if all(finite):
                 return run
-            losses.update({i: NOT_FINITE for i, fine in zip(first.ids, finite, strict=True) if not fine})
-            places = [place for place, fine in enumerate(finite) if fine]
-            self.pieces.put(first.only(places) if places else None)
-        reasons = losses_in_words(losses)
-        raise ArgumentError(f"Expected samples that can be judged, but none of {len(losses)} can: {reasons}.")
+            losses.update({i: NOT_FINITE for i, fine in zip(run.first.ids, finite, strict=True) if not fine})
+        raise ArgumentError(none_judged(losses))
 
     @property
     def report(self) -> Report:
@@ -309,7 +309,7 @@ class Race:
 
     def _forward(self) -> float:
         """Seconds of a forward pass of one image, the least of some, because the first ones load things."""
-        subject = Subject(self.run.model, self.prepared[0], outputs=self.run.outputs)
+        subject = Subject(self.run.model, self.run.prepared, outputs=self.run.outputs)
         times = [math.inf] if subject.logits.numel() else []
         begun = self.budget.clock()
         while len(times) < _PASSES:
@@ -337,7 +337,7 @@ class Race:
             if method.control:
                 continue
             try:
-                judge_batch(aside, first, [method], [self.score.metric], prepared=self.prepared[0])
+                judge_batch(aside, first, self.run.prepared, [method], [self.score.metric])
             except _CANNOT:
                 continue  # the reason is noted when the method is tried
             return
@@ -389,7 +389,12 @@ class Race:
 
     def _judge(self, place: int, samples: Samples, methods: list[MethodRun]) -> bool:
         """Judge methods on a piece; False if time ran out, and some of them are not judged on it."""
-        size, complete = len(samples.ids), True
+        sound = self._sound[place] if place in self._sound else self.run.prepare(samples)
+        if place == 1:  # which may be judged again
+            self._sound[place] = sound
+        if sound is None:
+            return True
+        size, complete = len(sound[0].ids), True
 
         def watched() -> Iterator[MethodRun]:
             nonlocal complete
@@ -406,10 +411,7 @@ class Race:
                 self.costs.note(method.label, seconds() / size)
                 self._done.add((place, method.label))
 
-        prepared = self.prepared.get(place) or self.run.prepare(samples)
-        if place == 1:  # which may be judged again
-            self.prepared[place] = prepared
-        judge_batch(self.run, samples, watched(), [self.score.metric], prepared=prepared)
+        judge_batch(self.run, *sound, watched(), [self.score.metric])
         return complete
 
     def _half(self, alive: list[MethodRun], methods: list[MethodRun]) -> tuple[list[MethodRun], list[MethodRun]]:

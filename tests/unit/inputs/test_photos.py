@@ -5,6 +5,8 @@ import re
 import struct
 import warnings
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -296,6 +298,39 @@ def test_a_window_far_wider_than_the_photo_is_warned_of() -> None:
         warnings.simplefilter("error")
         upright_rgb(light, (0, 10))
         upright_rgb(Image.fromarray(np.full((8, 8), 2048, np.uint16)), (0, 4095))
+
+
+@pytest.mark.parametrize(
+    ("top", "window", "message"),
+    [
+        (3, (0, 255), r"from 0 to 3, which are less than 1/64 of window=\(0, 255\): all of its pixels"),
+        (200, (0, 4), r"from 0 to 200, and only .* of its pixels lie between the ends of window=\(0, 4\)"),
+        (200, (0, 250), None),
+    ],
+)
+def test_windows_of_eight_bits_and_of_tensors_follow_the_rule_of_deep_photos(
+    top: int, window: tuple[float, float], message: str | None
+) -> None:
+    values = np.linspace(0, top, 32 * 48).round().reshape(32, 48)
+    tensor = torch.from_numpy(values.astype(np.int16)).expand(1, 3, 32, 48)
+    readers: dict[str, Callable[[], Any]] = {
+        "8 bits": lambda: upright_rgb(Image.fromarray(values.astype(np.uint8)), window),
+        "colours": lambda: upright_rgb(Image.fromarray(values.astype(np.uint8)).convert("RGB"), window),
+        "16 bits": lambda: upright_rgb(Image.fromarray(values.astype(np.uint16)), window),
+        "tensor": lambda: mhex.explain(bundle(), tensor, "gradcam", window=window),
+    }
+    for read in readers.values():
+        if message is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                read()
+        else:
+            with pytest.warns(MhexWarning, match=message):
+                read()
+    with pytest.raises(ArgumentError, match=r"Image 0 holds values from 0 to .*outside of window=\(900, 999\)"):
+        mhex.explain(bundle(), tensor, "gradcam", window=(900, 999))
+    with pytest.raises(ArgumentError, match=r"outside of window=\(240, 255\)"):
+        upright_rgb(Image.fromarray(values.astype(np.uint8)), (240, 255))
 
 
 def test_tiff_of_signed_bytes_is_refused_and_large_unsigned_numbers_are_read() -> None:

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.inputs.data import count_batches
-from mhex.inputs.samples import Samples, in_samples
+from mhex.inputs.data import count_batches, in_batches
+from mhex.inputs.samples import Samples, in_samples, shuffled
 from mhex.judge import evaluation as judging
 from support.tiny_models import pictures, tiny
 
@@ -261,3 +261,45 @@ def test_needs_are_checked_before_the_first_map(monkeypatch: pytest.MonkeyPatch)
         mhex.evaluate(model, X, ["gradcam"], [("saco", {"scored": "label"})])
     with pytest.raises(ArgumentError, match="target='label' needs a label"):
         mhex.evaluate(model, X, ["gradcam"], ["deletion"], target="label")
+
+
+class Placed(nn.Module):
+    """A text classifier that is told the numbers of the positions, which all samples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places, self.last = nn.Embedding(30, 8), nn.Embedding(6, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        scores: Tensor = self.last((self.words(input_ids) * self.places(position_ids)).mean(1))
+        return scores
+
+
+SHARED = {"input_ids": torch.arange(30).view(5, 6), "position_ids": torch.arange(5, -1, -1)[None]}
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_row_that_all_samples_share_is_in_every_batch(size: int) -> None:
+    for batches in (in_batches(SHARED, size), (samples.inputs for samples in in_samples(SHARED, size, 4))):
+        assert all(batch["position_ids"].equal(SHARED["position_ids"]) for batch in batches)
+    metrics: Any = [("deletion", {"reference": "pad", "granularity": "token"})]
+    report = mhex.evaluate(Placed(), SHARED, ["input-x-gradient"], metrics, batch_size=size)
+    own = {**SHARED, "position_ids": SHARED["position_ids"].expand(5, -1)}
+    wanted = mhex.evaluate(Placed(), own, ["input-x-gradient"], metrics)
+    for method, values in wanted.values(wanted.metrics[0])[1].items():
+        torch.testing.assert_close(report.values(wanted.metrics[0])[1][method], values)
+
+
+def test_a_shared_row_stays_when_samples_are_shuffled() -> None:
+    for data in (SHARED, {"inputs": SHARED, "label": torch.arange(5)}):
+        mixed, order = shuffled(data, 0)
+        inputs = mixed.get("inputs", mixed)
+        assert order != [0, 1, 2, 3, 4]
+        assert inputs["input_ids"].equal(SHARED["input_ids"][order])
+        assert inputs["position_ids"] is SHARED["position_ids"]
+
+
+def test_other_numbers_of_rows_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="Expected a position_ids for each of 5 samples, but got 2"):
+        next(in_samples({**SHARED, "position_ids": torch.zeros(2, 6).long()}, 2))

@@ -261,14 +261,58 @@ def test_images_that_all_hold_nan_are_an_error() -> None:
             run(with_nan(2, 0, 1))
 
 
-def test_a_photo_that_preprocessing_turns_into_nan_is_named() -> None:
-    photos = [Image.new("L", (8, 8), grey) for grey in (0, 40, 255, 90)]
+def gradients(*white: int) -> list[Image.Image]:
+    """Eight photos, of which some are white."""
+    grey = [Image.linear_gradient("L").rotate(30 * number) for number in range(8)]
+    return [Image.new("L", (8, 8), 255) if number in white else photo for number, photo in enumerate(grey)]
 
-    def spoil_white(photo: Image.Image) -> Tensor:
-        return prepared(photo).where(prepared(photo) < 0.5, torch.nan)
 
+def spoil_white(photo: Image.Image) -> Tensor:
+    """A preprocessing that divides by zero where a photo is all the same."""
+    pixels = prepared(photo)
+    return pixels / (0 if bool((pixels == 0.5).all()) else 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_photos_that_preprocessing_turns_into_nan_cost_themselves(size: int, tmp_path: Path) -> None:
+    options: Any = {"preprocess": spoil_white, "batch_size": size, "out": tmp_path}
+    message = "3 of 8 samples could not be judged: samples 0, 1, 5: the input holds NaN"
+    with pytest.warns(MhexWarning, match=message):
+        report = judged(gradients(0, 1, 5), Linear(), **options)
+    assert report.lost == dict.fromkeys((0, 1, 5), "the input holds NaN or infinity")
+    wanted = judged(gradients(), Linear(), preprocess=prepared)
+    rest = [2, 3, 4, 6, 7]
+    for metric in wanted.metrics:
+        numbers, values = report.values(metric)
+        assert numbers.tolist() == rest
+        assert torch.allclose(values["input-x-gradient"], wanted.values(metric)[1]["input-x-gradient"][rest], 1e-9)
+    with pytest.warns(MhexWarning, match=message):  # the same call goes on
+        assert judged(gradients(0, 1, 5), Linear(), **options).lost == report.lost
+
+
+def test_a_photo_that_preprocessing_turns_into_nan_is_named_by_explain() -> None:
     with pytest.raises(ArgumentError, match="Expected finite images, but sample 2 holds NaN"):
-        judged(photos, Linear(), preprocess=spoil_white)
+        mhex.explain(Linear(), gradients(2), "input-x-gradient", preprocess=spoil_white)
+
+
+def test_photos_that_preprocessing_turns_all_into_nan_are_an_error() -> None:
+    for run in (quiet, lambda data, **options: raced(Linear(), data=data, **options)):
+        with pytest.raises(ArgumentError, match="none of 8 can: samples 0, 1, 2, 3, 4 and 3 more: the input holds NaN"):
+            run(gradients(*range(8)), preprocess=spoil_white)
+
+
+def test_a_race_goes_on_without_photos_that_preprocessing_turns_into_nan() -> None:
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0)).tolist()
+    places = (0, 2, 3, 4)  # the first piece, a whole one, and half of one
+    answer = raced(Linear(), data=gradients(*(order[place] for place in places)), preprocess=spoil_white)
+    assert answer.lost == {order[place]: "the input holds NaN or infinity" for place in places}
+    assert {line.images for line in answer.table} == {4}
+
+
+def test_infinity_in_the_precision_of_the_model_costs_its_sample() -> None:
+    x = images(4).clone()
+    x[1, 0, 0, 0] = 1e39
+    assert list(quiet(x, model=Linear().float()).lost) == [1]
 
 
 def test_a_race_goes_on_without_images_that_hold_nan() -> None:
