@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Number, Real
 from types import NoneType, UnionType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -185,7 +185,8 @@ class Method:
         `tokens` is how many the inputs will have, if known, and `needs` what the method reads with the options given;
         None for the default ones.
         """
-        needs, keep = needs or self.needs, self.needs.keep
+        usual, keep = needs is None, self.needs.keep
+        needs = self.needs_with(self.options, anatomy) if needs is None else needs
         if anatomy.modality not in self.modalities:
             return f"it is not defined for {anatomy.modality} models"
         if "heads" in keep and anatomy.heads > 1:
@@ -209,6 +210,8 @@ class Method:
             return "it reads feature maps, and the model shows none; name a submodule with layer="
         if "input" in keep and anatomy.modality == "text" and anatomy.embedding is None:
             return "it reads word embeddings (batch, tokens, width), and the model shows none"
+        if usual and anatomy.no_mask and "fill" in self.options:
+            return "it hides words, and it is not known by which token: give tokenizer=, or fill=, the id of one"
         if self.max_tokens is not None and tokens is not None and tokens > self.max_tokens:
             return f"it serves at most {self.max_tokens} tokens, and there are {tokens}"
         return ""
@@ -232,20 +235,33 @@ class Method:
         if reason := self.refusal(anatomy, tokens, needs):
             if anatomy.no_scores and classes:  # nor can any other method
                 raise UnsupportedModelError(anatomy.no_scores)
-            able = [
-                method
-                for method in METHODS.sorted().values()
-                if not method.refusal(anatomy, tokens, method.needs_with(method.options, anatomy))
-                and (classes or method.target != "class")
-            ]
-            sure = ", ".join(method.name for method in able if method.rules is None)
-            unsure = ", ".join(method.name for method in able if method.rules is not None)
-            hint = f" Those that can if they have rules for all its operations: {unsure}." if unsure else ""
+            able: dict[str, list[str]] = {"": []}  # by condition
+            for method in METHODS.sorted().values():
+                if classes or method.target != "class":
+                    condition = method.condition(anatomy, tokens)
+                    if condition is not None:
+                        able.setdefault(condition, []).append(method.name)
+            sure = ", ".join(able.pop("")) or "none"
+            hints = [f" Those that can if {condition}: {', '.join(names)}." for condition, names in able.items()]
             raise UnsupportedModelError(
-                f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
-                f"Methods that can: {sure or 'none'}.{hint}",
+                f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. Methods that can: {sure}."
+                + "".join(hints),
                 reason,
             )
+
+    def condition(self, anatomy: Anatomy, tokens: int | None = None) -> str | None:
+        """Under which condition this method can serve a model, in words; empty if it can, None if it cannot.
+
+        Some conditions show in a pass alone. `tokens` is as for `refusal`.
+        """
+        if self.refusal(anatomy, tokens):
+            lacks_mask = anatomy.no_mask and not self.refusal(replace(anatomy, no_mask=False), tokens)
+            return "tokenizer=, or fill=, says by which token they hide words" if lacks_mask else None
+        if self.rules is not None:
+            return (
+                f"they have rules for all its operations{', and gradients pass through these' * bool(anatomy.own_code)}"
+            )
+        return "gradients pass through all its operations" if self.takes_gradients and anatomy.own_code else ""
 
 
 def _hidden_part(needs: Needs, anatomy: Anatomy) -> str:

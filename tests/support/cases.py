@@ -82,11 +82,11 @@ RELEVANCE = tuple(name for name, method in METHODS.items() if _carries_relevance
 
 @functools.cache
 def serving(family: str) -> tuple[str, ...]:
-    """Names of the methods that do not refuse the family."""
+    """Names of the methods that do not refuse the family, with the options of `quick`."""
     return tuple(
         name
         for name, method in METHODS.items()
-        if not method.refusal(anatomy_of(family)) and (family in RELU_FAMILIES or not method.relu)
+        if method.condition(anatomy_of(family)) is not None and (family in RELU_FAMILIES or not method.relu)
     )
 
 
@@ -192,9 +192,10 @@ def quick(method: str, inputs: Any) -> dict[str, Any]:
 
 
 def named_methods(message: str) -> tuple[set[str], set[str]]:
-    """Methods that a refusal names as able, and those that may be."""
-    sure, unsure = re.search(r"Methods that can: ([^.]*)\.(?: Those that can if .*: ([^.]*)\.)?$", message).groups()
-    return set(sure.split(", ")) - {"none"}, set((unsure or "").split(", ")) - {""}
+    """Methods that a refusal names as able, and those that may be, on some condition."""
+    sure, unsure = re.search(r"Methods that can: ([^.]*)\.((?: Those that can if [^:.]*: [^.]*\.)*)$", message).groups()
+    maybe = ", ".join(re.findall(r"Those that can if [^:.]*: ([^.]*)\.", unsure))
+    return set(sure.split(", ")) - {"none"}, set(maybe.split(", ")) - {""}
 
 
 def native_grid(method: str, size: tuple[int, int], features: tuple[int, int], blocks: tuple[int, int] | None) -> Any:

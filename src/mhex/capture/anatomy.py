@@ -78,6 +78,10 @@ class Anatomy:
     opaque: str = ""  # the first of its parts whose operations cannot be seen one by one, by name; empty if none
     no_scores: str = ""  # why what it returns holds no class scores; empty if it does, or that is not known
     cuts_gradient: str = ""  # the first of its parts that passes no gradient on, by name; empty if none is known
+    own_code: str = (
+        ""  # the first of its parts of an unknown library, by its class: it may cut gradients; empty if none
+    )
+    no_mask: bool = False  # True of token ids of which it is not known which one stands for a hidden word
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the patch grid for an image of this size."""

@@ -156,8 +156,8 @@ def _normalised(x: Tensor, preprocess: Any, ids: Sequence[int] | None) -> Tensor
         )
     mean, std = (part.view(-1, 1, 1) for part in scale)
     light: Tensor = scaled(values, preprocess.window)
-    for number, pair in zip(range(len(x)) if ids is None else ids, zip(values, light, strict=True), strict=True):
-        check_fit(*(part.cpu().numpy() for part in pair), preprocess.window, f"Image {number}")
+    for place, number in enumerate(range(len(x)) if ids is None else ids):
+        check_fit(values[place].cpu().numpy(), light[place].cpu().numpy(), preprocess.window, f"Image {number}")
     return ((light - mean) / std).float()
 
 

@@ -168,8 +168,9 @@ def test_torchscript(name: str) -> None:
             continue
         serve.add(method)
         torch.testing.assert_close(e.scores, explain(cnn(), images(), method, target=1).scores)
-    assert serve == sure == {"input-x-gradient", "integrated-gradients", "occlusion", "rise", "shap", "smoothgrad"}
-    assert not unsure
+    assert sure == {"occlusion", "rise", "shap"}
+    assert unsure == {"input-x-gradient", "integrated-gradients", "smoothgrad"}, "a script may cut gradients"
+    assert serve == sure | unsure
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

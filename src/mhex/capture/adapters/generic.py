@@ -32,6 +32,7 @@ _SMOOTH = {
     *("GELUActivation", "NewGELUActivation", "FastGELUActivation", "QuickGELUActivation"),
 }
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+_LIBRARIES = ("torch", "torchvision", "timm", "transformers", "mhex")  # whose modules pass gradients on
 _LATENT = "Expected a latent vector that a last linear layer reads, but "
 
 
@@ -46,9 +47,11 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
     modules = list(model.modules())
-    names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised}
+    names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised, "own_code": _unknown}
     traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in names.items()}
-    return replace(anatomy, heads=len(guests(modules)), **traits)
+    known = (batch.mask_id, batch.pad_id, getattr(anatomy.embedding, "padding_idx", None))
+    no_mask = batch.kwargs.get("input_ids") is not None and all(number is None for number in known)
+    return replace(anatomy, heads=len(guests(modules)), no_mask=no_mask, **traits)
 
 
 def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
@@ -307,3 +310,10 @@ def _quantised(module: nn.Module) -> str:
     kind = type(module)
     integer = kind.__module__.startswith(_QUANTISED) and "Embedding" not in kind.__name__
     return f"quantised layer {kind.__name__}" if integer else ""
+
+
+def _unknown(module: nn.Module) -> str:
+    """Name of a module that is of no known library, or was made of somebody's code by torch; else empty."""
+    origin = type(module).__module__
+    known = origin.partition(".")[0] in _LIBRARIES and not origin.startswith(("torch.fx", "torch.jit"))
+    return "" if known else type(module).__name__
