@@ -180,6 +180,27 @@ def test_torchscript_is_judged_by_methods_that_serve_it(name: str) -> None:
     torch.testing.assert_close(*(table.per_image("deletion")["occlusion"] for table in tables))
 
 
+@pytest.mark.parametrize("name", ["traced", "inside"])
+def test_torchscript_is_recommended_for(name: str) -> None:
+    """Methods that must see the inside are left out, with the reason; the others race."""
+    methods = [("occlusion", {"patch": 16}), "input-x-gradient"]
+    answers = [
+        mhex.recommend(model, images().repeat(4, 1, 1, 1), 60, images=8, methods=methods, score="deletion")
+        for model in (SCRIPTS[name](), cnn())
+    ]
+    tables = [{line.method: line.score for line in answer.table} for answer in answers]
+    assert tables[0].keys() >= {"input-x-gradient", "occlusion (patch=16)", "control:random"}
+    assert tables[0] == pytest.approx(tables[1], abs=1e-5)
+    with pytest.raises(UnsupportedModelError, match="does not show its inside"):
+        mhex.recommend(SCRIPTS[name](), images(), 60, methods=["lrp"])
+
+
+def test_recommend_leaves_out_what_must_see_the_inside_of_torchscript() -> None:
+    answer = mhex.recommend(SCRIPTS["traced"](), images().repeat(4, 1, 1, 1), 30, images=8, score="deletion")
+    assert "does not show its inside" in answer.left_out["lrp"]
+    assert {line.method for line in answer.table} & {"input-x-gradient", "integrated-gradients"}
+
+
 def test_torchscript_in_training_mode_is_run_in_evaluation_mode() -> None:
     model = torch.jit.script(cnn().train())
     e = explain(model, images(), "input-x-gradient", target=1)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from mhex.capture.anatomy import GUEST
 from mhex.capture.batch import MASKS
 from mhex.errors import CaptureError, UnsupportedModelError
-from mhex.heads.wiring.graph import EXTRA, UNTRACEABLE, compared_arguments, trace_unit
+from mhex.heads.wiring.graph import EXTRA, UNTRACEABLE, compared_arguments, inlined, trace_unit
 from mhex.heads.wiring.residual import ROOT, Junction, first_line, meetings
 
 Forward = Callable[..., Any]
@@ -109,10 +109,14 @@ def rewritten(unit: nn.Module, calls: Calls) -> Forward:
         with suppress(UnsupportedModelError):  # a call with this mask is refused then
             ways[mask] = _of_modes(unit, name, calls, (mask,))
     signature = inspect.signature(inspect.unwrap(type(unit).forward))
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    moved = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY} <= kinds
     places = list(signature.parameters)[1:]
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(places, args, strict=False)), **kwargs}
+        if moved:
+            arguments, args, kwargs = _as_traced(signature, (self, *args), kwargs)
         present = [argument for argument in tested if arguments.get(argument) is not None]
         for argument in present:
             if argument not in ways:
@@ -129,7 +133,25 @@ def rewritten(unit: nn.Module, calls: Calls) -> Forward:
         return (ways[present[0]] if present else plain)(self, *args, **kwargs)
 
     forward.__signature__ = signature  # type: ignore[attr-defined]  # callers ask for the arguments of the unit's own
-    return forward if tested else plain
+    return forward if tested or moved else plain
+
+
+def _as_traced(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call by name, and as a traced forward takes them, which has keyword-only ones before `*args`."""
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    named, extra, rest = [], (), {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            extra = value
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            rest = value
+        else:
+            named.append(value)
+    return bound.arguments, (*named[1:], *extra), rest
 
 
 def _of_modes(unit: nn.Module, name: str, calls: Calls, present: Iterable[str]) -> Forward:
@@ -153,8 +175,10 @@ def _of_modes(unit: nn.Module, name: str, calls: Calls, present: Iterable[str]) 
 
 def _code(unit: nn.Module, training: bool, present: Iterable[str], calls: Calls) -> _Code:
     """Source of a forward with its additions replaced, and the names that it uses."""
-    met, _ = meetings(unit, trace_unit(unit, training, present))
-    graph = trace_unit(unit, training, present, hooked=True)
+    graph = trace_unit(unit, training, present)
+    met, _ = meetings(unit, graph)
+    if inlined(unit):
+        graph = trace_unit(unit, training, present, hooked=True)
     nodes = {node.name: node for node in graph.nodes}
     absent = {*compared_arguments(unit)} - {*present}
     masks = {str(n.target): n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS.keys() - absent}

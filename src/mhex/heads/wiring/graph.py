@@ -86,13 +86,11 @@ def trace_unit(unit: nn.Module, training: bool, present: Iterable[str] = (), hoo
 def _traced(unit: nn.Module, present: set[str], hooked: bool) -> fx.Graph:
     # What is compared with None decides the way through the code, so it is fixed.
     fixed = {name: None for name in compared_arguments(unit) if name not in present}
-    attributes = dict(vars(unit))
+    before = [_State(module) for module in (unit, *map(unit.get_submodule, inlined(unit)))]
     try:
         graph = UnitTracer(inlined(unit), hooked).trace(unit, concrete_args=fixed or None)
     finally:
-        changes = [k for k, v in vars(unit).items() if k not in attributes or attributes[k] is not v]
-        vars(unit).clear()
-        vars(unit).update(attributes)
+        changes = [name for state in before for name in state.restore()]
     if any(name.startswith("_tensor_constant") for name in changes):  # the tracer leaves them on the module
         raise fx.proxy.TraceError("its forward makes tensors that do not depend on its input; register them as buffers")
     if changes:
@@ -108,6 +106,39 @@ def _traced(unit: nn.Module, present: set[str], hooked: bool) -> fx.Graph:
             if not item.users:
                 graph.erase_node(item)
     return graph
+
+
+class _State:
+    """What a module keeps, and what is in its tables and lists: caches that its forward fills."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.attributes = module, dict(vars(module))
+        self.contents = {name: _entries(value) for name, value in self.attributes.items()}
+
+    def restore(self) -> list[str]:
+        """Put everything back, and name what was changed."""
+        now = vars(self.module)
+        changes = [name for name, value in now.items() if self.attributes.get(name, self) is not value]
+        now.clear()
+        now.update(self.attributes)
+        for name, entries in self.contents.items():
+            value: Any = self.attributes[name]
+            if [*map(id, _entries(value))] == [*map(id, entries)]:
+                continue
+            changes.append(name)
+            value.clear()
+            if isinstance(value, dict):
+                value.update(zip(entries[::2], entries[1::2], strict=True))
+            else:
+                value.extend(entries)
+        return changes
+
+
+def _entries(value: Any) -> list[Any]:
+    """Keys and values of a table, each key before its value, or the entries of a list; nothing for other values."""
+    if isinstance(value, dict):
+        return [part for pair in value.items() for part in pair]
+    return list(value) if isinstance(value, list) else []
 
 
 @contextmanager

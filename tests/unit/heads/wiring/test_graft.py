@@ -142,6 +142,39 @@ def test_a_unit_that_takes_anything():
     assert torch.equal(model(ids, torch.ones(2, 6), offset=0.5), before[1])
 
 
+class Starred(Masked):
+    """Takes further arguments in their order, and a mask and a number by name alone."""
+
+    def forward(self, x, *rest, attention_mask=None, offset=1.0):
+        y = self.mlp(x) if attention_mask is None else self.mlp(x) * attention_mask[..., None]
+        return x + y * offset * (rest[0] if self.reads else 1.0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("named", [{}, {"offset": 0.5}, {"attention_mask": torch.tensor([[1.0] * 4 + [0.0] * 2])}])
+def test_further_arguments_are_not_taken_for_those_with_names(count, named):
+    torch.manual_seed(0)
+    unit = Starred()
+    unit.reads = False
+    model, x = Net(nn.Identity()), torch.rand(1, 6, 8)
+    model.units[0] = unit.eval()
+    rest = [torch.full((1, 6, 1), 3.0 + place) for place in range(count)]
+    before = unit(x, *rest, **named)
+    mhex.attach(model, CLASSES, where=["units.0"])
+    assert torch.equal(unit(x, *rest, **named), before)
+
+
+def test_further_arguments_may_be_read():
+    torch.manual_seed(0)
+    unit = Starred()
+    unit.reads = True
+    model, x, factor = Net(nn.Identity()), torch.rand(1, 6, 8), torch.full((1, 6, 1), 3.0)
+    model.units[0] = unit.eval()
+    before = unit(x, factor, "more", offset=0.5)
+    mhex.attach(model, CLASSES, where=["units.0"])
+    assert torch.equal(unit(x, factor, "more", offset=0.5), before)
+
+
 def test_a_mask_that_leads_to_code_that_cannot_be_traced():
     class Looking(Masked):
         def forward(self, x, attention_mask=None):

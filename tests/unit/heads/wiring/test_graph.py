@@ -1,8 +1,13 @@
 """What is read off a forward before it is traced, and what tracing leaves behind."""
 
-import pytest
-from torch import nn
+from collections import Counter
 
+import pytest
+import timm
+from torch import fx, nn
+
+import mhex
+from mhex.heads.wiring import graph
 from mhex.heads.wiring.graph import compared_arguments, compared_with_none, trace_unit
 from support.residual_units import Unit
 
@@ -69,3 +74,54 @@ def test_tracing_leaves_the_unit_as_it_was():
     assert "attention_mask" in [node.target for node in graph.nodes if node.users]
     assert dict(vars(unit)) == before
     assert unit.training
+
+
+class Hoarding(Unit):
+    """Keeps what it computed in a table or in a list."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where, self.table, self.list = where, {"old": 1}, [2]
+
+    def forward(self, x):
+        y = self.body(x)
+        if self.where == "table":
+            self.table[str(x.device)] = y
+        elif self.where == "changed":
+            self.table["old"] = y
+        elif self.where == "list":
+            self.list.append(y)
+        return x + y
+
+
+@pytest.mark.parametrize("where", ["table", "changed", "list"])
+def test_tracing_leaves_what_a_unit_keeps_in_tables_and_lists(where):
+    unit, name = Hoarding(where), "list" if where == "list" else "table"
+    with pytest.raises(fx.proxy.TraceError, match=f"its forward writes to self.{name}"):
+        trace_unit(unit, training=False)
+    assert (unit.table, unit.list) == ({"old": 1}, [2])
+    trace_unit(Hoarding("nowhere"), training=False)
+
+
+def test_tracing_leaves_no_proxies_in_caches_of_attention():
+    """Attention of timm keeps its biases in a table by the name of the device."""
+    model = timm.create_model("levit_128s", num_classes=4, img_size=64).eval()
+    before = {name: dict(module.attention_bias_cache) for name, module in model.named_modules() if is_caching(module)}
+    mhex.attach(model, 4)
+    caches = {name: module.attention_bias_cache for name, module in model.named_modules() if is_caching(module)}
+    assert len(before) > 3
+    assert caches == before
+
+
+def is_caching(module):
+    return hasattr(module, "attention_bias_cache")
+
+
+def test_a_unit_is_traced_few_times(monkeypatch):
+    """Twice to find it, and twice to rewrite it for each mode; heads cost once, but large models have many units."""
+    counts = Counter()
+    traced = graph._traced
+    monkeypatch.setattr(graph, "_traced", lambda unit, *rest: counts.update([id(unit)]) or traced(unit, *rest))
+    model = nn.Sequential(Unit(), Unit())
+    mhex.attach(model, 4, where="all")
+    assert set(counts.values()) == {6}
