@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import Anatomy, Batch
-from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
-from mhex.inputs.photos import BROKEN, Window, check_fit, check_window, scaled, upright_rgb, window_hint
+from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, warn
+from mhex.inputs.photos import BROKEN, Window, check_fit, check_window, is_deep, scaled, upright_rgb, window_hint
 from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, filled, finite, place_of
 
 
@@ -106,6 +106,11 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
         raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(prepare).__name__}.")
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
     uncropped = getattr(prepare, "whole_photo", False)
+    if window is None and not uncropped and any(map(is_deep, pictures)):
+        warn(  # the same words for every batch, so that they are shown once
+            "Photos of more than 8 bits are given to your preprocess= as they are, and PIL's convert('RGB') cuts them "
+            "off at 255. If it is made for 8 bits, say window=(black, white), such as window=(0, 4095)."
+        )
     names = [f"Photo {number}" for number in ids]
     photos = [_decoded(*pair, window, uncropped) for pair in zip(pictures, names, strict=True)]
     tensors = [prepare(photo) for photo in photos]

@@ -60,6 +60,11 @@ def is_photo(value: Any) -> bool:
     return any(c.__module__ == "PIL.Image" and c.__name__ == "Image" for c in type(value).__mro__)
 
 
+def is_deep(photo: Image) -> bool:
+    """Whether a photo has grey values of more than 8 bits."""
+    return photo.mode.startswith(_DEEP)
+
+
 def claims_too_much(photo: Image, size: int) -> bool:
     """Whether a photo that is not read yet claims more pixels than anybody has, or than its file of `size` bytes."""
     return photo.width * photo.height > min(MOST_PIXELS, max(_USUAL, _DENSEST * size))

@@ -203,8 +203,12 @@ def test_a_users_preprocess_is_given_the_photo_as_it_is_unless_there_is_a_range(
         return torch.rand(3, 32, 48)
 
     model = FAMILIES["plain_cnn"].model(torch.float32)
-    mhex.explain(model, deep, "gradcam", preprocess=preprocess)
-    mhex.explain(model, deep, "gradcam", preprocess=preprocess, window=(0, 4095))
+    with pytest.warns(MhexWarning, match=r"more than 8 bits are given to your preprocess= as they are.*window="):
+        mhex.explain(model, deep, "gradcam", preprocess=preprocess)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mhex.explain(model, deep, "gradcam", preprocess=preprocess, window=(0, 4095))
+        mhex.explain(model, Image.new("L", (8, 8)), "gradcam", preprocess=lambda photo: torch.rand(3, 32, 48))
     assert modes == [("I;16", 2048), ("RGB", (128, 128, 128))]
 
 
