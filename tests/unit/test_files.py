@@ -95,6 +95,7 @@ WRITERS: dict[str, Callable[[], Callable[[Path], object]]] = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_full_disk_leaves_what_was_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the file meanwhile reads the whole old one: the new one takes its name in one step."""
     path, write = tmp_path / name, WRITERS[name]()
     for before in ([], [name]):
         if before:
@@ -106,7 +107,9 @@ def test_a_full_disk_leaves_what_was_there(name: str, tmp_path: Path, monkeypatc
         assert str(caught.value).endswith(".")
         assert [file.name for file in tmp_path.iterdir()] == before
     assert path.read_text() == "what was there"
-    write(path)
+    with path.open() as reader:
+        write(path)
+        assert reader.read() == "what was there"
     assert path.read_bytes() != b"what was there"
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
