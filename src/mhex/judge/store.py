@@ -114,7 +114,7 @@ def read(path: Path, kind: Kind = ROWS) -> Any:
 def _parquet(file: Path, in_folder: bool, kind: Kind) -> Any:
     with file.open("rb") as stream:
         try:
-            return pq.read_table(stream)
+            return pq.ParquetFile(stream).read()
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file may be whole, but cannot be read

@@ -141,15 +141,13 @@ def read_split(
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Some columns of a parquet file as lists, in the order of the rows."""
     parquet, broken = require("pyarrow.parquet"), require("pyarrow").ArrowException
-    with refuse_damage(
-        f"{path.name} is not a parquet file, or damaged", "place it anew", broken, OSError, UnicodeDecodeError
-    ):
-        present = parquet.read_schema(path).names
-    if missing := [name for name in columns if name not in present]:
-        words = f"should have the columns {list(columns)}, and lacks {missing} (it has {list(present)})"
-        raise wrong_file(f"{path.name} {words}", RIGHT)
-    with refuse_damage(f"{path.name} is damaged", "place it anew", broken, OSError, UnicodeDecodeError):
-        table = parquet.read_table(path, columns=list(columns))
+    problem, kinds = f"{path.name} is not a parquet file, or damaged", (broken, OSError, UnicodeDecodeError)
+    with refuse_damage(problem, "place it anew", *kinds), parquet.ParquetFile(path) as file:
+        present = file.schema_arrow.names
+        if missing := [name for name in columns if name not in present]:
+            words = f"should have the columns {list(columns)}, and lacks {missing} (it has {list(present)})"
+            raise wrong_file(f"{path.name} {words}", RIGHT)
+        table = file.read(columns=list(columns))
         values = {name: table.column(name).to_pylist() for name in columns}
     for name in columns:
         kind, words = _TYPES.get(name, (object, ""))
@@ -346,7 +344,9 @@ class _Files(ABC):
         return tuple(path.stem for path in self.paths)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return torch.from_numpy(np.stack(list(self._pool.map(self._opened, rows.tolist()))))
+        several = len(rows) > 1  # a thread of its own takes longer than most photos
+        opened = self._pool.map(self._opened, rows.tolist()) if several else map(self._opened, rows.tolist())
+        return torch.from_numpy(np.stack(list(opened)))
 
     def _opened(self, row: int) -> Array:
         path = self.paths[row]
