@@ -161,7 +161,7 @@ class Parts:
         folder.mkdir(parents=True, exist_ok=True)
         if not (path := folder / "run.json").exists():
             write_text(run, path)
-        elif (before := path.read_text(encoding="utf-8")) != run:
+        elif (before := path.read_text(encoding="utf-8", errors="replace")) != run:
             raise ArgumentError(
                 f"Expected rows of this run in {folder.name!r}, but they are of another model, target, task or seed: "
                 f"{before} there, {run} now. Choose another folder."

@@ -2,8 +2,10 @@
 
 import csv
 import io
+import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -31,7 +33,11 @@ Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Item = TypeVar("Item")
 # Errors of zipfile and numpy; they also come from passwords and from unknown kinds of compression.
-_BROKEN_ARCHIVE = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error)
+DENSEST = 1032  # bytes that deflate makes of a byte, at most
+_BROKEN_ARCHIVE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, OSError, EOFError, ValueError, RuntimeError),
+    *(SyntaxError, MemoryError),
+)
 # A column has the same type in all data sets.
 _TYPES: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("name", "split", "text", "title"), (str, "texts")),
@@ -144,8 +150,9 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     problem, kinds = f"{path.name} is not a parquet file, or damaged", (broken, OSError, UnicodeDecodeError)
     with refuse_damage(problem, "place it anew", *kinds), parquet.ParquetFile(path) as file:
         present = file.schema_arrow.names
-        if missing := [name for name in columns if name not in present]:
-            words = f"should have the columns {list(columns)}, and lacks {missing} (it has {list(present)})"
+        if wrong := [name for name in columns if present.count(name) != 1]:
+            fault = f"has {wrong} twice" if wrong[0] in present else f"lacks {wrong}"
+            words = f"should have the columns {list(columns)}, and {fault} (it has {list(present)})"
             raise wrong_file(f"{path.name} {words}", RIGHT)
         table = file.read(columns=list(columns))
         values = {name: table.column(name).to_pylist() for name in columns}
@@ -214,7 +221,10 @@ def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int,
         for name in names:
             with archive.open(f"{name}.npy") as stream:
                 shape, _, kind = _header(stream)
-                shapes[name] = (shape, kind)
+            size = math.prod(shape) * kind.itemsize
+            if size > min(archive.getinfo(f"{name}.npy").file_size, DENSEST * path.stat().st_size):
+                raise ValueError(f"{name} claims {size} bytes, which the file has not got")
+            shapes[name] = (shape, kind)
     return shapes
 
 
