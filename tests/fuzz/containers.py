@@ -1,4 +1,4 @@
-"""Damaged copies of files that are whole as containers: safetensors, Parquet, PNG and numpy archives with wrong contents."""
+"""Damaged copies of files that stay whole as containers: safetensors, Parquet, PNG and numpy archives."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _other_tensors(header: dict[str, Any], data: bytes, random: Random) -> bytes
 
 _TYPES = (pa.string(), pa.binary(), pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float16(), pa.bool_())
 _TYPES = (*_TYPES, pa.list_(pa.string()), pa.large_string(), pa.date32(), pa.timestamp("ns"), pa.decimal128(9, 2))
-_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+_UNFIT = (pa.ArrowException, TypeError, ValueError, KeyError, OverflowError, AttributeError, RecursionError)
 
 
 @functools.cache
@@ -172,7 +172,9 @@ def damaged_png(content: bytes, random: Random) -> bytes:
         if action == 0:
             sizes = (0, 1, 11, 13, 5000, 2**16, 2**31 - 1, 2**32 - 1)
             width, height = (random.choice((12, random.choice(sizes))) for _ in range(2))
-            rest = [random.choice(choices) for choices in ((8, 1, 16, 3), (2, 0, 3, 4, 6, 7), (0, 1), (0, 1), (0, 1, 9))]
+            rest = [
+                random.choice(choices) for choices in ((8, 1, 16, 3), (2, 0, 3, 4, 6, 7), (0, 1), (0, 1), (0, 1, 9))
+            ]
             chunks[0] = b"IHDR", struct.pack(">II5B", width, height, *rest)
         elif action == 1:
             chunks[place] = kind, damaged_bytes(data, random)
@@ -195,7 +197,19 @@ def _checksum(data: bytes) -> bytes:
 
 # --- numpy archives --------------------------------------------------------------------------------------------------
 
-_DESCRIPTIONS = ("'|O'", "'<f8'", "'|b1'", "'>i2'", "'<U3'", "'<c16'", "'|V8'", "[('a', '<i4')]", "'word'", "3", "'<i8'")
+_DESCRIPTIONS = (
+    "'|O'",
+    "'<f8'",
+    "'|b1'",
+    "'>i2'",
+    "'<U3'",
+    "'<c16'",
+    "'|V8'",
+    "[('a', '<i4')]",
+    "'word'",
+    "3",
+    "'<i8'",
+)
 _SHAPES = ("()", "(0,)", "(3,)", "(3, 28)", "(3, 0, 28)", "(-3, 28, 28)", "(1000000000000,)", "3", "'a'", f"({2**64},)")
 
 

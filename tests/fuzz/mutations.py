@@ -143,7 +143,16 @@ def damaged_lines(content: bytes, random: Random) -> bytes:
 
 
 _YAML_LINES = (
-    *("? [a, b]\n: 1", "<<: {a: 1}", "<<: 3", "a: &a [*a]", "b: *nowhere", "!!python/object:os.system {}", "---", "..."),
+    *(
+        "? [a, b]\n: 1",
+        "<<: {a: 1}",
+        "<<: 3",
+        "a: &a [*a]",
+        "b: *nowhere",
+        "!!python/object:os.system {}",
+        "---",
+        "...",
+    ),
     *("c: !!binary 'x'", "d: 2001-13-01", "e: !!set {a, b}", "f: !!float x", "\tg: 1", "name: 1", "1: 2", "null: 3"),
     *("h: &h {a: 1}\ni: {<<: *h}", "j: 0x" + "f" * 5000, "k: " + "1" * 5000, "l: 1:60:60", "%YAML 9.9", "m: >9\n  a"),
     *("n: '\\ud800'", 'o: "\\ud800"', "p: " + "[" * 70, "q: " + "{a: " * 2_000, "- r", "s: |\n\x07", "t: .nan", "u: ~"),
@@ -168,7 +177,24 @@ def damaged_yaml(content: bytes, random: Random) -> bytes:
         return json.dumps(value).encode()
 
 
-_CELLS = ("", " ", '"', '""', "a\nb", "a\r", "\x00", "=1+1", "x" * 140_000, "\u202e", "-1", "nan", "1e400", *_PATHS)
+_CELLS = (
+    "",
+    " ",
+    '"',
+    '""',
+    "a\nb",
+    "a\r",
+    "\x00",
+    "=1+1",
+    "x" * 140_000,
+    "\u202e",
+    "-1",
+    "nan",
+    "99999999999",
+    "\u00b2",
+    "9" * 5000,
+    *_PATHS,
+)
 
 
 def damaged_csv(content: bytes, random: Random) -> bytes:

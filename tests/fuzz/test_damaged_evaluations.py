@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import io
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from containers import damaged_parquet
 from mutations import damaged_json
 
 import mhex
 from mhex.judge import Report
 from mhex.judge.report import evaluations
-from mhex.judge.store import MAPS, PHOTOS, Parts, explanations_from, read
+from mhex.judge.store import CURVES, MAPS, PHOTOS, Parts, explanations_from, read
 from support.damaged_files import Reader, fuzz_test
 from support.tiny_models import pictures, tiny
 
@@ -31,6 +33,11 @@ def whole() -> dict[str, bytes]:
         return {**contents, "rows.parquet": report.to_parquet(folder / "rows.parquet").read_bytes()}
 
 
+@functools.cache
+def sound_rows() -> Any:
+    return pq.read_table(io.BytesIO(whole()["rows.parquet"]))
+
+
 def writer(*starts: str) -> Any:
     def write(folder: Path) -> None:
         for name, content in whole().items():
@@ -46,8 +53,8 @@ def load_rows(folder: Path) -> Any:
 
 
 def load_curves(folder: Path) -> Any:
-    report = Report.load(folder)
-    return report.remarks, [report.curves(name) for name in report.metrics if report.has_curves(name)]
+    report = Report(sound_rows(), read(folder, CURVES))
+    return [report.curves(name) for name in report.metrics if report.has_curves(name)]
 
 
 def load_maps(folder: Path) -> Any:
@@ -66,7 +73,7 @@ def go_on(folder: Path) -> Any:
 PARQUET = {"*.parquet": damaged_parquet}
 READERS = {
     "rows": Reader(writer("rows."), load_rows, PARQUET),
-    "curves": Reader(writer("part", "curves"), load_curves, {"curves*.parquet": damaged_parquet}),
+    "curves": Reader(writer("curves"), load_curves, PARQUET),
     "maps": Reader(writer("photos", "maps"), load_maps, PARQUET),
     "evaluation": Reader(
         writer("part", "curves", "photos", "maps", "run", "about"),

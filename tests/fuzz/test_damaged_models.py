@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import transformers
 from containers import damaged_safetensors
 from mutations import damaged_json
@@ -81,6 +82,12 @@ def load_image_model(folder: Path) -> Any:
 def load_processor(folder: Path) -> Any:
     with hugging_face._quiet(transformers):
         return hugging_face._image_preprocess(transformers, folder / "vit")(photo())
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_for_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that read a few numbers each cost more than the numbers."""
+    monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
 
 
 WHOLE = 1_000  # a whole load takes some ten milliseconds, and the readers of its files are tried one by one

@@ -106,7 +106,9 @@ def write_cache(folder: Path) -> None:
 
 def read_cache(folder: Path) -> None:
     scores = MapCache(folder, "model", "classification").get(*CACHE_KEY)
-    assert scores is None or (len(scores) == 2 and scores.dim() in (2, 3) and torch.isfinite(scores).shape == scores.shape)
+    assert scores is None or (
+        len(scores) == 2 and scores.dim() in (2, 3) and torch.isfinite(scores).shape == scores.shape
+    )
 
 
 READERS = {

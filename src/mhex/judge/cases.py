@@ -55,7 +55,7 @@ class MapCache:
         try:
             tensors = load_file(path)
             scores = tensors.get("scores", torch.empty(0))
-            if len(scores) != len(digests) or scores.dim() not in (2, 3) or scores.dtype not in _FLOATS:
+            if scores.dim() not in (2, 3) or len(scores) != len(digests) or scores.dtype not in _FLOATS:
                 raise SafetensorError(f"it holds no map of each of {len(digests)} samples")
             return scores.to(classes.device)
         except (OSError, SafetensorError) as error:

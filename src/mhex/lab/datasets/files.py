@@ -106,7 +106,9 @@ def data_file(name: str, description: str) -> Path:
 def check_listed(paths: Sequence[Path], source: str) -> Sequence[Path]:
     """The paths that a file lists; a path that does not exist is refused."""
     for path in paths:
-        if not path.is_file():
+        with refuse_damage(f"{source} names {path.name!r:.40}, which no file can be called", "", OSError):
+            present = path.is_file()
+        if not present:
             raise DataMissingError(f"{source} names {str(path)!r}, which is not there: place it there.")
     return paths
 
