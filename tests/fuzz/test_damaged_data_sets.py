@@ -26,9 +26,13 @@ from mhex.lab.datasets import (
     load_imagenet_segmentation,
     load_medmnist,
     load_movies,
+    load_pets,
     load_photos,
+    load_voc,
 )
+from mhex.lab.datasets.cifar import load_cifar100
 from mhex.lab.datasets.imagenet import _annotations
+from mhex.lab.datasets.lidc import load_lidc_biomarkers
 from support.damaged_files import Reader, changed, fuzz_test
 from support.small_photos import encoded, grey
 
@@ -51,6 +55,11 @@ def write_tables(folder: Path) -> None:
     (folder / "ag_news_full.parquet").write_bytes(parquet(news))
     reviews = [{"text": "a fine film", "label": 1, "evidence": [[0, 2]], "split": "test"}]
     (folder / "movies.parquet").write_bytes(parquet(reviews))
+    pets = [
+        {"name": f"{name}_1", "image": image, "trimap": grey(1), "breed": k, "species": k, "split": "test"}
+        for k, name in enumerate(("bengal", "pug"))
+    ]
+    (folder / "pets.parquet").write_bytes(parquet(pets))
 
 
 LOADERS: Mapping[str, Callable[[], Any]] = {
@@ -59,6 +68,7 @@ LOADERS: Mapping[str, Callable[[], Any]] = {
     "camvid.parquet": lambda: load_camvid("test"),
     "ag_news_full.parquet": lambda: load_ag_news_full("test"),
     "movies.parquet": lambda: load_movies("test"),
+    "pets.parquet": lambda: load_pets("test", trimaps=True),
 }
 
 
@@ -108,6 +118,35 @@ def write_binary(folder: Path) -> None:
     (folder / "cifar-10-batches-bin").mkdir()
     for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
         (folder / "cifar-10-batches-bin" / f"{name}.bin").write_bytes(bytes(3073))
+    (folder / "cifar-100-binary").mkdir()
+    for name in ("train", "test"):
+        (folder / "cifar-100-binary" / f"{name}.bin").write_bytes(bytes(3074) + b"\0\1" + bytes(3072))
+    (folder / "cifar-100-binary" / "fine_label_names.txt").write_text("ant\nbee\n")
+    (folder / "cifar-100-binary" / "coarse_label_names.txt").write_text("insect\n")
+
+
+def load_binary(folder: Path) -> None:
+    load_cifar10_binary("all")
+    load_cifar100("all")
+
+
+def write_lists(folder: Path) -> None:
+    root = folder / "VOCdevkit" / "VOC2012"
+    for name in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (root / name).mkdir(parents=True)
+    (root / "JPEGImages" / "a.jpg").write_bytes(encoded("JPEG"))
+    (root / "SegmentationClass" / "a.png").write_bytes(grey(1))
+    (root / "ImageSets" / "Segmentation" / "val.txt").write_text("a\n")
+    (folder / "lidc" / "crops").mkdir(parents=True)
+    (folder / "lidc" / "crops" / "1.png").write_bytes(encoded("PNG"))
+    (folder / "lidc" / "nodules.csv").write_text("image,malignancy,spiculation,split\ncrops/1.png,4,2.5,test\n")
+
+
+def load_lists(folder: Path) -> None:
+    for path in changed(folder):
+        photos = load_lidc_biomarkers("test", side=4) if path.suffix == ".csv" else load_voc("val", side=4)
+        if len(photos):
+            photos.images[torch.arange(len(photos))]
 
 
 def write_csv(folder: Path) -> None:
@@ -194,7 +233,8 @@ READERS = {
     "tables of data sets": Reader(write_tables, load_tables, {"*.parquet": damaged_parquet}),
     "texts": Reader(write_texts, load_texts, {"*.csv": damaged_csv, "*.jsonl": damaged_lines, "*.json": damaged_json}),
     "numpy archives": Reader(write_archive, load_archive, {"*.npz": damaged_archive}),
-    "binary records": Reader(write_binary, lambda folder: load_cifar10_binary("all"), {"*.bin": damaged_bytes}),
+    "binary records": Reader(write_binary, load_binary, {"*.bin": damaged_bytes, "*.txt": damaged_bytes}),
+    "lists of photos": Reader(write_lists, load_lists, {"*.csv": damaged_csv, "*.txt": damaged_bytes}),
     "tables in CSV": Reader(write_csv, load_csvs, {"*.csv": damaged_csv}),
     "MATLAB file": Reader(
         lambda folder: (folder / "gtsegs_ijcv.mat").write_bytes(matlab()), load_matlab, {"*.mat": damaged_matlab}

@@ -52,7 +52,7 @@ def changed(folder: Path) -> list[Path]:
     """The file of a folder that is damaged at the moment; all of them while none is."""
     if folder in _CHANGED:
         return [_CHANGED[folder]]
-    return sorted(path for path in folder.iterdir() if path.is_file())
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -209,7 +209,10 @@ def csv_column(table: dict[str, list[str]], name: str, file: str) -> list[str]:
 def csv_numbers(table: dict[str, list[str]], name: str, file: str) -> list[float]:
     """A column of a CSV file as numbers."""
     with refuse_damage(f"The column {name!r} of {file} should hold numbers in all rows", "", ValueError):
-        return [float(value) for value in csv_column(table, name, file)]
+        numbers = [float(value) for value in csv_column(table, name, file)]
+        if strange := [number for number in numbers if not math.isfinite(number)]:
+            raise ValueError(f"{strange[0]} came")
+    return numbers
 
 
 def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

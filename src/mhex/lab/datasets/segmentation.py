@@ -57,8 +57,10 @@ def load_voc(
     """
     root, pairs = files.data_folder(), list[tuple[str, str]]()
     for part in files.split_parts(VOC_SPLITS, split):
+        problem = f"ImageSets/Segmentation/{part}.txt is not a text in UTF-8"
         try:
-            listed = require("torchvision.datasets").VOCSegmentation(root, "2012", part)
+            with files.refuse_damage(problem, files.PUBLISHED, UnicodeDecodeError):
+                listed = require("torchvision.datasets").VOCSegmentation(root, "2012", part)
         except (RuntimeError, OSError) as error:  # the folder, or the list of the split, is missing
             raise files.DataMissingError(
                 f"PASCAL VOC 2012 is not in {str(root / VOC_FOLDER)!r}, since ImageSets/Segmentation/{part}.txt is "

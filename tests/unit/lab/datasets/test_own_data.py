@@ -240,6 +240,9 @@ def test_nodules_that_are_not_what_they_should_be(nodules):
     nodules([1, 5], margin=[1, ""])
     with pytest.raises(DataFormatError, match="'margin'"):
         load_lidc_biomarkers("all")
+    nodules([1, "nan"])
+    with pytest.raises(DataFormatError, match="'malignancy' .* nan came"):
+        load_lidc()
     nodules([1, 5])
     with pytest.raises(DataFormatError, match="biomarkers"):
         load_lidc_biomarkers("all")

@@ -232,3 +232,9 @@ def test_matlab_arrays_that_claim_more_than_the_file_holds(mat, folder):
         file["value/img"][0, 0] = huge.ref
     with pytest.raises(DataFormatError, match="claims 3221225472 bytes, which the file has not got"):
         load_imagenet_segmentation().images[torch.tensor([0])]
+
+
+def test_lists_of_photos_in_another_encoding(voc):
+    (voc[0] / "ImageSets/Segmentation/val.txt").write_bytes(b"\xff\xfe2\x000\x00")
+    with pytest.raises(DataFormatError, match=r"val\.txt is not a text in UTF-8"):
+        load_voc("val")
