@@ -241,7 +241,7 @@ def test_nodules_that_are_not_what_they_should_be(nodules):
     with pytest.raises(DataFormatError, match="'margin'"):
         load_lidc_biomarkers("all")
     nodules([1, "nan"])
-    with pytest.raises(DataFormatError, match="'malignancy' .* nan came"):
+    with pytest.raises(DataFormatError, match=r"'malignancy' .*nan came"):
         load_lidc()
     nodules([1, 5])
     with pytest.raises(DataFormatError, match="biomarkers"):
