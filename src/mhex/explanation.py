@@ -309,9 +309,9 @@ class Explanation:
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _TENSORS: dict[str, tuple[torch.dtype, ...]] = {  # with their kinds
-    **dict.fromkeys(("scores", "logits", "probabilities", "values"), _FLOATS),
+    **dict.fromkeys(("scores", "logits", "probabilities", "values", "special"), _FLOATS),
     **dict.fromkeys(("target", "ids"), (torch.int64, torch.int32)),
-    **dict.fromkeys(("real", "special", "scored"), (torch.bool,)),
+    **dict.fromkeys(("real", "scored"), (torch.bool,)),
 }
 _GROUPS = ("layers", "diagnostics", "pictures")  # in a file, their names are prefixes; pictures are (H, W, 3) uint8
 _REQUIRED = ("method", "options", "seed", "signed", "class_specific", "task", "named", "modality", "cost")
@@ -339,6 +339,7 @@ def _read(path: str | PathLike[str]) -> dict[str, Any]:
         names = [name for name in tensors if name.startswith(f"{group}.")]
         fields[group] = {name.removeprefix(f"{group}."): tensors.pop(name) for name in names}
     _check_tensors(tensors, fields["modality"], path)
+    _check_lists(fields, tensors, path)
     fields["pictures"] = _read_pictures(fields["pictures"], len(tensors["scores"]), path)
     return {"target": None, "probabilities": None, **tensors, **fields}
 
@@ -379,11 +380,33 @@ def _check_tensors(tensors: Mapping[str, Tensor], modality: str, path: str | Pat
     scores, axes = tensors["scores"], 2 if modality == "text" else 3
     wrong = [name for name, tensor in tensors.items() if tensor.dtype not in _TENSORS.get(name, ())]
     wrong += [name for name, tensor in tensors.items() if tensor.shape[:1] != scores.shape[:1] or not tensor.numel()]
+    by_token = {"real": (*scores.shape[:1], *scores.shape[-1:]), "special": tuple(scores.shape)}
+    shapes = {**by_token, "scored": by_token["real"]}
+    wrong += [name for name, shape in shapes.items() if name in tensors and tuple(tensors[name].shape) != shape]
+    if "probabilities" in tensors and "target" in tensors and not wrong:
+        classes, target = tensors["probabilities"].shape[1:], tensors["target"]
+        wrong += [] if len(classes) == 1 and target.min() >= 0 and target.max() < classes[0] else ["target"]
     if wrong or "logits" not in tensors or tensors["logits"].dim() != 2 or scores.dim() not in (axes, axes + 1):
-        shapes = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+        entries = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
         raise ArgumentError(
-            f"Expected the tensors of an explanation in {path}, with as many samples, but got {shapes}."
+            f"Expected the tensors of an explanation in {path}, with as many samples, but got {entries}."
         )
+
+
+def _check_lists(fields: Mapping[str, Any], tensors: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
+    """What is said of each text, or of each of its tokens, fits the tensors."""
+    counts = (
+        tensors["real"].sum(1).tolist() if "real" in tensors else [tensors["scores"].shape[-1]] * len(tensors["scores"])
+    )
+    for name in ("tokens", "words", "lengths"):
+        entries = fields.get(name)
+        fits = entries is None or len(entries) == len(counts)
+        if entries and name != "lengths":
+            fits = fits and [len(row) for row in entries] == counts
+        if not fits:
+            raise ArgumentError(
+                f"Expected {name} of each text in the header of {path}, but they do not fit its scores."
+            )
 
 
 def _read_pictures(pixels: dict[str, Tensor], count: int, path: str | PathLike[str]) -> list[Any] | None:

@@ -24,6 +24,7 @@ from mhex.lab.train.checkpoint import Progress, latest_checkpoint, load_checkpoi
 from mhex.zoo.files import fill, pack, read_weights
 from support.collaboration import Net
 from support.damaged_files import Damage, Reader, changed, fuzz_test
+from support.tiny_bert import bert, tokenizer
 from support.tiny_models import pictures, tiny
 from support.training import recipe_dict
 
@@ -34,12 +35,23 @@ NET = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)).eval()
 def write_explanation(folder: Path) -> None:
     explanation = mhex.explain(tiny("pre"), pictures(), "gae", target=[0, 1], class_names=[*"abcdefg"])
     explanation.save(folder / "map.safetensors")
+    mhex.explain(bert(), ["good film", "bad"], "gae", tokenizer=tokenizer()).save(folder / "text.safetensors")
 
 
-def load_explanation(folder: Path) -> Any:
-    explanation = mhex.Explanation.load(folder / "map.safetensors")
-    repr(explanation)
-    return explanation.map(), explanation.normalized(), explanation.target_names(0)
+def load_explanation(folder: Path) -> None:
+    for path in changed(folder):
+        explanation = mhex.Explanation.load(path)
+        repr(explanation)
+        explanation.normalized()
+        explanation.target_names(0)
+        explanation.prediction(0)
+        explanation.target_probabilities(0)
+        explanation.by_layer()
+        explanation.cut(0)
+        if explanation.real is not None and explanation.modality == "text":
+            explanation.token_scores()
+            if explanation.tokens is not None and explanation.words is not None:
+                explanation.word_scores()
 
 
 def write_concept(folder: Path) -> None:
