@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from PIL import Image
@@ -135,7 +136,8 @@ def _checked(table: Any, file: Path, kind: Kind) -> Any:
         table.validate(full=True)
         for name in kind.columns.names:
             column = table.column(name)
-            if name != "value" and column.null_count:
+            inside = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+            if name != "value" and (column.null_count or inside.null_count):
                 raise ValueError(f"the column {name} has empty places")
             if name in _JSON and not all(isinstance(read_json(text), dict) for text in column.unique().to_pylist()):
                 raise ValueError(f"the column {name} should hold mappings")

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -99,3 +101,14 @@ def test_a_run_whose_description_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(b'{"model": "\xff"}')
     with pytest.raises(ArgumentError, match=r"rows of this run .* Choose another folder\.$"):
         judged(out=tmp_path)
+
+
+def test_curves_with_empty_places(tmp_path: Path) -> None:
+    mhex.evaluate(tiny("cnn"), pictures(2), ["gradcam"], [("deletion", {"steps": 2})], controls=False, out=tmp_path)
+    file = tmp_path / "curves-000000.parquet"
+    table = pq.read_table(file)
+    points = [[None, *row[1:]] for row in table.column("points").to_pylist()]
+    place = table.column_names.index("points")
+    pq.write_table(table.set_column(place, "points", pa.array(points, table.schema.field(place).type)), file)
+    with pytest.raises(ArgumentError, match="the column points has empty places"):
+        mhex.Report.load(tmp_path)
