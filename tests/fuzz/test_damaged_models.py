@@ -11,6 +11,7 @@ import pytest
 import transformers
 from containers import damaged_safetensors
 from mutations import damaged_json
+from torch import nn
 
 import mhex
 from mhex.zoo import hugging_face, list_models
@@ -85,9 +86,11 @@ def load_processor(folder: Path) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _no_threads_for_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that read a few numbers each cost more than the numbers."""
+def _quick_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No threads that read a few numbers each, and no random numbers for weights that files replace."""
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
+    for layer in (nn.Linear, nn.Embedding, nn.Conv2d, nn.LayerNorm):
+        monkeypatch.setattr(layer, "reset_parameters", lambda self: None)
 
 
 WHOLE = 1_000  # a whole load takes some ten milliseconds, and the readers of its files are tried one by one
