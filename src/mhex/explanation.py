@@ -383,10 +383,11 @@ def _check_tensors(tensors: Mapping[str, Tensor], modality: str, path: str | Pat
     by_token = {"real": (*scores.shape[:1], *scores.shape[-1:]), "special": tuple(scores.shape)}
     shapes = {**by_token, "scored": by_token["real"]}
     wrong += [name for name, shape in shapes.items() if name in tensors and tuple(tensors[name].shape) != shape]
-    if "probabilities" in tensors and "target" in tensors and not wrong:
-        classes, target = tensors["probabilities"].shape[1:], tensors["target"]
-        wrong += [] if len(classes) == 1 and target.min() >= 0 and target.max() < classes[0] else ["target"]
-    if wrong or "logits" not in tensors or tensors["logits"].dim() != 2 or scores.dim() not in (axes, axes + 1):
+    wrong += [name for name in ("logits", "probabilities") if name in tensors and tensors[name].dim() != 2]
+    if not wrong and {"probabilities", "target"} <= tensors.keys():
+        target, classes = tensors["target"], tensors["probabilities"].shape[1]
+        wrong += ["target"] if target.min() < 0 or target.max() >= classes else []
+    if wrong or "logits" not in tensors or scores.dim() not in (axes, axes + 1):
         entries = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
         raise ArgumentError(
             f"Expected the tensors of an explanation in {path}, with as many samples, but got {entries}."

@@ -197,6 +197,7 @@ def test_files_without_pictures_and_lengths_are_read(tmp_path):
         ({"real": torch.zeros(1, 4)}, {}, r"'real': '\(1, 4\) torch.float32'"),
         ({"logits": torch.zeros(1, 4).to(torch.float8_e5m2)}, {}, "tensors of an explanation"),
         ({"target": torch.tensor([9]), "probabilities": torch.ones(1, 9)}, {}, "tensors of an explanation"),
+        ({"probabilities": torch.ones(1, 2, 2)}, {}, "tensors of an explanation"),
         ({"real": torch.ones(1, 3).bool()}, {}, "tensors of an explanation"),
         ({}, {"tokens": '[["a"]]'}, "tokens of each text"),
         ({}, {"lengths": "[1, 2]"}, "lengths of each text"),
