@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -30,6 +31,7 @@ class Protocol:
             if isinstance(getattr(self, name), list):  # a protocol is looked up by its parts
                 object.__setattr__(self, name, tuple(getattr(self, name)))
             check_kind(name, getattr(self, name), kinds)
+            object.__setattr__(self, name, _plain(getattr(self, name), float in kinds and int not in kinds))
             if get_origin(kinds[0]) is Literal:
                 check_choice(name, getattr(self, name), get_args(kinds[0]))
         for name, why in self.idle.items():
@@ -62,6 +64,15 @@ class Protocol:
         usual = {f.name: f.default for f in fields(self) if f.name in READ_PARTS}
         changes = {name: value for name, value in usual.items() if getattr(self, name) != value}
         return (replace(self, **changes) if changes else self,)
+
+
+def _plain(value: Any, real: bool) -> Any:
+    """Numbers as Python's own: those of numpy overflow in sums of seeds, and whole ones of any size in torch."""
+    if isinstance(value, tuple):
+        return tuple(_plain(part, real) for part in value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) and not real else float(value)
 
 
 def check_units(reference: str, granularity: str) -> None:
