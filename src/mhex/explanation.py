@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -306,7 +307,12 @@ class Explanation:
         return f"Explanation(method={self.method!r}, scores={shape}, modality={self.modality!r}, signed={self.signed})"
 
 
-_TENSORS = ("scores", "target", "logits", "probabilities", "values", "real", "special", "scored", "ids")
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_TENSORS: dict[str, tuple[torch.dtype, ...]] = {  # with their kinds
+    **dict.fromkeys(("scores", "logits", "probabilities", "values", "special"), _FLOATS),
+    **dict.fromkeys(("target", "ids"), (torch.int64, torch.int32)),
+    **dict.fromkeys(("real", "scored"), (torch.bool,)),
+}
 _GROUPS = ("layers", "diagnostics", "pictures")  # in a file, their names are prefixes; pictures are (H, W, 3) uint8
 _REQUIRED = ("method", "options", "seed", "signed", "class_specific", "task", "named", "modality", "cost")
 _HEADER = (*_REQUIRED, "auto", "size", "class_names", "tokens", "words", "lengths")  # as JSON
@@ -333,13 +339,14 @@ def _read(path: str | PathLike[str]) -> dict[str, Any]:
         names = [name for name in tensors if name.startswith(f"{group}.")]
         fields[group] = {name.removeprefix(f"{group}."): tensors.pop(name) for name in names}
     _check_tensors(tensors, fields["modality"], path)
+    _check_lists(fields, tensors, path)
     fields["pictures"] = _read_pictures(fields["pictures"], len(tensors["scores"]), path)
     return {"target": None, "probabilities": None, **tensors, **fields}
 
 
 def _read_header(metadata: Mapping[str, str], path: str | PathLike[str]) -> dict[str, Any]:
     """The fields that are no tensors, each checked by the type that it has in `Explanation`."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     if strange := {*metadata} - {*_HEADER}:
         raise ArgumentError(
@@ -348,10 +355,10 @@ def _read_header(metadata: Mapping[str, str], path: str | PathLike[str]) -> dict
         )
     if missing := [name for name in _REQUIRED if name not in metadata]:
         raise ArgumentError(f"Expected {', '.join(missing)} in the header of {path}, but it is damaged: none is there.")
-    hints, fields = get_type_hints(Explanation), {}
+    fields, adapters = {}, _adapters()
     for name, text in metadata.items():
         try:
-            fields[name] = TypeAdapter(hints[name]).validate_json(text, strict=True)
+            fields[name] = adapters[name].validate_json(text, strict=True)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise ArgumentError(f"Expected {name} in the header of {path}, but it is damaged: {reason}.") from error
@@ -360,16 +367,47 @@ def _read_header(metadata: Mapping[str, str], path: str | PathLike[str]) -> dict
     return fields
 
 
+@cache
+def _adapters() -> dict[str, Any]:
+    """What checks the fields of a header, by their types in `Explanation`."""
+    from pydantic import TypeAdapter
+
+    hints = get_type_hints(Explanation)
+    return {name: TypeAdapter(hints[name]) for name in _HEADER}
+
+
 def _check_tensors(tensors: Mapping[str, Tensor], modality: str, path: str | PathLike[str]) -> None:
     scores, axes = tensors["scores"], 2 if modality == "text" else 3
-    wrong = sorted(name for name in tensors if name not in _TENSORS)
-    wrong += [name for name in ("scores", "logits") if name not in tensors or not tensors[name].is_floating_point()]
+    wrong = [name for name, tensor in tensors.items() if tensor.dtype not in _TENSORS.get(name, ())]
     wrong += [name for name, tensor in tensors.items() if tensor.shape[:1] != scores.shape[:1] or not tensor.numel()]
-    if wrong or scores.dim() not in (axes, axes + 1) or tensors["logits"].dim() != 2:
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    by_token = {"real": (*scores.shape[:1], *scores.shape[-1:]), "special": tuple(scores.shape)}
+    shapes = {**by_token, "scored": by_token["real"]}
+    wrong += [name for name, shape in shapes.items() if name in tensors and tuple(tensors[name].shape) != shape]
+    wrong += [name for name in ("logits", "probabilities") if name in tensors and tensors[name].dim() != 2]
+    if not wrong and {"probabilities", "target"} <= tensors.keys():
+        target, classes = tensors["target"], tensors["probabilities"].shape[1]
+        wrong += ["target"] if target.min() < 0 or target.max() >= classes else []
+    if wrong or "logits" not in tensors or scores.dim() not in (axes, axes + 1):
+        entries = {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
         raise ArgumentError(
-            f"Expected the tensors of an explanation in {path}, with as many samples, but got {shapes}."
+            f"Expected the tensors of an explanation in {path}, with as many samples, but got {entries}."
         )
+
+
+def _check_lists(fields: Mapping[str, Any], tensors: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
+    """What is said of each text, or of each of its tokens, fits the tensors."""
+    counts = (
+        tensors["real"].sum(1).tolist() if "real" in tensors else [tensors["scores"].shape[-1]] * len(tensors["scores"])
+    )
+    for name in ("tokens", "words", "lengths"):
+        entries = fields.get(name)
+        fits = entries is None or len(entries) == len(counts)
+        if entries and name != "lengths":
+            fits = fits and [len(row) for row in entries] == counts
+        if not fits:
+            raise ArgumentError(
+                f"Expected {name} of each text in the header of {path}, but they do not fit its scores."
+            )
 
 
 def _read_pictures(pixels: dict[str, Tensor], count: int, path: str | PathLike[str]) -> list[Any] | None:

@@ -9,7 +9,8 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Number, Real
 from types import NoneType, UnionType
@@ -81,9 +82,10 @@ class Registry(Generic[Entry]):
         return register
 
 
-def import_modules(package: str, path: Iterable[str]) -> None:
-    """Import the modules of a package, so that they register what they define; underscore files are machinery."""
-    for module in pkgutil.iter_modules(path):
+@functools.cache
+def import_modules(package: str) -> None:
+    """Import the modules of a package, once, so that they register what they define; underscore files are machinery."""
+    for module in pkgutil.iter_modules(sys.modules[package].__path__):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")
 

@@ -1,22 +1,27 @@
-"""Damaged copies of files, the same in every run: bytes, and values inside JSON, YAML and safetensors headers."""
+"""Damaged copies of files, the same in every run: bytes, plain values, and texts in JSON, YAML and CSV."""
 
 from __future__ import annotations
 
 import copy
+import csv
+import io
 import json
+import re
 import struct
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import yaml
 
-Damage = Callable[[bytes, Random], bytes]
+from support.damaged_files import Damage
 
 _HUGE = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
 _PATHS = ("../../beside/trap", "/etc/hostname", "../beside", ".", "", "a\x00b", "~", "x" * 300)
-_VALUES = (None, True, False, 0, -1, 3, 10**30, 0.5, -1e308, float("nan"), float("inf"), [], {}, [None], [[1, 2], [3]])
-_PLAIN = (*_VALUES, {"a": 1}, "word", "1e999", "\ud7ff\u202e", *_PATHS)
+_NUMBERS = (0, -1, 3, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.0, 5e-324, -1e308, float("nan"), float("inf"))
+_TEXTS = ("word", "1e999", "\ud7ff\u202e", "\ud800", "\x1b[31m", "{}", "%s %n", "0" * 400, "\U0001f600\u0301")
+_PLAIN = (*_NUMBERS, None, True, False, [], {}, [None], [[1, 2], [3]], {"a": 1}, *_TEXTS, *_PATHS)
+_DEPTHS = (20, 70, 2_000, 100_000)
+_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"\s*:')
 
 
 def damaged_bytes(content: bytes, random: Random) -> bytes:
@@ -68,7 +73,7 @@ _CHANGES: tuple[Damage, ...] = (_flip, _flip, _cut, _splice, _drop, _number, _nu
 
 
 def damaged_value(value: Any, random: Random) -> Any:
-    """A plain value with one to three changes inside: other types, missing and strange keys, paths, huge numbers."""
+    """A plain value with one to three changes: other types, missing, swapped and strange keys, paths, huge numbers."""
     value = copy.deepcopy(value)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         value = _changed(value, random)
@@ -79,12 +84,15 @@ def _changed(value: Any, random: Random) -> Any:
     inside = isinstance(value, (dict, list)) and len(value) > 0
     if not inside or random.random() < 0.05:
         return copy.deepcopy(random.choice(_PLAIN))
-    key = random.choice(list(value)) if isinstance(value, dict) else random.randrange(len(value))
-    action = random.random()
-    if action < 0.75:
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    key, action = random.choice(keys), random.random()
+    if action < 0.7:
         value[key] = _changed(value[key], random)
-    elif action < 0.85:
+    elif action < 0.78:
         del value[key]
+    elif action < 0.86:
+        other = random.choice(keys)
+        value[key], value[other] = value[other], value[key]
     elif isinstance(value, dict):
         name = random.choice(("", "word", "../beside", key.upper() if isinstance(key, str) else "1"))
         value[name] = value.pop(key) if random.random() < 0.5 else copy.deepcopy(random.choice(_PLAIN))
@@ -93,10 +101,36 @@ def _changed(value: Any, random: Random) -> Any:
     return value
 
 
+def _strange_text(content: bytes, random: Random) -> bytes:
+    """JSON that no writer makes: keys twice, deep nesting, endless digits, control signs, other encodings."""
+    kind = random.randrange(6)
+    if kind == 0:
+        depth = random.choice(_DEPTHS)
+        piece = b"[" * depth + b"]" * random.choice((depth, 0))
+    elif kind == 1:
+        piece = random.choice((b"1" * 5000, b"-0", b"1e400", b"NaN", b"-Infinity", b'"\\ud800"', b'"\x01\t"', b"'a'"))
+    elif kind == 2:
+        return random.choice((b"\xef\xbb\xbf" + content, content.decode().encode("utf-16"), content + content))
+    else:
+        piece = b""
+    places = list(_KEY.finditer(content))
+    if not places:
+        return piece or damaged_bytes(content, random)
+    key = random.choice(places)
+    if piece:
+        comma = content.find(b",", key.end())
+        return content[: key.end()] + piece + content[len(content) if comma < 0 else comma :]
+    value = json.dumps(random.choice(_PLAIN)).encode()
+    return content[: key.start()] + key[0] + value + b"," + content[key.start() :]
+
+
 def damaged_json(content: bytes, random: Random) -> bytes:
-    """Values changed, or bytes."""
-    if random.random() < 0.3:
+    """Values changed, or the text, or bytes."""
+    action = random.random()
+    if action < 0.25:
         return damaged_bytes(content, random)
+    if action < 0.35:
+        return _strange_text(content, random)
     return json.dumps(damaged_value(json.loads(content), random)).encode()
 
 
@@ -108,28 +142,90 @@ def damaged_lines(content: bytes, random: Random) -> bytes:
     return b"\n".join(lines)
 
 
+_YAML_LINES = (
+    *(
+        "? [a, b]\n: 1",
+        "<<: {a: 1}",
+        "<<: 3",
+        "a: &a [*a]",
+        "b: *nowhere",
+        "!!python/object:os.system {}",
+        "---",
+        "...",
+    ),
+    *("c: !!binary 'x'", "d: 2001-13-01", "e: !!set {a, b}", "f: !!float x", "\tg: 1", "name: 1", "1: 2", "null: 3"),
+    *("h: &h {a: 1}\ni: {<<: *h}", "j: 0x" + "f" * 5000, "k: " + "1" * 5000, "l: 1:60:60", "%YAML 9.9", "m: >9\n  a"),
+    *("n: '\\ud800'", 'o: "\\ud800"', "p: " + "[" * 70, "q: " + "{a: " * 2_000, "- r", "s: |\n\x07", "t: .nan", "u: ~"),
+)
+
+
 def damaged_yaml(content: bytes, random: Random) -> bytes:
-    """Values changed, or bytes."""
-    if random.random() < 0.3:
+    """Values changed, or lines put in or twice, or bytes."""
+    action = random.random()
+    if action < 0.25:
         return damaged_bytes(content, random)
+    if action < 0.4:
+        lines = content.decode().splitlines()
+        place = random.randrange(len(lines))
+        indent = " " * random.choice((0, 0, 2, 4))
+        lines.insert(place, random.choice((lines[place], indent + random.choice(_YAML_LINES))))
+        return "\n".join(lines).encode()
     value = damaged_value(yaml.load(content, yaml.CSafeLoader), random)
-    return yaml.dump(value, Dumper=yaml.CSafeDumper, allow_unicode=True).encode("utf-8", "replace")
+    try:
+        return yaml.dump(value, Dumper=yaml.CSafeDumper, allow_unicode=True).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON, a part of YAML, can say
+        return json.dumps(value).encode()
 
 
-def damaged_safetensors(content: bytes, random: Random) -> bytes:
-    """The header's values changed, with its length put right, or values inside its texts, or bytes."""
+_CELLS = (
+    "",
+    " ",
+    '"',
+    '""',
+    "a\nb",
+    "a\r",
+    "\x00",
+    "=1+1",
+    "x" * 140_000,
+    "\u202e",
+    "-1",
+    "nan",
+    "99999999999",
+    "\u00b2",
+    "9" * 5000,
+    *_PATHS,
+)
+
+
+def damaged_csv(content: bytes, random: Random) -> bytes:
+    """Cells and lines changed, other separators, ends of lines and encodings, or bytes."""
     if random.random() < 0.3:
         return damaged_bytes(content, random)
-    (length,) = struct.unpack("<Q", content[:8])
-    header, rest = json.loads(content[8 : 8 + length]), content[8 + length :]
-    texts = header.get("__metadata__") or {}
-    if texts and random.random() < 0.6:
-        key = random.choice(list(texts))
-        try:
-            texts[key] = json.dumps(damaged_value(json.loads(texts[key]), random))
-        except ValueError:  # a plain text
-            texts[key] = str(damaged_value(texts[key], random))
-    else:
-        header = damaged_value(header, random)
-    coded = json.dumps(header).encode()
-    return struct.pack("<Q", len(coded)) + coded + rest
+    rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
+    for _ in range(random.choice((1, 1, 2))):
+        row, other = random.choice(rows), random.choice(rows)
+        place, action = random.randrange(len(row) + 1), random.randrange(7)
+        if action == 0:
+            row.insert(place, random.choice(_CELLS))
+        elif action == 1:
+            del row[place - 1 : place]
+        elif action == 2:
+            rows.append(list(row))
+        elif action == 3 and len(rows) > 1:
+            rows.remove(row)
+        elif action == 4:
+            row[:], other[:] = other[:], row[:]
+        elif row:
+            row[place - 1] = random.choice((*_CELLS, random.choice(other or [""])))
+    stream = io.StringIO(newline="")
+    common = random.random() < 0.7
+    ends, separators = ("\n", "\r\n", "\r", "\n\n"), (",", ";", "\t")
+    writer = csv.writer(
+        stream,
+        delimiter="," if common else random.choice(separators),
+        lineterminator="\n" if common else random.choice(ends),
+        quoting=csv.QUOTE_MINIMAL if common else csv.QUOTE_ALL,
+    )
+    writer.writerows(rows)
+    encoding = "utf-8" if common else random.choice(("utf-8", "utf-8-sig", "utf-16", "latin-1"))
+    return stream.getvalue().encode(encoding, "replace")

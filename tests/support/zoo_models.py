@@ -22,11 +22,18 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "pets-resnet10t": ("resnet10t", {"channels": (8, 8, 16, 16), "stem_width": 8, "num_classes": 6}),
 }
 
+SMALLEST = (
+    "vit_tiny_patch16_224",
+    {"img_size": 8, "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1, "num_classes": 6},
+)
 
-def write_resident(folder: Path, name: str, **changes: Any) -> torch.nn.Module:
+
+def write_resident(
+    folder: Path, name: str, network: tuple[str, dict[str, Any]] | None = None, **changes: Any
+) -> torch.nn.Module:
     """Write weights and card of a resident; returns the model with the weights as they were stored, rounded to half."""
     folder.mkdir(parents=True, exist_ok=True)
-    architecture, arguments = NETWORKS[name]
+    architecture, arguments = network or NETWORKS[name]
     torch.manual_seed(3)
     model = timm.create_model(architecture, pretrained=False, **arguments).eval()
     half = {key: t.half() if t.is_floating_point() else t for key, t in model.state_dict().items()}
@@ -97,17 +104,17 @@ def _write_headed(
     (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
 
 
-def write_bert(folder: Path) -> Path:
+def write_bert(folder: Path, layers: int = 2, width: int = 16) -> Path:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
     folder.mkdir(parents=True)
     torch.manual_seed(4)
     config = BertConfig(
         vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=2,
+        hidden_size=width,
+        num_hidden_layers=layers,
         num_attention_heads=2,
-        intermediate_size=16,
+        intermediate_size=width,
         max_position_embeddings=24,
         num_labels=3,
         id2label={0: "bad", 1: "so so", 2: "good"},
@@ -119,17 +126,17 @@ def write_bert(folder: Path) -> Path:
     return folder
 
 
-def write_hf_vit(folder: Path, **processor: Any) -> Path:
+def write_hf_vit(folder: Path, layers: int = 2, width: int = 16, **processor: Any) -> Path:
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
     torch.manual_seed(5)
     config = ViTConfig(
         image_size=32,
         patch_size=8,
-        hidden_size=16,
-        num_hidden_layers=2,
+        hidden_size=width,
+        num_hidden_layers=layers,
         num_attention_heads=2,
-        intermediate_size=16,
+        intermediate_size=width,
         id2label={0: "cat", 1: "dog"},
         label2id={"cat": 0, "dog": 1},
     )

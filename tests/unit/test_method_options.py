@@ -120,6 +120,13 @@ def test_numbers_of_numpy_are_numbers():
     assert (e.options["n"], e.options["sigma"]) == (2, 0.5)
 
 
+@pytest.mark.parametrize("array", [np.full((3, 2), 9, np.uint8), np.zeros((0, 1), object)])
+@pytest.mark.parametrize(("method", "option"), [("integrated-gradients", "baseline"), ("occlusion", "fill")])
+def test_arrays_of_numpy_are_no_tensors(method, option, array):
+    with pytest.raises(mhex.errors.ArgumentError, match=f"Expected {option} .*a tensor"):
+        mhex.explain(VIT.model(), VIT.inputs(1), method, **{option: array})
+
+
 def test_several_methods_are_no_method():
     with pytest.raises(TypeError, match="name of one method, but got list"):
         mhex.explain(VIT.model(), VIT.inputs(1), ["cdam", "gae"])

@@ -33,6 +33,7 @@ from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from mhex.targets import names_of, resolve_target
 
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MAIN = "main"  # maps that all metrics read
 
 
@@ -56,9 +57,10 @@ class MapCache:
             return None
         try:
             tensors = load_file(path)
-            if "scores" not in tensors or len(tensors["scores"]) != len(digests):
+            scores = tensors.get("scores", torch.empty(0))
+            if scores.dim() not in (2, 3) or len(scores) != len(digests) or scores.dtype not in _FLOATS:
                 raise SafetensorError(f"it holds no map of each of {len(digests)} samples")
-            return tensors["scores"].to(classes.device)
+            return scores.to(classes.device)
         except (OSError, SafetensorError) as error:
             damage = f"Expected maps in {str(path)!r}, but the file is damaged ({error})"
             raise ArgumentError(f"{damage}; delete it, and they are made again.") from error

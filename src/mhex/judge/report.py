@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from os import PathLike
@@ -63,7 +63,7 @@ def read_calls(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         calls: list[dict[str, Any]] = read_json(path.read_text(encoding="utf-8"))
-        TypeAdapter(list[_CallFacts]).validate_python(calls)
+        _call_facts().validate_python(calls)
     except ValueError as error:
         kind = "holds something else" if isinstance(error, ValidationError) else "is no JSON"
         raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it {kind}; delete it.") from error
@@ -84,6 +84,11 @@ class _CallFacts(_Facts):
     metrics: list[str] = []
     samples: int | None = None
     done: int | None = None
+
+
+@cache
+def _call_facts() -> TypeAdapter[list[_CallFacts]]:
+    return TypeAdapter(list[_CallFacts])
 
 
 def versions() -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from PIL import Image
@@ -114,7 +115,7 @@ def read(path: Path, kind: Kind = ROWS) -> Any:
 def _parquet(file: Path, in_folder: bool, kind: Kind) -> Any:
     with file.open("rb") as stream:
         try:
-            return pq.read_table(stream)
+            return pq.ParquetFile(stream).read()
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file may be whole, but cannot be read
@@ -135,7 +136,8 @@ def _checked(table: Any, file: Path, kind: Kind) -> Any:
         table.validate(full=True)
         for name in kind.columns.names:
             column = table.column(name)
-            if name != "value" and column.null_count:
+            inside = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+            if name != "value" and (column.null_count or inside.null_count):
                 raise ValueError(f"the column {name} has empty places")
             if name in _JSON and not all(isinstance(read_json(text), dict) for text in column.unique().to_pylist()):
                 raise ValueError(f"the column {name} should hold mappings")
@@ -161,7 +163,7 @@ class Parts:
         folder.mkdir(parents=True, exist_ok=True)
         if not (path := folder / "run.json").exists():
             write_text(run, path)
-        elif (before := path.read_text(encoding="utf-8")) != run:
+        elif (before := path.read_text(encoding="utf-8", errors="replace")) != run:
             raise ArgumentError(
                 f"Expected rows of this run in {folder.name!r}, but they are of another model, target, task or seed: "
                 f"{before} there, {run} now. Choose another folder."

@@ -5,7 +5,7 @@ from typing import Any
 from mhex.errors import ArgumentError
 from mhex.registry import METHODS, Method, import_modules
 
-import_modules(__name__, __path__)
+import_modules(__name__)
 
 
 def all_methods() -> dict[str, Method]:

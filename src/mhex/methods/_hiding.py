@@ -143,13 +143,11 @@ def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
     trace.chosen["fill"] = fill = "mean" if fill is None else fill
     if isinstance(fill, (int, float)) and not isinstance(fill, bool) and abs(fill) <= _LARGEST:
         return torch.full_like(pixels, float(fill))
+    if not isinstance(fill, str) or fill not in ("mean", "blur", "zero"):  # an array is compared value by value
+        raise ArgumentError(f"Expected fill 'mean', 'blur', 'zero', a number or a tensor for images, but got {fill!r}.")
     if fill == "mean":
         return pixels.mean((2, 3), keepdim=True).expand_as(pixels)
-    if fill == "blur":
-        return box_blur(pixels, *blur)
-    if fill == "zero":
-        return torch.zeros_like(pixels)
-    raise ArgumentError(f"Expected fill 'mean', 'blur', 'zero', a number or a tensor for images, but got {fill!r}.")
+    return box_blur(pixels, *blur) if fill == "blur" else torch.zeros_like(pixels)
 
 
 def broadcasts(value: Tensor, like: Tensor) -> bool:

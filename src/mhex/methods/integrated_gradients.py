@@ -79,10 +79,10 @@ def _baseline(trace: Trace, chosen: str | Tensor, x: Tensor) -> Tensor:
             )
         trace.chosen["baseline"] = "tensor"
         return start.expand_as(x).clone()
-    if chosen == "auto":
+    if isinstance(chosen, str) and chosen == "auto":  # an array is compared value by value
         chosen = "zero" if text else "mean" if scale is None else "black"
     choices = ("zero", "pad") if text else ("black", "mean")
-    if chosen not in choices:
+    if not isinstance(chosen, str) or chosen not in choices:
         hint = "" if text else " 'mean' is zero after normalisation."
         raise ArgumentError(
             f"Expected baseline 'auto', {choices[0]!r}, {choices[1]!r} or a tensor, but got {chosen!r}.{hint}"

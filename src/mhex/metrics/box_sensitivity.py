@@ -91,6 +91,7 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
             rising = bool(self.sizes) and self.sizes[0] >= 1 and list(self.sizes) == sorted(set(self.sizes))
             check_that(rising, "rising sizes of boxes from 1 on", self.sizes)
         check_that(self.count >= 2, "at least 2 boxes of each size", self.count)
+        check_that(self.grid is None or self.grid >= 1, "a grid of at least 1 cell", self.grid)
 
     def sides(self, height: int, width: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Sizes on the axis and sides in pixels, for images of this size."""

@@ -30,6 +30,10 @@ class Protocol:
             value = getattr(self, name)
             value = tuple(value) if isinstance(value, list) else value  # a protocol is looked up by its parts
             value = check_seed(name, value) if name == "seed" else check_kind(name, value, kinds)
+            if (
+                float in kinds and int not in kinds and isinstance(value, int)
+            ):  # torch takes no whole number of any size
+                value = float(value)
             object.__setattr__(self, name, value)
             if get_origin(kinds[0]) is Literal:
                 check_choice(name, getattr(self, name), get_args(kinds[0]))

@@ -60,7 +60,7 @@ def all_metrics() -> dict[str, MetricSpec]:
     """Every registered metric by name; the files of `mhex.metrics` are imported on first use."""
     import mhex.metrics
 
-    import_modules("mhex.metrics", mhex.metrics.__path__)
+    import_modules(mhex.metrics.__name__)
     return METRICS.sorted()
 
 

@@ -76,7 +76,7 @@ def load_zoo_model(name: str, folder: Path | None = None) -> Bundle:
 
     Its weights and card are in `folder`, by default the package's own one, or that of models that were built here.
     """
-    names = _names(folder)
+    names = model_names(folder)
     if not names:
         raise ArgumentError(f"The zoo is empty: {folder or WEIGHTS} holds no cards; install mhex again.")
     # Only names of cards that exist pass, so a name cannot lead out of the folder.
@@ -127,7 +127,7 @@ def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
         folder: As in `load`.
     """
     rows = []
-    for name in _names(folder):
+    for name in model_names(folder):
         home = folder or folder_of(name) or WEIGHTS
         card, weights = _card(name, home), home / f"{name}.safetensors"
         card |= {"name": f"zoo:{name}", "classes": len(card["classes"])}
@@ -136,8 +136,8 @@ def list_models(folder: Path | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def _names(folder: Path | None) -> list[str]:
-    """Names of the cards in a folder, or in all folders of the zoo."""
+def model_names(folder: Path | None = None) -> list[str]:
+    """Names of the cards in a folder, or in all folders of the zoo; the cards are not read."""
     folders = (WEIGHTS, models_folder()) if folder is None else (folder,)
     return sorted({path.stem for place in folders for path in place.glob("*.json")})
 
@@ -146,7 +146,7 @@ def _network(card: Mapping[str, Any], name: str) -> nn.Module:
     """The network that a card describes, with random weights."""
     timm, arguments = require("timm"), card["arguments"]
     # timm would take other names for addresses or folders, and build a network of any size.
-    if card["architecture"] not in timm.list_models() or any(
+    if not timm.is_model(card["architecture"]) or any(
         isinstance(value, (int, float)) and not abs(value) <= _LARGEST for value in arguments.values()
     ):
         raise ArgumentError(
@@ -165,7 +165,7 @@ def _network(card: Mapping[str, Any], name: str) -> nn.Module:
 
 def _base(base: str, name: str, folder: Path) -> nn.Module:
     """The model that the heads of another card belong to: from the same folder, or from the package."""
-    beside = folder if base in _names(folder) else None
+    beside = folder if base in model_names(folder) else None
     if base == name or "base" in _card(base, beside or _home(base)):
         raise ArgumentError(f"The card of {name} should name a model with weights of its own, not {base!r}.")
     return load_zoo_model(base, beside).model

@@ -6,7 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 import mhex
 from mhex.errors import ArgumentError
@@ -79,3 +84,31 @@ def test_damaged_maps(tmp_path: Path) -> None:
         judged(cache=tmp_path)
     file.unlink()
     assert judged(cache=tmp_path).rows.num_rows
+
+
+@pytest.mark.parametrize("scores", [torch.zeros(2), torch.zeros(2, 1, 3, 3), torch.zeros(2, 3, 3).int()])
+def test_maps_of_another_form(tmp_path: Path, scores: Tensor) -> None:
+    """The file is whole, and what it holds is no map."""
+    judged(cache=tmp_path)
+    file = sorted(tmp_path.glob("gradcam-*.safetensors"))[0]
+    save_file({"scores": scores}, file)
+    with pytest.raises(ArgumentError, match=r"it holds no map of each of 2 samples\); delete it"):
+        judged(cache=tmp_path)
+
+
+def test_a_run_whose_description_is_no_text(tmp_path: Path) -> None:
+    judged(out=tmp_path)
+    (tmp_path / "run.json").write_bytes(b'{"model": "\xff"}')
+    with pytest.raises(ArgumentError, match=r"rows of this run .* Choose another folder\.$"):
+        judged(out=tmp_path)
+
+
+def test_curves_with_empty_places(tmp_path: Path) -> None:
+    mhex.evaluate(tiny("cnn"), pictures(2), ["gradcam"], [("deletion", {"steps": 2})], controls=False, out=tmp_path)
+    file = tmp_path / "curves-000000.parquet"
+    table = pq.read_table(file)
+    points = [[None, *row[1:]] for row in table.column("points").to_pylist()]
+    place = table.column_names.index("points")
+    pq.write_table(table.set_column(place, "points", pa.array(points, table.schema.field(place).type)), file)
+    with pytest.raises(ArgumentError, match="the column points has empty places"):
+        mhex.Report.load(tmp_path)

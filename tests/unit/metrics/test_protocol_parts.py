@@ -6,7 +6,9 @@ import functools
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from mhex.errors import ArgumentError
 from mhex.metrics.aopc import AOPC
@@ -220,3 +222,26 @@ def test_what_is_not_read_is_not_printed() -> None:
     assert str(Infidelity("gradient").protocol) == "kind=gaussian, sigma=0.1, draws=100, seed=0, channels=shared"
     assert "sigma" not in str(Insertion().protocol)
     assert "sigma=5" in str(Insertion("rise").protocol)
+
+
+@pytest.mark.parametrize("name", ["segmentation", "randomization"])
+def test_seeds_of_numpy_are_numbers(name: str) -> None:
+    """Sums of seeds have more digits than numpy's own numbers."""
+    values = []
+    for seed in (1, np.int64(1)):
+        metric = get_metric(name).metric(seed=seed)
+        metric.update(*metric.of(image_case()))
+        values.append(metric.rows()[1])
+    assert torch.equal(*values)
+
+
+def test_whole_numbers_beyond_those_of_torch() -> None:
+    metric = EffectiveAverageDrop(area_threshold=10**30)
+    metric.update(*metric.of(image_case()))
+    assert not metric.rows()[1][:, 1].any()  # nothing of a map is above that
+
+
+@pytest.mark.parametrize("name", ["box-sensitivity", "class-discrimination"])
+def test_a_grid_has_cells(name: str) -> None:
+    with pytest.raises(ArgumentError, match="a grid of at least 1 cell"):
+        get_metric(name).metric("cdam", grid=0)

@@ -22,7 +22,7 @@ from mhex.methods import all_methods, get_method
 from mhex.metrics.curve import CurveMetric
 from mhex.metrics.registry import get_metric
 from mhex.zoo import FORMS
-from mhex.zoo.shipped import list_models
+from mhex.zoo.shipped import model_names
 
 All = Literal["all"]
 EVERY: All = "all"  # in the place of names: each method that serves the model
@@ -324,7 +324,7 @@ def _check_model(name: str) -> None:
     if kind not in ("zoo", "timm", "hf", "run") or not model:
         raise ArgumentError(f"expected a model as {FORMS}, but got {name!r}.")
     if kind == "zoo":
-        names = {row["name"].removeprefix("zoo:") for row in list_models()} | set(packaged_recipes())
+        names = {*model_names(), *packaged_recipes()}
         _check_known("zoo model", [model], sorted(names))
 
 

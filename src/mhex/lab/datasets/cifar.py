@@ -127,4 +127,5 @@ def _read(path: Path, labels: int) -> np.ndarray[tuple[int, int], np.dtype[np.ui
 def _words(path: Path) -> tuple[str, ...]:
     if not path.is_file():
         raise files.DataMissingError(f"{path.name} is not in {str(path.parent)!r}: place it there, as published.")
-    return tuple(path.read_text(encoding="utf-8").split())
+    with files.refuse_damage(f"{path.name} is not a text in UTF-8", files.PUBLISHED, UnicodeDecodeError):
+        return tuple(path.read_text(encoding="utf-8").split())

@@ -2,8 +2,10 @@
 
 import csv
 import io
+import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -31,7 +33,11 @@ Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Item = TypeVar("Item")
 # Errors of zipfile and numpy; they also come from passwords and from unknown kinds of compression.
-_BROKEN_ARCHIVE = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, struct.error)
+DENSEST = 1032  # bytes that deflate makes of a byte, at most
+_BROKEN_ARCHIVE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, OSError, EOFError, ValueError, RuntimeError),
+    *(SyntaxError, MemoryError),
+)
 # A column has the same type in all data sets.
 _TYPES: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("name", "split", "text", "title"), (str, "texts")),
@@ -100,7 +106,9 @@ def data_file(name: str, description: str) -> Path:
 def check_listed(paths: Sequence[Path], source: str) -> Sequence[Path]:
     """The paths that a file lists; a path that does not exist is refused."""
     for path in paths:
-        if not path.is_file():
+        with refuse_damage(f"{source} names {path.name!r:.40}, which no file can be called", "", OSError):
+            present = path.is_file()
+        if not present:
             raise DataMissingError(f"{source} names {str(path)!r}, which is not there: place it there.")
     return paths
 
@@ -141,15 +149,14 @@ def read_split(
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Some columns of a parquet file as lists, in the order of the rows."""
     parquet, broken = require("pyarrow.parquet"), require("pyarrow").ArrowException
-    with refuse_damage(
-        f"{path.name} is not a parquet file, or damaged", "place it anew", broken, OSError, UnicodeDecodeError
-    ):
-        present = parquet.read_schema(path).names
-    if missing := [name for name in columns if name not in present]:
-        words = f"should have the columns {list(columns)}, and lacks {missing} (it has {list(present)})"
-        raise wrong_file(f"{path.name} {words}", RIGHT)
-    with refuse_damage(f"{path.name} is damaged", "place it anew", broken, OSError, UnicodeDecodeError):
-        table = parquet.read_table(path, columns=list(columns))
+    problem, kinds = f"{path.name} is not a parquet file, or damaged", (broken, OSError, UnicodeDecodeError)
+    with refuse_damage(problem, "place it anew", *kinds), parquet.ParquetFile(path) as file:
+        present = file.schema_arrow.names
+        if wrong := [name for name in columns if present.count(name) != 1]:
+            fault = f"has {wrong} twice" if wrong[0] in present else f"lacks {wrong}"
+            words = f"should have the columns {list(columns)}, and {fault} (it has {list(present)})"
+            raise wrong_file(f"{path.name} {words}", RIGHT)
+        table = file.read(columns=list(columns))
         values = {name: table.column(name).to_pylist() for name in columns}
     for name in columns:
         kind, words = _TYPES.get(name, (object, ""))
@@ -202,7 +209,10 @@ def csv_column(table: dict[str, list[str]], name: str, file: str) -> list[str]:
 def csv_numbers(table: dict[str, list[str]], name: str, file: str) -> list[float]:
     """A column of a CSV file as numbers."""
     with refuse_damage(f"The column {name!r} of {file} should hold numbers in all rows", "", ValueError):
-        return [float(value) for value in csv_column(table, name, file)]
+        numbers = [float(value) for value in csv_column(table, name, file)]
+        if strange := [number for number in numbers if not math.isfinite(number)]:
+            raise ValueError(f"{strange[0]} came")
+    return numbers
 
 
 def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -216,7 +226,10 @@ def array_shapes(path: Path, names: Sequence[str]) -> dict[str, tuple[tuple[int,
         for name in names:
             with archive.open(f"{name}.npy") as stream:
                 shape, _, kind = _header(stream)
-                shapes[name] = (shape, kind)
+            size = math.prod(shape) * kind.itemsize
+            if size > min(archive.getinfo(f"{name}.npy").file_size, DENSEST * path.stat().st_size):
+                raise ValueError(f"{name} claims {size} bytes, which the file has not got")
+            shapes[name] = (shape, kind)
     return shapes
 
 
@@ -346,7 +359,9 @@ class _Files(ABC):
         return tuple(path.stem for path in self.paths)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return torch.from_numpy(np.stack(list(self._pool.map(self._opened, rows.tolist()))))
+        several = len(rows) > 1  # a thread of its own takes longer than most photos
+        opened = self._pool.map(self._opened, rows.tolist()) if several else map(self._opened, rows.tolist())
+        return torch.from_numpy(np.stack(list(opened)))
 
     def _opened(self, row: int) -> Array:
         path = self.paths[row]

@@ -147,6 +147,8 @@ def _checked_counts(path: Path, parts: Sequence[str], width: int) -> dict[str, i
             words = "one label each" if width == 1 else f"{width} labels each"
             expected = f"{path.name} should hold uint8 images (N, H, W) or (N, H, W, 3) with {words}"
             raise files.wrong_file(f"{expected}, and {kind} {images} with labels {labels} came", files.RIGHT)
+    if len(sizes := {shapes[f"{part}_images"][0][1:] for part in parts}) > 1:
+        raise files.wrong_file(f"Images of {path.name} should have one size, and {sorted(sizes)} came", files.RIGHT)
     return {part: shapes[f"{part}_images"][0][0] for part in parts}
 
 

@@ -13,7 +13,7 @@ MOVIES_FILE, MOVIES_FOLDER = "movies.parquet", "movies"
 MOVIES_CLASSES = ("negative", "positive")
 SPLITS = ("train", "val", "test")
 _LABELS = {"NEG": 0, "POS": 1}
-_WRONG_LINE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+_WRONG_LINE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError)
 
 
 @register_data(
@@ -81,13 +81,14 @@ def _document(folder: Path, line: str, file: str) -> tuple[str, int, list[tuple[
         elsewhere = {span.get("docid") or name for span in spans} - {name}
         if Path(name).name != name or not isinstance(label, str):
             raise TypeError("annotation_id should be the name of a file, and classification a text")
+        path = folder / "docs" / name
+        present = path.is_file()  # the system refuses names that are too long
     if elsewhere:
         raise files.DataFormatError(
             f"Evidence of {name} in {file} should lie in the document itself, and {sorted(elsewhere)} came: data sets "
             "of several documents are not read here."
         )
-    path = folder / "docs" / name
-    if not path.is_file():
+    if not present:
         raise files.DataMissingError(f"{name} is annotated and not in {str(path.parent)!r}: place it there.")
     if label not in _LABELS:
         words = f"Classes in {file} should be {sorted(_LABELS)}, and {label!r} came"

@@ -18,6 +18,7 @@ from mhex.lab.datasets.sets import PhotoSet, TextSet
 IMAGE_COLUMNS = ("image", "path", "file")
 TEXT_COLUMN = "text"
 SPLITS = ("train", "val", "test")
+_LONGEST = 6  # digits of the number of a class; longer ones are names, such as those of patients
 
 
 def load_csv(
@@ -101,14 +102,15 @@ def _existing(path: Path) -> Path:
 
 def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: str) -> tuple[Tensor, tuple[str, ...]]:
     """Labels (N,) and the names of the classes; values are names, or places in ``classes`` if these are known."""
-    different = sorted(set(values), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
+    numbers = {name: int(name) for name in set(values) if name.isdecimal() and len(name) <= _LONGEST}
+    different = sorted(set(values), key=lambda name: (name not in numbers, numbers.get(name, 0), name))
     if "" in different:
         empty = list(values).index("") + 2
         raise files.DataFormatError(f"Each row of {file} should have a class, and row {empty} has none.")
-    if classes is None and all(name.isdigit() for name in different):
-        classes = [str(place) for place in range(int(different[-1]) + 1)]
+    if classes is None and len(numbers) == len(different):
+        classes = [str(place) for place in range(numbers[different[-1]] + 1)]
     names = {name: place for place, name in enumerate(different if classes is None else classes)}
-    places = {name: int(name) for name in different if name.isdigit() and int(name) < len(names)} | names
+    places = {name: place for name, place in numbers.items() if place < len(names)} | names
     if strange := [repr(name) for name in different if name not in places]:
         raise ArgumentError(
             f"classes should have every class of {file}, and lacks {some_of(strange, 5)}: it is "

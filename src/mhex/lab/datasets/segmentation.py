@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.errors import ArgumentError, require
+from mhex.inputs.photos import MOST_PIXELS
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places
@@ -29,6 +30,8 @@ CAMVID_CLASSES = (
 )
 SEGMENTATION_FILE = "gtsegs_ijcv.mat"
 FIELDS = ("img", "gt", "target")
+_DEEPEST = 8  # cells inside each other
+_SMALL, _LARGEST = 4096, 3 * MOST_PIXELS  # bytes of an array: of any file, and of a photo that anybody has
 
 
 @register_data(
@@ -54,8 +57,10 @@ def load_voc(
     """
     root, pairs = files.data_folder(), list[tuple[str, str]]()
     for part in files.split_parts(VOC_SPLITS, split):
+        problem = f"ImageSets/Segmentation/{part}.txt is not a text in UTF-8"
         try:
-            listed = require("torchvision.datasets").VOCSegmentation(root, "2012", part)
+            with files.refuse_damage(problem, files.PUBLISHED, UnicodeDecodeError):
+                listed = require("torchvision.datasets").VOCSegmentation(root, "2012", part)
         except (RuntimeError, OSError) as error:  # the folder, or the list of the split, is missing
             raise files.DataMissingError(
                 f"PASCAL VOC 2012 is not in {str(root / VOC_FOLDER)!r}, since ImageSets/Segmentation/{part}.txt is "
@@ -206,7 +211,7 @@ def load_imagenet_segmentation(
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The open file; every error while it is open means that the file is damaged, whatever h5py calls it."""
-    kinds = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+    kinds = (OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
     problem, h5py = f"{path.name} is not a file of MATLAB 7.3 (HDF5), or damaged", require("h5py", "data")
     with files.refuse_damage(problem, "", *kinds), h5py.File(path, "r") as file:
         yield file
@@ -214,7 +219,12 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _followed(file: Any, reference: Any) -> files.Array:
     """The array that a reference leads to; a cell of one entry leads on to the array in it."""
-    array = np.asarray(file[reference])
-    while array.dtype == object:
-        array = np.asarray(file[array.flat[0]])
-    return array
+    for _ in range(_DEEPEST):
+        entry = file[reference]
+        if entry.nbytes > max(_SMALL, min(_LARGEST, files.DENSEST * entry.id.get_storage_size())):
+            raise ValueError(f"{entry.name} claims {entry.nbytes} bytes, which the file has not got")
+        array = np.asarray(entry)
+        if array.dtype != object:
+            return array
+        reference = array.flat[0]
+    raise ValueError(f"its cells are nested more than {_DEEPEST} levels deep")

@@ -33,7 +33,7 @@ from mhex.lab.datasets.sets import Items, two_class_items
 from mhex.lab.suites.stored import RECORD, SuiteResult, count_samples, read_record
 from mhex.methods import all_methods, get_method
 from mhex.zoo import load
-from mhex.zoo.shipped import list_models, refuse_missing
+from mhex.zoo.shipped import model_names, refuse_missing
 
 _OF_THE_CALL = ("device", "versions", "command", "remark")  # they belong to the call that made the rows
 
@@ -54,7 +54,7 @@ class Shelf:
                 from mhex.lab.train.run import buildable
 
                 recipe, words = name.removeprefix("zoo:"), f"{name}: {error}"
-                if recipe != name and recipe in buildable() and name not in [row["name"] for row in list_models()]:
+                if recipe != name and recipe in buildable() and recipe not in model_names():
                     words = f"{name} is not here; train it with `mhex models build {recipe}`."
                 raise ArgumentError(f"{source}: {words}") from error
         return self._bundles[name]

@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError, require, unknown_name
 from mhex.lab.config.recipe import RecipeModel, TrainingRecipe
 from mhex.lab.datasets import data_entry
 from mhex.zoo.runs import build_network, hf_folder
-from mhex.zoo.shipped import list_models
+from mhex.zoo.shipped import model_names
 
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Hugging Face models
 
@@ -37,7 +37,7 @@ def check_architecture(part: RecipeModel) -> None:
             raise ArgumentError(f"Unknown {part.source} model {name!r}, and no name is near it.")
         raise unknown_name(f"{part.source} model", name, names)
     if part.source == "zoo":
-        models = [row["name"].removeprefix("zoo:") for row in list_models()]
+        models = model_names()
         if name not in models:
             raise unknown_name("zoo model", name, models)
     elif not (hf_folder(part.source, name) / "config.json").is_file():

@@ -83,3 +83,9 @@ def test_coarse_classes_are_groups(hundred):
     hundred("train.bin", (1, 2), (0, 0))
     with pytest.raises(DataFormatError, match="only 2"):
         load_cifar100("train")
+
+
+def test_names_of_classes_in_another_encoding(hundred, folder):
+    (folder / "cifar-100-binary" / "fine_label_names.txt").write_bytes("käse".encode("latin-1"))
+    with pytest.raises(DataFormatError, match=r"fine_label_names\.txt is not a text in UTF-8"):
+        load_cifar100("train")

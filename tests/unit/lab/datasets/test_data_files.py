@@ -120,3 +120,11 @@ def test_a_table_whose_column_is_named_in_no_text_is_refused(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"imaxyz", b"ima\xe5yz"))
     with pytest.raises(MhexError, match="damaged"):
         read_columns(path, ["image"])
+
+
+def test_a_column_that_is_there_twice(folder):
+    table = pyarrow.table({"name": ["a"], "label": [1]})
+    parquet.write_table(table.append_column("label", table.column("label")), folder / "twice.parquet")
+    with pytest.raises(DataFormatError, match=r"has \['label'\] twice"):
+        read_columns(folder / "twice.parquet", ["name", "label"])
+    assert read_columns(folder / "twice.parquet", ["name"]) == {"name": ["a"]}

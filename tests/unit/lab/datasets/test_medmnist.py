@@ -118,3 +118,36 @@ def test_arrays_stored_by_columns_and_cut_off_ones(folder):
     assert array_rows(folder / "y.npz", "a", [1]).tolist() == values[[1]].tolist()
     with pytest.raises(DataFormatError, match="ends at row 3"):
         array_rows(folder / "y.npz", "a", [3])
+
+
+def rewritten(path, change):
+    """Write an archive again with its arrays as bytes changed; sums of the archive are right."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, change(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content[:8] + b"\x08\x00[[[[[[[[" + content, "numpy archive, or damaged"),
+        (lambda content: content.replace(b"(3, ", b"(3000000000, "), r"claims \d+ bytes, which the file has not got"),
+    ],
+    ids=["a header without an end", "more rows than the file has"],
+)
+def test_headers_of_arrays_that_are_damaged(archive, folder, change, words):
+    archive("pneumoniamnist.npz", {part: [[0], [1], [0]] for part in ("train", "val", "test")}, side=28)
+    rewritten(folder / "pneumoniamnist.npz", change)
+    with pytest.raises(DataFormatError, match=words):
+        load_medmnist("pneumoniamnist")
+
+
+def test_splits_of_different_sizes(archive, folder):
+    archive("pneumoniamnist.npz", splits([[0], [1], [0]]), side=28)
+    with np.load(folder / "pneumoniamnist.npz") as arrays:
+        np.savez(folder / "pneumoniamnist.npz", **{**arrays, "val_images": np.zeros((2, 14, 28), np.uint8)})
+    assert len(load_medmnist("pneumoniamnist", "val")) == 2
+    with pytest.raises(DataFormatError, match=r"one size, and \[\(14, 28\), \(28, 28\)\] came"):
+        load_medmnist("pneumoniamnist", "all")

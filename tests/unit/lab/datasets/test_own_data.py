@@ -163,6 +163,20 @@ def test_tables_of_texts(tmp_path):
         load_csv(path)
 
 
+@pytest.mark.parametrize("name", ["99999999999", "9" * 5000, "\u00b2"])
+def test_classes_that_look_like_numbers_are_names(tmp_path, name):
+    """Of a number, all below it are classes too."""
+    write_csv(tmp_path / "own.csv", [["text", "label"], ["a", name], ["b", "1"]])
+    data = load_csv(tmp_path / "own.csv")
+    assert (data.classes, data.labels.tolist()) == (("1", name), [1, 0])
+
+
+def test_names_of_photos_that_no_file_can_have(tmp_path):
+    write_csv(tmp_path / "own.csv", [["image", "label"], ["x" * 300, "cat"]])
+    with pytest.raises(DataFormatError, match=r"own\.csv names 'x+, which no file can be called"):
+        load_csv(tmp_path / "own.csv")
+
+
 def test_own_data_have_entries(folder):
     save(folder / "mine" / "train" / "ant" / "1.png", 1)
     write_csv(folder / "t.csv", [["text", "label", "split"], ["a", "x", "train"]])
@@ -226,6 +240,9 @@ def test_nodules_that_are_not_what_they_should_be(nodules):
     nodules([1, 5], margin=[1, ""])
     with pytest.raises(DataFormatError, match="'margin'"):
         load_lidc_biomarkers("all")
+    nodules([1, "nan"])
+    with pytest.raises(DataFormatError, match=r"'malignancy' .*nan came"):
+        load_lidc()
     nodules([1, 5])
     with pytest.raises(DataFormatError, match="biomarkers"):
         load_lidc_biomarkers("all")

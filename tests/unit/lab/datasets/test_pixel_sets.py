@@ -213,3 +213,28 @@ def test_a_missing_package_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=r"h5py.*mhex\[data\]"):
         load_imagenet_segmentation()
+
+
+def test_matlab_cells_that_lead_to_themselves(mat, folder):
+    h5py = pytest.importorskip("h5py")
+    mat([scene(1, "n01443537")])
+    with h5py.File(folder / "gtsegs_ijcv.mat", "a") as file:
+        file["#refs#/gt0"][0, 0] = file["#refs#/gt0"].ref
+    with pytest.raises(DataFormatError, match="more than 8 levels deep"):
+        load_imagenet_segmentation().maps[torch.tensor([0])]
+
+
+def test_matlab_arrays_that_claim_more_than_the_file_holds(mat, folder):
+    h5py = pytest.importorskip("h5py")
+    mat([scene(1, "n01443537")])
+    with h5py.File(folder / "gtsegs_ijcv.mat", "a") as file:
+        huge = file.create_dataset("#refs#/huge", (3, 2**15, 2**15), dtype=np.uint8, chunks=(3, 64, 64))
+        file["value/img"][0, 0] = huge.ref
+    with pytest.raises(DataFormatError, match="claims 3221225472 bytes, which the file has not got"):
+        load_imagenet_segmentation().images[torch.tensor([0])]
+
+
+def test_lists_of_photos_in_another_encoding(voc):
+    (voc[0] / "ImageSets/Segmentation/val.txt").write_bytes(b"\xff\xfe2\x000\x00")
+    with pytest.raises(DataFormatError, match=r"val\.txt is not a text in UTF-8"):
+        load_voc("val")

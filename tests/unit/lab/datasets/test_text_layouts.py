@@ -107,3 +107,9 @@ def test_texts_without_marks_have_no_rationale(news):
     assert items[0] == {"text": "Chip fast", "label": 3}
     assert load_ag_news_full("test").marked(0) is None
     assert torch.equal(load_ag_news_full("test").labels, torch.tensor([3]))
+
+
+def test_names_of_documents_that_no_file_can_have(reviews):
+    (reviews / "test.jsonl").write_text(line("x" * 300, "POS") + "\n", encoding="utf-8")
+    with pytest.raises(DataFormatError, match="annotation_id"):
+        load_movies("test")
