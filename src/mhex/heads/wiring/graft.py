@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from mhex.capture.anatomy import GUEST
 from mhex.capture.batch import MASKS
 from mhex.errors import CaptureError, UnsupportedModelError
-from mhex.heads.wiring.graph import EXTRA, UNTRACEABLE, compared_arguments, trace_unit
+from mhex.heads.wiring.graph import EXTRA, UNTRACEABLE, compared_arguments, inlined, trace_unit
 from mhex.heads.wiring.residual import ROOT, Junction, first_line, meetings
 
 Forward = Callable[..., Any]
@@ -153,8 +153,10 @@ def _of_modes(unit: nn.Module, name: str, calls: Calls, present: Iterable[str]) 
 
 def _code(unit: nn.Module, training: bool, present: Iterable[str], calls: Calls) -> _Code:
     """Source of a forward with its additions replaced, and the names that it uses."""
-    met, _ = meetings(unit, trace_unit(unit, training, present))
-    graph = trace_unit(unit, training, present, hooked=True)
+    graph = trace_unit(unit, training, present)
+    met, _ = meetings(unit, graph)
+    if inlined(unit):  # the hooks of others are called with them
+        graph = trace_unit(unit, training, present, hooked=True)
     nodes = {node.name: node for node in graph.nodes}
     absent = {*compared_arguments(unit)} - {*present}
     masks = {str(n.target): n for n in graph.nodes if n.op == "placeholder" and n.target in MASKS.keys() - absent}
