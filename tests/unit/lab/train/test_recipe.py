@@ -23,6 +23,7 @@ from mhex.lab.config.recipe import (
     packaged_recipes,
     read_recipe,
 )
+from mhex.lab.train import dry_run
 from mhex.lab.train.dry_run import check_recipe
 from mhex.lab.train.run import with_needs
 from support.training import recipe_dict, write_recipe
@@ -124,6 +125,7 @@ def test_mistakes_between_keys(recipe, changes, words):
 
 
 def test_a_sound_recipe_passes(recipe):
+    assert list(dry_run._mistakes(recipe())) == []
     check_recipe(recipe(), "small.yaml")
 
 
