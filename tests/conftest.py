@@ -22,15 +22,19 @@ gc.disable()
 @pytest.fixture(autouse=True)
 def _known_random_state() -> Iterator[None]:
     """Every test starts from the same global generator, so none depends on the order of the others."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1234)
-        yield
+    state = torch.get_rng_state()
+    # That of the processor alone: without a device, `torch.manual_seed` writes down its call stack several times.
+    torch.default_generator.manual_seed(1234)
+    yield
+    torch.set_rng_state(state)
 
 
-@pytest.fixture(autouse=True)
-def _no_models_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _no_models_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What somebody built on this machine decides nothing."""
-    monkeypatch.setenv("MHEX_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MHEX_MODELS", str(tmp_path_factory.getbasetemp() / "no-models"))
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""What holds after one call of every method on every family that it serves: two explanations serve all these tests."""
+"""What holds after one call of every method on every family that it serves: two explanations serve all checks."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ def flags_of(model: nn.Module) -> list[bool]:
     return [m.training for m in model.modules()] + [p.requires_grad for p in model.parameters()]
 
 
-@pytest.fixture(scope="module", params=pairs())
-def observed(request: pytest.FixtureRequest) -> Observed:
-    """Module scope, so that all tests of a pair follow each other and share its calls."""
-    method, family = request.param
+def observe(method: str, family: Family) -> Observed:
+    """Explain twice: the predicted classes, and two classes at once."""
     model, inputs = used_model(family), family.inputs(COUNT)
     copies = copy.deepcopy(inputs)
     with torch.no_grad():
@@ -82,15 +80,15 @@ def observed(request: pytest.FixtureRequest) -> Observed:
     return Observed(method, family, model, inputs, unchanged, state, logits, predicted, several)
 
 
-def test_the_model_is_left_as_it_was(observed: Observed) -> None:
+def check_the_model_is_left_as_it_was(observed: Observed) -> None:
     assert observed.state == ""
 
 
-def test_the_inputs_are_left_as_they_were(observed: Observed) -> None:
+def check_the_inputs_are_left_as_they_were(observed: Observed) -> None:
     assert observed.unchanged
 
 
-def test_logits_are_those_of_the_plain_model(observed: Observed) -> None:
+def check_logits_are_those_of_the_plain_model(observed: Observed) -> None:
     largest = max(1.0, float(observed.logits.abs().max()))
     for explanation in (observed.predicted, observed.several):
         assert float((explanation.logits - observed.logits).abs().max()) <= 1e-12 * largest
@@ -99,7 +97,7 @@ def test_logits_are_those_of_the_plain_model(observed: Observed) -> None:
     assert observed.several.target.tolist() == [TARGETS] * COUNT
 
 
-def test_scores_have_the_shape_of_the_input(observed: Observed) -> None:
+def check_scores_have_the_shape_of_the_input(observed: Observed) -> None:
     """Images: the native grid of the method. Texts: one score a token, and none for special tokens and padding."""
     method, family, scores = observed.method, observed.family, observed.several.scores
     if family.modality == "image":
@@ -118,7 +116,7 @@ def test_scores_have_the_shape_of_the_input(observed: Observed) -> None:
     assert (float(explanation.special.abs().max()) > 0) == (method != "shap"), "shap never hides them"
 
 
-def test_the_result_holds_what_belongs_to_it(observed: Observed) -> None:
+def check_the_result_holds_what_belongs_to_it(observed: Observed) -> None:
     method, family, one, two = METHODS[observed.method], observed.family, observed.predicted, observed.several
     assert (one.method, one.modality, one.signed) == (method.name, family.modality, method.signed)
     assert two.scores.shape == (COUNT, 2, *one.scores.shape[1:])
@@ -137,7 +135,7 @@ def test_the_result_holds_what_belongs_to_it(observed: Observed) -> None:
         assert one.special is None
 
 
-def test_class_specific_or_not(observed: Observed) -> None:
+def check_class_specific_or_not(observed: Observed) -> None:
     method, scores = METHODS[observed.method], observed.several.scores
     first, second = scores[:, 0], scores[:, 1]
     assert float(scores.abs().max()) > 0, "an empty map explains nothing"
@@ -148,7 +146,7 @@ def test_class_specific_or_not(observed: Observed) -> None:
         assert torch.equal(first, second)
 
 
-def test_batch_equals_singles(observed: Observed) -> None:
+def check_batch_equals_singles(observed: Observed) -> None:
     """The last sample; of texts also the shortest, which has most padding in the batch."""
     family = observed.family
     for index in (4,) if family.modality == "image" else (1, 4):
@@ -157,3 +155,19 @@ def test_batch_equals_singles(observed: Observed) -> None:
         scores = observed.predicted.scores[index : index + 1]
         scores = scores if family.modality == "image" else scores[..., : LENGTHS[index]]
         assert_same(scores, alone.scores, observed.method)
+
+
+@pytest.mark.parametrize("pair", pairs())
+def test_what_holds_after_a_call(pair: tuple[str, Family]) -> None:
+    """One test for all: thousands of small ones would cost as much as the calls that they share."""
+    observed = observe(*pair)
+    for check in (
+        check_the_model_is_left_as_it_was,
+        check_the_inputs_are_left_as_they_were,
+        check_logits_are_those_of_the_plain_model,
+        check_scores_have_the_shape_of_the_input,
+        check_the_result_holds_what_belongs_to_it,
+        check_class_specific_or_not,
+        check_batch_equals_singles,
+    ):
+        check(observed)

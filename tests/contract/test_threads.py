@@ -64,6 +64,12 @@ def companion() -> Any:
     thread.join()
 
 
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When an explanation begins, there is no other thread."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_threads_explain_one_model(name: str) -> None:
     family = FAMILIES[name]
@@ -167,7 +173,10 @@ def test_a_training_pass_waits_and_is_right(companion: Any) -> None:
     assert all(module.training for module in model.modules())
 
 
-def test_gradients_of_a_pass_from_before_are_not_lost(companion: Any) -> None:
+@pytest.mark.parametrize("fixture", ["_alone", "companion"])
+def test_gradients_of_a_pass_from_before_are_not_lost(fixture: str, request: pytest.FixtureRequest) -> None:
+    """Neither those that a thread takes that begins late, nor those of one that was there before."""
+    request.getfixturevalue(fixture)
     model, x = Net().eval(), torch.randn(4, 3, 8, 8)
     loss = model(x).sum()
     wanted = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
@@ -284,12 +293,6 @@ def test_a_backward_pass_of_another_model_is_not_waited_for(monkeypatch: pytest.
         thread.join(LATE)
 
 
-@pytest.fixture
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When an explanation begins, there is no other thread."""
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-
-
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("part", ["", "norm", "forward"])
 def test_a_thread_that_begins_late_waits(part: str) -> None:
@@ -320,19 +323,6 @@ def test_a_thread_that_begins_late_waits(part: str) -> None:
         assert (parameter.grad is None) == (wanted.grad is None)
         assert wanted.grad is None or torch.equal(parameter.grad, wanted.grad)
     assert torch.equal(model.norm.running_mean, calm.norm.running_mean)
-
-
-@pytest.mark.usefixtures("_alone")
-def test_gradients_that_a_late_thread_takes_are_not_lost() -> None:
-    model, x = Net().eval(), torch.randn(4, 3, 8, 8)
-    loss = model(x).sum()
-    wanted = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-    score, thread = meanwhile(loss.backward)
-    mhex.explain(model, x, "gradcam", score)
-    thread.join(LATE)
-    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
-        assert parameter.grad is not None
-        assert torch.equal(parameter.grad, gradient)
 
 
 @pytest.mark.usefixtures("_alone")

@@ -50,6 +50,7 @@ def test_names_exist(page: Path, place: int) -> None:
         if re.fullmatch(r"mhex(\.\w+)+", chain):
             thing: Any = mhex
             for name in chain.split(".")[1:]:
+                assert hasattr(thing, name), f"{chain} does not exist"
                 thing = getattr(thing, name)
 
 
@@ -170,3 +171,6 @@ def test_blocks_run(page: Path, place: int, tmp_path: Path, monkeypatch: pytest.
     # The readme says in a comment that the model is called between these two lines.
     block = blocks(page)[place].replace("loss = scaffold.loss(labels)", "model(images); loss = scaffold.loss(labels)")
     exec("from mhex.lab.datasets import load_csv, load_folder\n" + block, names)
+    targets = [target for node in ast.parse(block).body if isinstance(node, ast.Assign) for target in node.targets]
+    results = {target.id: names[target.id] for target in targets if isinstance(target, ast.Name)}
+    assert [name for name, value in results.items() if value is None] == []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import reject
 from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 import mhex
 from mhex.errors import MhexError
 from mhex.inputs.preprocess import Preprocess
+from support.argument_values import DTYPES, search
 from support.models import CLASSES, FAMILIES
 from support.tiny_bert import PIECES, SPECIAL, WORDS, bert, tokenizer
 
@@ -27,19 +28,10 @@ MODELS = {
     "cnn32": FAMILIES["plain_cnn"].model(torch.float32),
     "vit": FAMILIES["timm_vit"].model(),
 }
-DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 ODD = [None, True, -1, 0, 1.5, 10**30, "", "word", b"ab", [], [None], (), {}, {"a": 1}, {1}, object, float("nan")]
 SQUASH = Preprocess(HEIGHT, WIDTH, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch says which kinds of tensors are young
 COUNTS = pytest.mark.parametrize("factor", [1, pytest.param(10, marks=pytest.mark.slow)], ids=["few", "many"])
-
-
-def search(body: Callable[..., None], strategy: Any, examples: int) -> None:
-    """Call `body` with so many examples, the same in every run."""
-    usual = settings(
-        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-    )
-    usual(given(strategy)(body))()
 
 
 def answer(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -643,10 +643,11 @@ def test_tokens_that_reach_the_head_by_a_norm_alone(options: dict[str, Any]) -> 
 @pytest.mark.filterwarnings("error::mhex.errors.MhexWarning")
 def test_scores_of_more_than_rounding() -> None:
     for family, method in ((BERT, "input-x-gradient"), (BERT, "cdam"), (VIT, "cdam"), (VIT, "input-x-gradient")):
-        mhex.explain(family.model(), family.inputs(2), method, target=1)
+        assert float(mhex.explain(family.model(), family.inputs(2), method, target=1).scores.abs().max()) > 1e-6
     constant = Normed()
     constant.head.weight.data.zero_()
-    mhex.explain(constant, TEXTS, "input-x-gradient", target=1)  # nothing is added up, so nothing cancels
+    # Nothing is added up, so nothing cancels.
+    assert float(mhex.explain(constant, TEXTS, "input-x-gradient", target=1).scores.abs().max()) == 0
 
 
 def test_a_gap_that_matters_is_told() -> None:

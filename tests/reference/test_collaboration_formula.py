@@ -9,12 +9,12 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision
-import transformers
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from mhex.heads.predictors import watched
 from support.collaboration import CLASSES, Net, calm, matrix_cosine, matrix_cosines, matrix_gradients, with_heads
+from support.tiny_bert import new_bert
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 
@@ -29,16 +29,7 @@ def texts() -> dict[str, Tensor]:
 
 
 def bert() -> nn.Module:
-    config = transformers.BertConfig(
-        vocab_size=40,
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-        num_labels=CLASSES,
-    )
-    return transformers.BertForSequenceClassification(config)
+    return new_bert(40, CLASSES, 16, layers=3, inner=32)
 
 
 def vit() -> nn.Module:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from support.attention import attention_by, shares_of
 from support.formulas import View
 from support.models import call
 
@@ -115,46 +114,23 @@ def attention_in_steps(cut: str = "", blocks: int = 0) -> Iterator[list[Call]]:
             are constants.
         blocks: How many calls are those of blocks.
     """
-    original, fast_path = F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
     seen: list[Call] = []
 
-    def attend(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        **_: Any,
-    ) -> Tensor:
-        assert not is_causal
-        assert dropout_p == 0
+    def steps(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
         inside = len(seen) < blocks
         if cut and inside:
             q, k = q.detach(), k.detach()
         if cut == "input" and inside:
             v = v.detach()
-        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         logits = scale * (q @ k.mT)
-        masked = logits
-        if attn_mask is not None:
-            extra = torch.zeros_like(logits)
-            masked = logits + (extra.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else attn_mask)
-        shares = (masked - masked.amax(-1, keepdim=True)).exp()
-        matrix = shares / shares.sum(-1, keepdim=True)
+        matrix = shares_of(logits + mask)
         if cut == "input" and inside:
             matrix = matrix.detach().requires_grad_()
         seen.append(Call(q, k, v, scale, logits, matrix, matrix @ v))
         return seen[-1].z
 
-    F.scaled_dot_product_attention = attend
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+    with attention_by(steps):
         yield seen
-    finally:
-        F.scaled_dot_product_attention = original
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def block_modules(v: View) -> list[nn.Module]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from support.attention import attention_by, shares_of
 from support.models import Family, call
 
 
@@ -68,39 +68,14 @@ def formula(name: str) -> Callable[[Formula], Formula]:
 @contextlib.contextmanager
 def written_out_attention() -> Iterator[list[Tensor]]:
     """While open, every attention is computed by a written-out softmax; yields the list of matrices A (B, H, N, N)."""
-    original = F.scaled_dot_product_attention
-    fast_path = torch.backends.mha.get_fastpath_enabled()
     seen: list[Tensor] = []
 
-    def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        **_: Any,
-    ) -> Tensor:
-        assert not is_causal
-        assert dropout_p == 0
-        logits = query @ key.transpose(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            logits = logits + torch.zeros_like(logits).masked_fill(~attn_mask, -math.inf)
-        elif attn_mask is not None:
-            logits = logits + attn_mask
-        shares = (logits - logits.amax(-1, keepdim=True)).exp()
-        matrix = shares / shares.sum(-1, keepdim=True)
-        seen.append(matrix)
-        return matrix @ value
+    def steps(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+        seen.append(shares_of(query @ key.mT * scale + mask))
+        return seen[-1] @ value
 
-    F.scaled_dot_product_attention = attend
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+    with attention_by(steps):
         yield seen
-    finally:
-        F.scaled_dot_product_attention = original
-        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def view(family: Family, model: nn.Module, inputs: Any) -> View:

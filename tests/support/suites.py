@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import yaml
 from PIL import Image
 
+from mhex.lab.config.suite import Suite, read_suite
 from support.zoo_models import write_resident
 
 ZERO = {"reference": "zero", "steps": 4}
@@ -63,6 +64,11 @@ def suite_dict(**changes: Any) -> dict[str, Any]:
 def write_suite(path: Path, **changes: Any) -> Path:
     path.write_text(yaml.safe_dump(suite_dict(**changes), sort_keys=False), encoding="utf-8")
     return path
+
+
+def suite_of(folder: Path, **changes: Any) -> Suite:
+    """The suite of `suite_dict`, read from a file in the folder."""
+    return read_suite(write_suite(folder / "mine.yaml", **changes))
 
 
 def _png(pixels: np.ndarray) -> bytes:

@@ -7,7 +7,6 @@ already taken out; attention is written out as two matrix products and a softmax
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,8 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
+
+from support.attention import attention_by
 
 KINDS: dict[str, tuple[str, ...]] = {
     "linear": ("addmm", "mm"),
@@ -214,41 +215,20 @@ def _kind(node: Node) -> str:
 @contextlib.contextmanager
 def written_in_primitives() -> Iterator[None]:
     """While open, attention is `softmax(m + scale q k^T) v` in two matrix products, and a linear layer is one call."""
-    originals = F.scaled_dot_product_attention, F.linear
-    fast_path = torch.backends.mha.get_fastpath_enabled()
+    original = F.linear
 
     def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         y = rows @ w.t() if b is None else torch.addmm(b, rows, w.t())
         return y if x.dim() == 2 else y.reshape(*x.shape[:-1], -1)
 
-    def attend(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        assert dropout_p == 0
-        *lead, n, d = q.shape
-        if enable_gqa:
-            k, v = (torch.stack([one] * (q.shape[1] // one.shape[1]), 2).flatten(1, 2) for one in (k, v))
-        m = torch.zeros(*lead, n, k.shape[-2], dtype=q.dtype)
-        if is_causal:
-            m = m.masked_fill(~torch.ones(n, k.shape[-2], dtype=torch.bool).tril(), -math.inf)
-        if attn_mask is not None:
-            m = m.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else m + attn_mask
-        q, k, v, m = (one.flatten(0, -3) for one in (q, k, v, m))
-        logits = torch.baddbmm(m, q, k.mT, alpha=d**-0.5 if scale is None else scale)
-        return (logits.softmax(-1) @ v).unflatten(0, lead)
+    def steps(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+        q, k, v, m = (tensor.flatten(0, -3) for tensor in (query, key, value, mask))
+        return (torch.baddbmm(m, q, k.mT, alpha=scale).softmax(-1) @ v).unflatten(0, query.shape[:-2])
 
-    F.scaled_dot_product_attention, F.linear = attend, linear
-    torch.backends.mha.set_fastpath_enabled(False)
+    F.linear = linear
     try:
-        yield
+        with attention_by(steps):
+            yield
     finally:
-        F.scaled_dot_product_attention, F.linear = originals
-        torch.backends.mha.set_fastpath_enabled(fast_path)
+        F.linear = original

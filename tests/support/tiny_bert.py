@@ -20,6 +20,21 @@ TEXTS = [
 ]
 
 
+def new_bert(vocabulary: int, classes: int, longest: int, layers: int = 2, inner: int = 16, **more: Any) -> Any:
+    """A BERT of width 16 and two heads (unless `more` says so), with the random weights of a new one."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=vocabulary,
+        num_labels=classes,
+        max_position_embeddings=longest,
+        num_hidden_layers=layers,
+        intermediate_size=inner,
+        **{"hidden_size": 16, "num_attention_heads": 2, **more},
+    )
+    return BertForSequenceClassification(config)
+
+
 @functools.cache
 def tokenizer() -> Any:
     from transformers import BertTokenizerFast
@@ -29,20 +44,9 @@ def tokenizer() -> Any:
 
 @functools.cache
 def bert(longest: int = 40) -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
-
     torch.manual_seed(4)
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=longest,
-        num_labels=3,
-        pad_token_id=0,
-    )
-    return enliven(BertForSequenceClassification(config)).double().eval().requires_grad_(False)
+    model = new_bert(len(WORDS), 3, longest, pad_token_id=0)
+    return enliven(model).double().eval().requires_grad_(False)
 
 
 def ask(ids: list[int], attended: list[int] | None = None) -> Tensor:

@@ -11,6 +11,8 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from support.tiny_bert import new_bert
+
 CLASSES = ["Bengal", "Egyptian Mau", "Siamese", "Beagle", "Pug", "Samoyed"]
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "fine", "dull", "film", "##s", "."]
@@ -105,22 +107,12 @@ def _write_headed(
 
 
 def write_bert(folder: Path, layers: int = 2, width: int = 16) -> Path:
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+    from transformers import BertTokenizerFast
 
     folder.mkdir(parents=True)
     torch.manual_seed(4)
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=width,
-        max_position_embeddings=24,
-        num_labels=3,
-        id2label={0: "bad", 1: "so so", 2: "good"},
-        label2id={"bad": 0, "so so": 1, "good": 2},
-    )
-    BertForSequenceClassification(config).half().save_pretrained(folder)
+    names = {"id2label": {0: "bad", 1: "so so", 2: "good"}, "label2id": {"bad": 0, "so so": 1, "good": 2}}
+    new_bert(len(WORDS), 3, 24, layers, width, hidden_size=width, **names).half().save_pretrained(folder)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     BertTokenizerFast(vocab=vocabulary, do_lower_case=True).save_pretrained(folder)
     return folder

@@ -13,6 +13,7 @@ from torch import nn
 
 from support.cases import METHODS, TEXTS, assert_same, explain, serving
 from support.models import CLASSES, enliven
+from support.tiny_bert import new_bert
 
 TEXT = "The unbelievably charming heptathlete apologised, twice."
 SHORT = "Wonderful."
@@ -37,16 +38,8 @@ def model(name: str) -> nn.Module:
             vocab_size=vocabulary, dim=32, n_layers=2, n_heads=4, hidden_dim=48, num_labels=CLASSES
         )
         return enliven(transformers.DistilBertForSequenceClassification(config)).double().eval()
-    config = transformers.BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=24,
-        num_labels=CLASSES,
-    )
-    return enliven(transformers.BertForSequenceClassification(config)).double().eval()
+    wide = new_bert(vocabulary, CLASSES, 24, inner=48, hidden_size=32, num_attention_heads=4)
+    return enliven(wide).double().eval()
 
 
 text_methods = pytest.mark.parametrize("method", [m for m in METHODS if all(m in serving(t) for t in TEXTS)])

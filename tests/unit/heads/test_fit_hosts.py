@@ -2,26 +2,17 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 import mhex
 from mhex.heads.fit.ridge import RowSample
 from mhex.heads.fit.run import Split
 from support.models import FAMILIES, call
+from support.tiny_bert import new_bert
 
 
 def bert():
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=30,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-        num_labels=2,
-    )
-    return BertForSequenceClassification(config).double().eval()
+    return new_bert(30, 2, 16, inner=24).double().eval()
 
 
 def texts(rows, width):

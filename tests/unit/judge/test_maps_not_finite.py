@@ -237,4 +237,7 @@ def test_other_errors_stay(model: Rooted, images: Tensor, monkeypatch: pytest.Mo
 def test_finite_maps_are_not_warned_of(model: Rooted, images: Tensor) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        judged(model, images, ["compactness"])
+        report = judged(model, images, ["compactness"])
+    values = report.values(report.metrics[0])[1]
+    assert len(values) >= len(METHODS)
+    assert not any(numbers.isnan().any() for numbers in values.values())

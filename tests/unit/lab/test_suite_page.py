@@ -15,14 +15,14 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.judge.rows import explain_seconds
-from mhex.lab.config.suite import ClaimPart, Suite, read_suite
+from mhex.lab.config.suite import ClaimPart, Suite
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import Checked, check_claims, suite_charts, suite_page, write_page
 from mhex.lab.suites.run import run_suite
 from mhex.lab.suites.stored import SuiteResult, stored_result
 from mhex.stats.comparison import paired
 from mhex.stats.paired_tests import holm
-from support.suites import write_models, write_pets, write_suite
+from support.suites import suite_of
 
 SWEEP = {"reference": "zero", "steps": 4}
 MANY = [
@@ -33,19 +33,7 @@ MANY = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_models(tmp_path_factory.mktemp("models")), write_pets(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True)
-def _places(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MHEX_MODELS", str(folders[0]))
-    monkeypatch.setenv("MHEX_DATA", str(folders[1]))
-
-
-def suite_of(tmp_path: Path, **changes: Any) -> Suite:
-    return read_suite(write_suite(tmp_path / "mine.yaml", **changes))
+pytestmark = pytest.mark.usefixtures("_places")
 
 
 @pytest.fixture(scope="module")

@@ -17,29 +17,16 @@ import mhex
 from mhex.errors import ArgumentError
 from mhex.judge import cases
 from mhex.judge.report import evaluations
-from mhex.lab.config.suite import Suite, read_suite
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import Shelf, evaluator_of, run_suite
 from mhex.methods import all_methods
-from support.suites import write_models, write_pets, write_suite
+from support.suites import suite_of, write_models
 
 DELETION = "deletion (seed=3, reference=zero, steps=4)"
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_models(tmp_path_factory.mktemp("models")), write_pets(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True)
-def _places(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MHEX_MODELS", str(folders[0]))
-    monkeypatch.setenv("MHEX_DATA", str(folders[1]))
-
-
-def suite_of(tmp_path: Path, **changes: Any) -> Suite:
-    return read_suite(write_suite(tmp_path / "mine.yaml", **changes))
+pytestmark = pytest.mark.usefixtures("_places")
 
 
 def values_of(report: mhex.Report) -> dict[tuple[Any, ...], float]:

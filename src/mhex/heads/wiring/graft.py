@@ -177,7 +177,7 @@ def _code(unit: nn.Module, training: bool, present: Iterable[str], calls: Calls)
     """Source of a forward with its additions replaced, and the names that it uses."""
     graph = trace_unit(unit, training, present)
     met, _ = meetings(unit, graph)
-    if inlined(unit):
+    if inlined(unit):  # the hooks of others are called with them
         graph = trace_unit(unit, training, present, hooked=True)
     nodes = {node.name: node for node in graph.nodes}
     absent = {*compared_arguments(unit)} - {*present}

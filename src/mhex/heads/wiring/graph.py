@@ -1,12 +1,13 @@
 """Tracing the forward of one unit of a model, and reading its byte code before."""
 
 import dis
+import functools
 import inspect
 import operator
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,12 @@ def compared_arguments(unit: nn.Module) -> list[str]:
     """Arguments of a module's forward that are None by default and that its code tests for being so."""
     forward = inspect.unwrap(type(unit).forward)
     optional = {name for name, p in inspect.signature(forward).parameters.items() if p.default is None}
-    return sorted(optional & compared_with_none((i.opname, i.argval) for i in dis.get_instructions(forward)))
+    return sorted(optional & _tested_for_none(forward.__code__))
+
+
+@functools.lru_cache(maxsize=1024)
+def _tested_for_none(code: CodeType) -> set[str]:
+    return compared_with_none((i.opname, i.argval) for i in dis.get_instructions(code))
 
 
 def compared_with_none(instructions: Iterable[tuple[str, Any]]) -> set[str]:
@@ -199,12 +205,16 @@ def adds_in_python(module: nn.Module) -> bool:
         return True
     methods = [m for c in type(module).__mro__ if not c.__module__.startswith("torch.nn.") for m in vars(c).values()]
     functions = [getattr(method, "__wrapped__", method) for method in methods]
+    return any(_adds(function.__code__) for function in functions if isinstance(function, FunctionType))
+
+
+@functools.lru_cache(maxsize=4096)
+def _adds(code: CodeType) -> bool:
+    """Whether byte code holds an addition; the methods of a class are read once, not for each of its modules."""
     return any(
         (i.opname == "BINARY_OP" and i.argrepr in ("+", "+="))
         or (i.opname in ("LOAD_ATTR", "LOAD_METHOD") and str(i.argval) in ADDITIONS)
-        for function in functions
-        if isinstance(function, FunctionType)
-        for i in dis.get_instructions(function)
+        for i in dis.get_instructions(code)
     )
 
 

@@ -1,5 +1,7 @@
 """YAML files of one kind, such as recipes and suites: packaged ones by name, your own by path."""
 
+import copy
+import functools
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -85,6 +87,11 @@ _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("
 
 def read_yaml(text: str) -> Any:
     """Read plain values from YAML; a `KeyMistakeError` tells of valid YAML that does not say what its writer means."""
+    return copy.deepcopy(_parsed(text))  # the caller may change what it gets
+
+
+@functools.lru_cache(maxsize=256)  # packaged files are read again and again, by what names or lists them
+def _parsed(text: str) -> Any:
     try:
         return yaml.load(text, _StrictLoader)
     except ValueError as error:  # such as a date in the month 13

@@ -23,6 +23,8 @@ from mhex.lab.config.recipe import (
     packaged_recipes,
     read_recipe,
 )
+from mhex.lab.config.schema import read_yaml
+from mhex.lab.train import dry_run
 from mhex.lab.train.dry_run import check_recipe
 from mhex.lab.train.run import with_needs
 from support.training import recipe_dict, write_recipe
@@ -123,7 +125,17 @@ def test_mistakes_between_keys(recipe, changes, words):
         check_recipe(recipe(**changes), "small.yaml")
 
 
+def test_a_reader_may_change_what_it_gets():
+    """A text is parsed once, and every reader has values of its own."""
+    text = "train: {rate: 0.1, betas: [0.9, 0.99]}"
+    first = read_yaml(text)
+    first["train"]["betas"].append(1)
+    first["train"]["rate"] = 5
+    assert read_yaml(text) == {"train": {"rate": 0.1, "betas": [0.9, 0.99]}}
+
+
 def test_a_sound_recipe_passes(recipe):
+    assert list(dry_run._mistakes(recipe())) == []
     check_recipe(recipe(), "small.yaml")
 
 
