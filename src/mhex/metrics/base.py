@@ -175,7 +175,7 @@ class PerImage(Metric):
             raise ArgumentTypeError(
                 f"Expected results of {runners} for {name}, but got one of {type(source).__name__}."
             )
-        if isinstance(result, SweepResult) and source.steps > runner.steps and source.steps % runner.steps == 0:
+        if isinstance(result, SweepResult) and source.grid == "even" and source.steps % runner.steps == 0:
             result = result.every(source.steps // runner.steps)
             source = result.runner
         parts = [(f.name, getattr(source, f.name), getattr(runner, f.name)) for f in fields(runner)]
@@ -248,8 +248,9 @@ def changed(protocol: Any, changes: Mapping[str, Any]) -> Any:
     for name in changes:
         if name not in parts:
             listed = ", ".join(f"{k}={v!r}" for k, v in parts.items())
-            raise ArgumentError(f"The protocol has no part {name!r}. Its parts: {listed}.")
-    return replace(protocol, **changes)
+            why = f": {protocol.absent[name]}" if name in protocol.absent else ""
+            raise ArgumentError(f"The protocol has no part {name!r}{why}. Its parts: {listed}.")
+    return replace(protocol, **{**protocol.implied(changes), **changes})
 
 
 def _joined(parts: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

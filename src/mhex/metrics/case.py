@@ -85,7 +85,7 @@ class Case:
         return {
             order: result.every(steps // wanted.steps)
             for (order, steps), result in self._sweeps(wanted).items()
-            if order in wanted.orders and steps % wanted.steps == 0
+            if order in wanted.orders and steps % wanted.steps == 0 and (wanted.grid == "even" or steps == wanted.steps)
         }
 
     def _sweeps(self, wanted: PerturbationSweep) -> dict[tuple[Order, int], SweepResult]:

@@ -81,17 +81,6 @@ def _shifted(number: Tensor, by: int) -> Tensor:
     return (number >> by) & ((1 << (64 - by)) - 1)
 
 
-def counts(units: Tensor, steps: int) -> Tensor:
-    """How many of N units (...) are removed at each of the steps 0 to T, (..., T + 1).
-
-    `floor(N k / T)` up to the middle, and the same counted from the end beyond it, so that the grid is symmetric:
-    inserting is removing read backwards.
-    """
-    k = torch.arange(steps + 1, device=units.device)
-    n = units[..., None]
-    return torch.where(2 * k <= steps, n * k // steps, n - n * (steps - k) // steps)
-
-
 def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Tensor) -> Batch:
     """Inputs for the model without the tokens that are hidden, bool (M, T), of samples (M,).
 
