@@ -35,7 +35,8 @@ def random_counts(units: Tensor, strata: int, seed: int, ids: Sequence[int]) -> 
     units go, and curves are steep. As many units as `floor(N q + xi')` are removed there, so that the mean over draws
     is that of the curve at q itself. Before and after these points stand nothing and everything removed. The area
     `int f(q) dq = int f(u^2) 2 u du` is estimated by `1/m sum 2 u f`, less `f(1) (1/m sum 2 u - 1)`, which is 0 on
-    average and makes constant curves exact. So weights sum to 1.
+    average and makes constant curves exact. So weights sum to 1. Where the least important units go first, counts and
+    weights are read from the other end: levels are `1 - u^2`, and `f(0)`, nothing removed, stands for `f(1)`.
 
     `xi` and `xi'` depend on the seed and on the id of each sample alone: they are the same for all maps.
 

@@ -26,8 +26,8 @@ _TABLES = ("z", "norm", "mean", "top", "complement")  # of a result, for each or
 class SweepResult(PassResult):
     """Curves of a batch, over the steps 0 to T; on a random grid, over nothing, m draws and everything removed.
 
-    What the order `"lif"` removes at the points of a random grid is what `"mif"` keeps there, read backwards: levels lie
-    closest at the other end, where the most important units go last.
+    What the order `"lif"` removes at the points of a random grid is what `"mif"` keeps there, read backwards: levels
+    lie closest at the other end, where the most important units go.
     """
 
     classes: Tensor  # the explained class, the predicted one, the label and another one, (B, 4); -1 where there is none
