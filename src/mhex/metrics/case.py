@@ -68,10 +68,6 @@ class Case:
                 curves[order] = self._sweeps(wanted)[order, wanted.steps] = result.along(order)
         return SweepResult.joined([curves[order] for order in wanted.orders])
 
-    def ready_sweep(self, wanted: PerturbationSweep) -> SweepResult | None:
-        """The same where all of it was made before; None where not."""
-        return self.sweep(wanted) if set(wanted.orders) <= set(self._curves(wanted)) else None
-
     def plan(self, sweeps: list[PerturbationSweep]) -> None:
         """Make the finest of each kind and order first, so that the others are read off it."""
         orders: dict[PerturbationSweep, set[Order]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -14,7 +14,8 @@ from mhex.capture import Batch
 from mhex.inputs.words import Pooling, Words, check_pooling, check_split
 from mhex.perturb.grids import Grid, area, counts, random_counts
 from mhex.perturb.references import PIXELS, WORDS, imputed
-from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of, top_class
+from mhex.perturb.removal import Removal
+from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of
 from mhex.perturb.units import Tie, Units, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
@@ -115,54 +116,6 @@ class SweepResult(PassResult):
         return orders.index(order)
 
 
-Read = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
-
-
-@dataclass(frozen=True)
-class Removal:
-    """Units of samples in the order of a map."""
-
-    subject: Subject
-    units: Units
-    rank: Tensor  # place of each unit, the most important first, (B, N)
-    change: Change  # from removed units (M, N) of samples (M,)
-
-    def ask(self, number: Tensor, last: Tensor, read: Read) -> list[Tensor]:
-        """What the model says when so many units are gone, each (R, B, ...). Every different pass is made once.
-
-        In each row `number` (R, B) units are removed, the least important ones where `last`, bool (R,), says so; `read`
-        makes what is kept of logits (M, C) of samples (M,). So a short text, of which several steps remove as many
-        units, costs no pass twice; nothing removed is the clean pass, and all removed is the same from either end.
-        """
-        subject, size = self.subject, self.subject.batch.size
-        samples = torch.arange(size, device=subject.device)
-        ends = self.rank.shape[1] + 1  # codes of removal from the other end begin here
-        between = (number > 0) & (number < self.units.number)
-        code = number + ends * (last[:, None] & between)
-        code = torch.cat([torch.zeros_like(code[:1]), code]) * size + samples  # the first row is the clean pass
-        different, inverse = torch.unique(code, return_inverse=True)
-        # What keeps as much goes together: texts of one length, patches of one number, and first the most.
-        remaining = self.units.number[different % size] - different // size % ends
-        remaining[:size] = ends
-        order = remaining.argsort(descending=True, stable=True)
-        passes, place = different[order], order.argsort()[inverse]
-
-        def make(jobs: Tensor) -> Batch:
-            batch = passes[size + jobs]
-            sample, removal = batch % size, batch // size
-            n, rank = (removal % ends)[:, None], self.rank[sample]
-            least = rank >= self.units.number[sample][:, None] - n
-            removed = torch.where((removal >= ends)[:, None], least, rank < n)
-            if self.units.counted is not None:
-                removed &= self.units.counted[sample]
-            return self.change(removed, sample)
-
-        parts = [read(subject.logits, samples)]
-        for jobs, logits in subject.run(len(passes) - size, make, "perturbation"):
-            parts.append(read(logits, passes[size + jobs] % size))
-        return [torch.cat(column)[place[1:]] for column in zip(*parts, strict=True)]
-
-
 _NOISE = 1  # purpose of random numbers
 
 
@@ -232,17 +185,10 @@ class PerturbationSweep(Runner[SweepResult]):
         if self.grid == "random":
             grid, weights = random_counts(units, self.steps, self.seed, subject.ids)
         classes = subject.classes(explained, other_class)
-
-        def read(logits: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
-            z, norm = subject.read(logits, classes[samples])
-            # The two classes of a single output have the scores z and -z.
-            mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
-            return z, norm, mean, top_class(logits), subject.complement(logits, classes[samples])
-
         last = torch.tensor([order == "lif" for order in self.orders], device=subject.device)
         backwards = grid if weights is None else (units[:, None] - grid).flip(1)
         number = torch.cat([(backwards if order == "lif" else grid).mT for order in self.orders])
-        rows = removal.ask(number, last.repeat_interleave(grid.shape[1]), read)
+        rows = removal.ask(number, last.repeat_interleave(grid.shape[1]), classes)
         tables = [row.view(len(last), grid.shape[1], *row.shape[1:]).transpose(1, 2) for row in rows]
         return SweepResult(tuple(subject.ids), classes, grid, units, *tables, runner=self, weights=weights)
 
@@ -250,7 +196,10 @@ class PerturbationSweep(Runner[SweepResult]):
         """Units in the order of their importance."""
         units = units_of(subject, saliency, self.reference, self.granularity, self.words, self.pooling)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        return Removal(subject, units, rank, self._change(subject, units))
+        drawn = {"seed": self.seed, "noise": self.noise} if self.reference == "impute" else {}
+        meaning = ("reference", "granularity", "sigma", "radius", "words")  # the parts that say what removed means
+        kind = PerturbationSweep(**{name: getattr(self, name) for name in meaning}, **drawn)
+        return Removal(subject, units, rank, self._change(subject, units), (kind, units.layout))
 
     def _change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""

@@ -232,7 +232,7 @@ class Race:
     @property
     def report(self) -> Report:
         """All rows so far."""
-        return Report(self.run.parts.table(), self.run.curves.table(), self.lost)
+        return Report(self.run.parts.table(), self.run.curves.table(), self.lost, cost=self.run.cost)
 
     @property
     def lost(self) -> dict[int, str]:
