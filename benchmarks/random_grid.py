@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -88,9 +88,9 @@ def areas(setting: Setting, samples: int, seeds: int) -> Iterator[tuple[str, str
     by_order: dict[str, list[Areas]] = {order: [] for order in ORDERS}
     for method in setting.methods:
         maps = mhex.explain(bundle, subject.prepared, method, subject.predicted).scores
-        parts = {"reference": setting.sweep.reference, "granularity": setting.sweep.granularity, "steps": STRATA}
-        dense, equal = setting.sweep.ask(subject, maps), PerturbationSweep(**parts).ask(subject, maps)
-        random = [PerturbationSweep(**parts, grid="random", seed=seed).ask(subject, maps) for seed in range(seeds)]
+        coarse = replace(setting.sweep, steps=STRATA)
+        dense, equal = setting.sweep.ask(subject, maps), coarse.ask(subject, maps)
+        random = [replace(coarse, grid="random", seed=seed).ask(subject, maps) for seed in range(seeds)]
         for order, entries in by_order.items():
             draws = torch.stack([result.area(order) for result in random])
             entries.append(Areas(dense_area(dense, order), draws, equal.area(order)))

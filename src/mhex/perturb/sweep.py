@@ -196,9 +196,17 @@ class PerturbationSweep(Runner[SweepResult]):
         """Units in the order of their importance."""
         units = units_of(subject, saliency, self.reference, self.granularity, self.words, self.pooling)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        drawn = {"seed": self.seed, "noise": self.noise} if self.reference == "impute" else {}
-        meaning = ("reference", "granularity", "sigma", "radius", "words")  # the parts that say what removed means
-        kind = PerturbationSweep(**{name: getattr(self, name) for name in meaning}, **drawn)
+        drawn = self.reference == "impute"
+        # The parts that say what removed means.
+        kind = PerturbationSweep(
+            self.reference,
+            self.granularity,
+            seed=self.seed if drawn else 0,
+            sigma=self.sigma,
+            noise=self.noise if drawn else 0.0,
+            radius=self.radius,
+            words=self.words,
+        )
         return Removal(subject, units, rank, self._change(subject, units), (kind, units.layout))
 
     def _change(self, subject: Subject, units: Units) -> Change:
